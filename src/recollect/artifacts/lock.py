@@ -1,0 +1,137 @@
+"""One writer per run folder, and no orphans.
+
+`run_lock` holds an flock on ``folder/.lock``: the kernel lets it go when the holder dies, however it dies, so there is
+no stale lock to remove by hand. `dies_with_parent` and `dies_with_scheduler` end a job whose scheduler was killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from recollect.settings.errors import UserError
+
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.05
+
+
+@contextmanager
+def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold the run folder for as long as the block lasts.
+
+    Args:
+        folder: made when missing. The lock is the file ``.lock`` in it, which stays (else two could come to hold it).
+        wait_seconds: how long to wait for another holder to end; 0 refuses at once.
+
+    Raises:
+        UserError: another process holds it (named by pid and host), or the file system cannot lock.
+    """
+    path = Path(folder) / ".lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        deadline = time.monotonic() + wait_seconds
+        while not take(descriptor, path):
+            if time.monotonic() >= deadline:
+                raise _held(path)
+            time.sleep(_POLL_SECONDS)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def take(descriptor: int, path: Path, operation: int = fcntl.LOCK_EX) -> bool:
+    """Try to flock an open file without waiting; False when another holds it.
+
+    Raises:
+        UserError: the file system does not support locks.
+    """
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        what = f"this file system cannot lock files ({error.strerror})"
+        raise UserError(what, where=path, do="put the folder on one that can (most local disks, NFS v4)") from error
+    return True
+
+
+def dies_with_parent() -> bool:
+    """Ask the kernel for SIGTERM when the parent process ends (Linux; elsewhere nothing is done and False returned).
+
+    Only for processes that a scheduler starts directly: a run started by hand with nohup should outlive its shell.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+        return False
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os.kill(os.getpid(), signal.SIGTERM)
+    return True
+
+
+def dies_with_scheduler(name: str = "snakemake") -> int | None:
+    """End this process (SIGTERM) when the nearest ancestor that runs the program `name` ends; returns its pid.
+
+    Snakemake starts a job through a shell, which outlives a killed Snakemake and would keep `dies_with_parent` from
+    seeing it. Where there is no such ancestor (a command pasted into a shell) nothing is done and None returned.
+    """
+    pid = _ancestor(name)
+    if pid is None or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        watched = os.pidfd_open(pid)
+    except OSError:
+        return None
+
+    def wait() -> None:
+        import select
+
+        select.select([watched], [], [])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="dies_with_scheduler", daemon=True).start()
+    return pid
+
+
+def _ancestor(name: str) -> int | None:
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            # After the command name, which may itself hold spaces and brackets: state, then the parent's pid.
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            return None
+        if any(Path(os.fsdecode(word)).name == name for word in words[:3]):
+            return pid
+        pid = parent
+    return None
+
+
+def _held(path: Path) -> UserError:
+    time.sleep(_POLL_SECONDS)  # a holder writes its name just after it takes the lock
+    try:
+        holder = json.loads(path.read_bytes())
+        pid, host = holder["pid"], holder["host"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pid = host = "unknown"
+    return UserError(
+        f"another process is working in this folder (pid {pid} on host {host})",
+        where=path.parent,
+        do=f"wait for it to end, or stop it (on {host}: kill {pid}) and run the same command again",
+    )

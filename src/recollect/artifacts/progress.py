@@ -1,0 +1,136 @@
+"""Progress of a long job: a bar on a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+
+class Progress:
+    """``with Progress(5000, "train radt", "steps") as progress: progress.update(step, loss=loss)``.
+
+    On a terminal a rich bar; elsewhere the first update, one line per interval, and the last state. `update` costs
+    a clock reading between lines, so it may be called every step.
+
+    Args:
+        total: how many units make the whole.
+        description: what is being done.
+        unit: plural name of what is counted.
+        start: units done before this process (a resumed run), left out of the speed.
+        interval: seconds between lines where there is no terminal.
+        stream: where to write; default stderr.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        description: str,
+        unit: str = "steps",
+        *,
+        start: int = 0,
+        interval: float = 30.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total, self.description, self.unit = total, description, unit
+        self.start, self.interval, self.clock = start, interval, clock
+        self.stream: TextIO = stream if stream is not None else sys.stderr
+        self.done = start
+        self.metrics: dict[str, float] = {}
+        self._began = self._last = clock()
+        self._printed: tuple[int, str] | None = None
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Progress:
+        """Start the clock, and the bar where there is a terminal."""
+        self._began = self._last = self.clock()
+        if self.stream.isatty():
+            self._open_bar()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Show the last state; after an error say that it stopped there."""
+        if self._bar is not None:
+            self._show_bar()
+            self._bar.stop()
+        elif kind is not None:
+            self._line(f"stopped by {kind.__name__} at ")
+        else:
+            self._line("")
+
+    def update(self, done: int, **metrics: float) -> None:
+        """Say how much is done.
+
+        Args:
+            done: units done in all (not since the last call).
+            metrics: numbers to show, e.g. ``loss=0.5``.
+        """
+        self.done = done
+        if metrics:
+            self.metrics = metrics
+        now = self.clock()
+        if self._bar is not None:
+            if now - self._last >= 0.1:
+                self._last = now
+                self._show_bar()
+        elif self._printed is None or now - self._last >= self.interval:
+            self._last = now
+            self._line("")
+
+    def _line(self, before: str) -> None:
+        if self._printed == (self.done, before):
+            return
+        self._printed = (self.done, before)
+        share = f"{100 * self.done / self.total:.0f}%" if self.total else "100%"
+        parts = [f"{self.description}: {before}{self.done}/{self.total} {self.unit} ({share})"]
+        elapsed, here = self.clock() - self._began, self.done - self.start
+        if here > 0 and elapsed > 0:
+            parts.append(f"{here / elapsed:.3g} {self.unit}/s")
+            if self.done < self.total:
+                parts.append(f"{_duration((self.total - self.done) * elapsed / here)} left")
+            else:
+                parts.append(f"took {_duration(elapsed)}")
+        parts += self._metric_texts()
+        self.stream.write(", ".join(parts) + "\n")
+        self.stream.flush()
+
+    def _metric_texts(self) -> list[str]:
+        return [f"{name} {float(value):.4g}" for name, value in self.metrics.items()]
+
+    def _open_bar(self) -> None:
+        from rich import progress as rich_progress
+        from rich.console import Console
+
+        self._bar = rich_progress.Progress(
+            rich_progress.TextColumn("{task.description}", markup=False),
+            rich_progress.BarColumn(),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TimeRemainingColumn(),
+            rich_progress.TextColumn("{task.fields[metrics]}", markup=False),
+            console=Console(file=self.stream),
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self.description, total=self.total, completed=self.start, metrics="")
+
+    def _show_bar(self) -> None:
+        assert self._bar is not None and self._task is not None
+        self._bar.update(self._task, completed=self.done, metrics=", ".join(self._metric_texts()))
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

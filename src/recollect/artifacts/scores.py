@@ -1,0 +1,110 @@
+"""The one table that figures read: a number per row, and what it is a number of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recollect.settings.errors import UserError
+
+SCORE_DTYPES: dict[str, str] = {
+    "env": "str",
+    "method": "str",
+    "seed": "int64",
+    "step": "int64",
+    "split": "str",
+    "task": "int32",
+    "episode": "int32",
+    "metric": "str",
+    "value": "float64",
+}
+SCORE_COLUMNS: list[str] = list(SCORE_DTYPES)
+NOT_ONE = -1  # task or episode of a number that belongs to no single one, e.g. a training loss
+
+BLANKS: dict[str, Any] = {"env": "", "method": "", "seed": -1}  # left for the run to fill in
+
+
+def scores_frame(
+    *,
+    env: Any = "",
+    method: Any = "",
+    seed: Any = -1,
+    step: Any,
+    split: Any,
+    task: Any = NOT_ONE,
+    episode: Any = NOT_ONE,
+    metric: Any,
+    value: Any,
+) -> pd.DataFrame:
+    """Build score rows from scalars and arrays, broadcast against each other and flattened (C order).
+
+    A return curve of T tasks, E episodes: ``task=np.arange(T)[:, None], episode=np.arange(E), value=returns_TE``.
+    `env`, `method` and `seed` may be left to the run, which fills them in.
+
+    Returns:
+        a frame with the columns and dtypes of SCORE_DTYPES.
+
+    Raises:
+        UserError: a column is not of its type.
+    """
+    given = [env, method, seed, step, split, task, episode, metric, value]
+    try:
+        arrays = np.broadcast_arrays(*(np.asarray(column) for column in given))
+    except ValueError as error:
+        shapes = {name: np.shape(column) for name, column in zip(SCORE_COLUMNS, given, strict=True)}
+        raise ValueError(f"score columns do not fit together: {shapes}") from error
+    frame = pd.DataFrame({name: array.reshape(-1) for name, array in zip(SCORE_COLUMNS, arrays, strict=True)})
+    return check_scores(frame, where="score rows")
+
+
+def check_scores(frame: pd.DataFrame, *, where: object) -> pd.DataFrame:
+    """The frame with its columns in order and of their dtypes.
+
+    Args:
+        frame: the columns SCORE_COLUMNS in any order. `value` may be NaN (a loss that diverged), nothing else may.
+        where: what the message names.
+
+    Raises:
+        UserError: a column is missing, unknown, or holds what its dtype cannot hold.
+    """
+    do = f"a score table has exactly the columns {', '.join(SCORE_COLUMNS)}"
+    missing = [name for name in SCORE_COLUMNS if name not in frame.columns]
+    unknown = [str(name) for name in frame.columns if name not in SCORE_DTYPES]
+    if missing or unknown:
+        what = "; ".join(
+            f"{said} {', '.join(names)}" for said, names in (("missing", missing), ("unknown", unknown)) if names
+        )
+        raise UserError(f"the columns are wrong: {what}", where=where, do=do)
+    return pd.DataFrame({name: _column(frame[name], name, where) for name in SCORE_COLUMNS})
+
+
+def concat_scores(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of all frames one after the other; without frames, an empty score table."""
+    checked = [check_scores(frame, where="score rows") for frame in frames]
+    if not checked:
+        return pd.DataFrame({name: pd.Series(dtype=_dtype(name)) for name in SCORE_COLUMNS})
+    return pd.concat(checked, ignore_index=True)
+
+
+def _dtype(name: str) -> Any:
+    return pd.StringDtype(na_value=np.nan) if SCORE_DTYPES[name] == "str" else np.dtype(SCORE_DTYPES[name])
+
+
+def _column(series: pd.Series, name: str, where: object) -> pd.Series:
+    wanted = SCORE_DTYPES[name]
+    do = f"give {name} as {wanted}"
+    if wanted != "float64" and series.isna().any():
+        raise UserError(f"column '{name}' has empty cells", where=where, do=do)
+    if wanted == "str":
+        if not pd.api.types.is_string_dtype(series) and len(series):
+            raise UserError(f"column '{name}' holds {series.dtype}, not text", where=where, do=do)
+        return series.astype(_dtype(name)).reset_index(drop=True)
+    if not (pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series)) and len(series):
+        raise UserError(f"column '{name}' holds {series.dtype}, not numbers", where=where, do=do)
+    converted = series.astype(_dtype(name)).reset_index(drop=True)
+    if wanted != "float64" and not np.array_equal(converted.to_numpy(), series.to_numpy()):
+        raise UserError(f"column '{name}' holds numbers that are not {wanted}", where=where, do=do)
+    return converted

@@ -1,0 +1,146 @@
+"""The command line: one command per stage, each a thin call; every job of the workflow is one of these commands."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from recollect.settings.errors import UserError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Regenerates the results of four lines of research on memory in reinforcement learning.",
+)
+
+Scale = Annotated[str, typer.Option(help="smoke, demo, paper, or a file of yours in config/scales.")]
+Env = Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")]
+Method = Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt.")]
+Seed = Annotated[int, typer.Option(help="Seed of the run.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
+Pack = Annotated[int, typer.Option(help="How many jobs may share one GPU.")]
+Threads = Annotated[int, typer.Option(help="CPU threads; 0: as many as cores.")]
+
+
+@contextmanager
+def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
+    """What every job does around its work: end with its scheduler, use its threads, hold its device."""
+    from recollect.artifacts.lease import device_lease
+    from recollect.artifacts.lock import dies_with_scheduler
+
+    dies_with_scheduler()
+    print(f"$ {' '.join(['recollect', *sys.argv[1:]])}", file=sys.stderr, flush=True)
+    if device not in ("cpu", "cuda", "auto"):
+        raise UserError(f"unknown device '{device}'", where="--device", do="use cpu, cuda or auto")
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
+    with device_lease(device, pack) as held:  # type: ignore[arg-type]
+        import torch
+
+        if threads:
+            torch.set_num_threads(threads)
+        yield held
+
+
+@app.command()
+def generate(scale: Scale, env: Env, threads: Threads = 0) -> None:
+    """Make the learning histories of an environment."""
+    from recollect.stages.generate import generate as stage
+
+    with job(threads):
+        stage(scale, env)
+
+
+@app.command()
+def embed(
+    scale: Scale, env: Env, method: Method, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
+) -> None:
+    """Compute the keys of a method's memory."""
+    with job(threads, device, pack) as held:
+        from recollect.stages.embed import embed as stage
+
+        stage(scale, env, method, device=held)
+
+
+@app.command()
+def index(scale: Scale, env: Env, method: Method, threads: Threads = 0) -> None:
+    """Build the search index of a method's memory."""
+    with job(threads):
+        from recollect.stages.index import index as stage
+
+        stage(scale, env, method)
+
+
+@app.command()
+def train(
+    scale: Scale, env: Env, method: Method, seed: Seed, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
+) -> None:
+    """Train one run, or go on with it."""
+    with job(threads, device, pack) as held:
+        from recollect.stages.train import train as stage
+
+        stage(scale, env, method, seed, device=held)
+
+
+@app.command()
+def evaluate(
+    scale: Scale, env: Env, method: Method, seed: Seed, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
+) -> None:
+    """Score a trained policy."""
+    with job(threads, device, pack) as held:
+        from recollect.stages.evaluate import evaluate as stage
+
+        stage(scale, env, method, seed, device=held)
+
+
+@app.command()
+def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a file of config/figures.")]) -> None:
+    """Draw a figure from scores."""
+    from recollect.stages.figure import figure as stage
+
+    stage(scale, figure)
+
+
+@app.command()
+def fetch(model: Annotated[str, typer.Option(help="A name of config/language_models.yaml.")]) -> None:
+    """Fetch a frozen language model once, at its pinned revision, with checked hashes."""
+    from recollect.stages.fetch import fetch as stage
+
+    stage(model)
+
+
+@app.command()
+def check() -> None:
+    """Check the whole configuration: every scale, environment, method and figure."""
+    from recollect.stages.check import check as stage
+
+    print(stage())
+
+
+@app.command()
+def finished(scale: Scale = "demo") -> None:
+    """Name the figures and the report of a scale."""
+    from recollect.stages.finished import finished as stage
+
+    print(stage(scale))
+
+
+def main() -> None:
+    """Run a command; a `UserError` becomes one message and exit status 2."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""What every world is: a gymnasium vector environment over numpy arrays that steps all its instances at once.
+
+A world is told which task each instance plays and with which seed. In the DISABLED mode (the one our loops use) nothing
+resets by itself: the caller passes a mask of the instances to reset, so instances may stand at different steps of their
+episodes. All state is a handful of arrays; ``get_state`` / ``set_state`` carry a run over a restart bit-exactly.
+
+To write a world, subclass :class:`World`, register the arrays of its state with ``_keep``, and write ``_begin``,
+``_advance`` and ``_observe``; the file also has ``World = TheClass`` and a function ``tasks(split, **options)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from gymnasium.spaces import Discrete, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from recollect.environments import counter_rng
+from recollect.settings.errors import UserError, nearest
+
+SPLITS = ("train", "eval")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a world: plain data, so that it can be listed, named in a table and given to any instance.
+
+    Args:
+        index: position within its split, from 0.
+        name: short and readable, e.g. ``goal_x2_y0``.
+        split: "train" or "eval".
+        data: what the world needs, e.g. ``{"goal": (2, 0)}``.
+    """
+
+    index: int
+    name: str
+    split: str
+    data: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+class WorldOptions(BaseModel):
+    """The options of a world; unknown ones are refused with the nearest known one named."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any], world: str) -> Self:
+        """Check options as they stand in a config file.
+
+        Raises:
+            UserError: on the first unknown, missing or wrong one.
+        """
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            where = f"options of the world {world}" + (f": {name}" if name else "")
+            if first["type"] == "extra_forbidden":
+                hint = nearest(name, cls.model_fields)
+                raise UserError(f"unknown option '{name}'", where=where, do=hint) from None
+            what = f"{first['msg'].removeprefix('Value error, ')} (got {first['input']!r})"
+            raise UserError(what, where=where, do="correct it in the environment's options") from None
+
+
+def check_split(split: str, world: str) -> None:
+    """Refuse a split other than "train" and "eval"."""
+    if split not in SPLITS:
+        raise UserError(f"unknown split '{split}'", where=f"tasks of the world {world}", do=nearest(split, SPLITS))
+
+
+class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """B instances of one world, stepped together; instance i plays ``tasks[i]`` with random stream ``seeds[i]``.
+
+    Args:
+        tasks: one task per instance (repeat a task to play it several times).
+        seeds: one per instance, uint64 [B]. An instance's trace depends on its task, seed and actions only.
+        autoreset_mode: DISABLED (the caller resets by mask) or SAME_STEP (an ended instance starts anew within the same
+            step; its last observation is ``info["final_obs"][i]`` where ``info["_final_obs"][i]``).
+        horizon: number of steps after which every episode ends.
+        observation_space, action_space: of one instance.
+
+    Arrays that ``reset`` and ``step`` return are the caller's to keep: they are never written again.
+    """
+
+    # True: the end at the horizon is `terminated` (there is nothing after it to bootstrap from); False: `truncated`.
+    horizon_terminates: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode,
+        horizon: int,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+    ) -> None:
+        name = type(self).__name__
+        if autoreset_mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
+            raise UserError(
+                f"autoreset mode {autoreset_mode} is not supported",
+                where=name,
+                do="use AutoresetMode.DISABLED or SAME_STEP",
+            )
+        if not tasks:
+            raise UserError("a world needs at least one task", where=name, do="pass one task per instance")
+        seeds_B = np.array(seeds).astype(np.uint64)
+        if seeds_B.shape != (len(tasks),):
+            raise UserError(
+                f"{len(tasks)} tasks but seeds of shape {seeds_B.shape}", where=name, do="pass one seed per task"
+            )
+        self.tasks = tuple(tasks)
+        self.num_envs = len(tasks)
+        self.autoreset_mode = autoreset_mode
+        self.metadata = {"autoreset_mode": autoreset_mode, "render_modes": []}
+        self.horizon = int(horizon)
+        self.single_observation_space, self.single_action_space = observation_space, action_space
+        self.observation_space = batch_space(observation_space, self.num_envs)
+        self.action_space = batch_space(action_space, self.num_envs)
+        self._kept: dict[str, np.ndarray] = {}
+        self._seeds_B = self._keep("seeds", seeds_B)
+        self._draws_B = self._keep("draws", np.zeros(self.num_envs, dtype=np.uint64))
+        self._timestep_B = self._keep("timestep", np.zeros(self.num_envs, dtype=np.int32))
+        self._ended_B = self._keep("ended", np.ones(self.num_envs, dtype=bool))  # ended, or never begun
+        self._any_ended = True
+        self._steps_to_end = self.horizon  # steps until the first instance meets the horizon
+
+    # ---- what a world writes
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        """Put the instances ``index_N`` (int64 [N], without repeats) at the start of an episode."""
+        raise NotImplementedError
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Play one step; ``_timestep_B`` already counts it.
+
+        Args:
+            actions_B: checked actions.
+            last_B: bool [B], which instances are at their horizon; None where none is (the usual case, kept cheap).
+
+        Returns:
+            rewards float32 [B], and bool [B] of episodes that ended before the horizon (None where none can).
+        """
+        raise NotImplementedError
+
+    def _observe(self) -> np.ndarray:
+        """The observations of all instances, as a new array [B, D]."""
+        raise NotImplementedError
+
+    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
+        """Best undiscounted return of an episode of each task (default: of each instance), float64 [len(tasks)].
+
+        Raises:
+            UserError: where the world has no closed form.
+        """
+        raise UserError(
+            "the optimal return is not known", where=type(self).__name__, do="compare with a reference policy instead"
+        )
+
+    # ---- gymnasium
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start a new episode in all instances, or in those of ``options["reset_mask"]`` (bool [B]).
+
+        Args:
+            seed: where given, the reset instances get new random streams made from it; else they go on with their own.
+
+        Returns:
+            Observations [B, D] (instances outside the mask: where they stand), and an empty info.
+        """
+        mask_B = self._reset_mask(options)
+        index_N = np.arange(self.num_envs) if mask_B is None else np.flatnonzero(mask_B)
+        if seed is not None:
+            self._seeds_B[index_N] = counter_rng.instance_seeds(seed, self.num_envs)[index_N]
+            self._draws_B[index_N] = 0
+        self._restart(index_N)
+        return self._observe(), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Play one action per instance.
+
+        Args:
+            actions: integers [B].
+
+        Returns:
+            observations [B, D], rewards float32 [B], terminated bool [B], truncated bool [B], info.
+
+        Raises:
+            UserError: an action outside the space, or an instance that ended and was not reset.
+        """
+        if self._any_ended:
+            self._refuse_ended()
+        actions_B = self._check_actions(actions)
+        self._timestep_B += 1
+        self._steps_to_end -= 1
+        last_B = self._timestep_B >= self.horizon if self._steps_to_end <= 0 else None
+        rewards_B, terminated_B = self._advance(actions_B, last_B)
+        observations_BD = self._observe()
+        never_B = np.zeros(self.num_envs, dtype=bool)
+        if last_B is None and (terminated_B is None or not terminated_B.any()):
+            return observations_BD, rewards_B, never_B, never_B.copy(), {}
+
+        terminated_B = never_B if terminated_B is None else terminated_B
+        truncated_B = np.zeros(self.num_envs, dtype=bool)
+        if last_B is not None and self.horizon_terminates:
+            terminated_B = terminated_B | last_B
+        elif last_B is not None:
+            truncated_B = last_B & ~terminated_B
+        ended_B = terminated_B | truncated_B
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            info = {"final_obs": observations_BD, "_final_obs": ended_B}
+            self._restart(np.flatnonzero(ended_B))
+            return self._observe(), rewards_B, terminated_B, truncated_B, info
+        self._ended_B |= ended_B
+        self._any_ended = True
+        return observations_BD, rewards_B, terminated_B, truncated_B, {}
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """All that a bit-exact resume needs, as copies, for ``set_state`` of a world made with the same arguments."""
+        return {name: array.copy() for name, array in self._kept.items()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue where ``get_state`` was called.
+
+        Raises:
+            UserError: a state of another world or another number of instances.
+        """
+        where = f"state of {type(self).__name__}"
+        if state.keys() != self._kept.keys():
+            missing, extra = sorted(self._kept.keys() - state.keys()), sorted(state.keys() - self._kept.keys())
+            raise UserError(f"missing {missing}, unexpected {extra}", where=where, do="use a state of the same world")
+        for name, array in self._kept.items():
+            given = np.asarray(state[name])
+            if given.shape != array.shape or given.dtype != array.dtype:
+                what = f"'{name}' is {given.dtype} {given.shape}, expected {array.dtype} {array.shape}"
+                raise UserError(what, where=where, do="use a state of a world with the same number of instances")
+        for name, array in self._kept.items():
+            np.copyto(array, np.asarray(state[name]))
+        self._recount()
+
+    # ---- shared by worlds
+
+    def _keep(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Register an array as part of the state. It must be written in place from now on."""
+        self._kept[name] = array
+        return array
+
+    def _draw_integers(self, index_N: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
+        """The next random integer below ``bounds`` of each of the instances ``index_N``, int64 [N]."""
+        drawn_N = counter_rng.integers(self._seeds_B[index_N], self._draws_B[index_N], bounds)
+        self._draws_B[index_N] += np.uint64(1)
+        return drawn_N
+
+    def _check_actions(self, actions: np.ndarray) -> np.ndarray:
+        """Discrete actions as contiguous int64 [B] within the action space. Other action spaces override this."""
+        space = self.single_action_space
+        assert isinstance(space, Discrete)
+        actions_B = np.asarray(actions)
+        if actions_B.shape == (self.num_envs,) and actions_B.dtype.kind in "iu":
+            actions_B = np.ascontiguousarray(actions_B, dtype=np.int64)
+            # Seen as unsigned, a negative number is huge: one comparison checks both bounds.
+            if int(actions_B.view(np.uint64).max()) < space.n:
+                return actions_B
+        what = f"actions must be integers in 0..{space.n - 1} of shape ({self.num_envs},)"
+        given = (
+            f"{actions_B.dtype} {actions_B.shape}, from {actions_B.min()} to {actions_B.max()}"
+            if actions_B.size
+            else "none"
+        )
+        raise UserError(what, where=f"{type(self).__name__}.step", do=f"correct the policy's actions (given: {given})")
+
+    def _restart(self, index_N: np.ndarray) -> None:
+        if index_N.size:
+            self._timestep_B[index_N] = 0
+            self._ended_B[index_N] = False
+            self._begin(index_N)
+        self._recount()
+
+    def _recount(self) -> None:
+        self._any_ended = bool(self._ended_B.any())
+        self._steps_to_end = self.horizon - int(self._timestep_B.max())
+
+    def _reset_mask(self, options: dict[str, Any] | None) -> np.ndarray | None:
+        where = f"{type(self).__name__}.reset"
+        options = options or {}
+        for name in options:
+            if name != "reset_mask":
+                raise UserError(f"unknown reset option '{name}'", where=where, do="known: reset_mask")
+        if "reset_mask" not in options:
+            return None
+        mask_B = np.asarray(options["reset_mask"])
+        if mask_B.dtype != bool or mask_B.shape != (self.num_envs,):
+            what = f"reset_mask is {mask_B.dtype} {mask_B.shape}"
+            raise UserError(what, where=where, do=f"pass a bool array of shape ({self.num_envs},)")
+        return mask_B
+
+    def _refuse_ended(self) -> None:
+        ended = np.flatnonzero(self._ended_B)
+        shown = ", ".join(map(str, ended[:8])) + (", ..." if ended.size > 8 else "")
+        raise UserError(
+            f"{ended.size} of {self.num_envs} instances have ended or were never reset (instances {shown})",
+            where=f"{type(self).__name__}.step",
+            do='reset them first: reset(options={"reset_mask": terminated | truncated}), '
+            "or make the world with AutoresetMode.SAME_STEP",
+        )

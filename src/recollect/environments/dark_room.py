@@ -1,0 +1,194 @@
+"""Dark-Room: find an unseen goal cell of an empty room and stay on it (RA-DT, arXiv 2410.07071, section 4.1; AD).
+
+The agent sees its own (row, column) only, starts at the top left, and is paid 1 for every step after which it stands on
+the goal. An episode lasts as many steps as the room has cells. What differs from upstream (MiniHack
+``MiniHack-Room-Dark-Dense-*``), and why:
+
+- ``final_step_reward: normal`` pays at the last step as at any other. Upstream checks its step limit before the reward,
+  so nothing is paid there: ``zero`` gives that, to compare with published numbers (it costs a policy 1 at most).
+- ``start_when_goal_is_start: random`` (the default, as upstream): where the goal is the start cell, each episode starts
+  at a random other cell (NetHack places the player on plain floor, and the goal took the place of the stairs).
+  ``fixed`` starts on the goal, which makes that task trivial: standing still is optimal.
+- The room is plain arithmetic on numpy arrays; MiniHack is not needed. Observations are int16 (upstream: uint8).
+- The end at the horizon is ``truncated``: nothing in the observation tells the agent that it is near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+from recollect.settings.errors import UserError
+
+# Actions 0..4: north, east, south, west, stay, as changes of (row, column).
+MOVES_A2 = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)], dtype=np.int16)
+GOAL_SEED = 43  # seed of the published goal lists (and of the doors of Key-Door)
+TASK_COUNT = 100  # of which the last fifth is held out
+
+
+class Options(WorldOptions):
+    """Options of Dark-Room.
+
+    Args:
+        width, height: of the room, in cells.
+        horizon: steps of an episode; None: width * height, as published (100, 400, 800).
+        final_step_reward: "normal", or "zero" as upstream.
+        start_when_goal_is_start: "random" as upstream, or "fixed".
+    """
+
+    width: int = Field(default=10, ge=1, le=4096)
+    height: int = Field(default=10, ge=1, le=4096)
+    horizon: int | None = Field(default=None, ge=1)
+    final_step_reward: Literal["normal", "zero"] = "normal"
+    start_when_goal_is_start: Literal["random", "fixed"] = "random"
+
+    @property
+    def steps(self) -> int:
+        """Steps of an episode."""
+        return self.width * self.height if self.horizon is None else self.horizon
+
+    @property
+    def paid_steps(self) -> int:
+        """Steps of an episode that can pay."""
+        return self.steps - (self.final_step_reward == "zero")
+
+
+def published_cells(seed: int, width: int, height: int) -> list[tuple[int, int]]:
+    """The first 100 cells (x, y) of the published shuffle; all of them in a room with fewer (RA-DT's released tasks).
+
+    The rule fixes numpy's legacy generator: ``RandomState(seed)`` permutes the cells, listed column by column.
+    """
+    order = np.random.RandomState(seed).permutation(width * height)[:TASK_COUNT]
+    return [(int(cell) // height, int(cell) % height) for cell in order]
+
+
+def split_range(split: str, count: int, world: str) -> range:
+    """Which of ``count`` tasks a split holds: the first 80 % for "train" (80 of 100), the others for "eval"."""
+    check_split(split, world)
+    train = count * 4 // 5
+    return range(train) if split == "train" else range(train, count)
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """The tasks of a split: ``data["goal"]`` is (x, y) = (column, row). 80 train and 20 eval; fewer in a small room.
+
+    Rooms of fewer than 100 cells have one task per cell, of which the last fifth is held out.
+    """
+    room = Options.parse(options, "dark_room")
+    goals = published_cells(GOAL_SEED, room.width, room.height)
+    numbers = split_range(split, len(goals), "dark_room")
+    return [Task(i, f"goal_x{goals[n][0]}_y{goals[n][1]}", split, {"goal": goals[n]}) for i, n in enumerate(numbers)]
+
+
+class DarkRoom(BaseWorld):
+    """Dark-Room in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
+
+    Observations: int16 [B, 2], (row, column). Actions 0 north, 1 east, 2 south, 3 west, 4 stay; walking into the border
+    leaves the agent where it is, and the step counts and pays as usual.
+    """
+
+    _goal_key: ClassVar[str] = "goal"  # the entry of a task's data that holds the cell which pays at every step
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self._build(tasks, seeds, autoreset_mode, Options.parse(options, "dark_room"))
+
+    def _build(self, tasks: Sequence[Task], seeds: np.ndarray, mode: AutoresetMode, room: Options) -> None:
+        self.options = room
+        high_2 = np.array([room.height - 1, room.width - 1], dtype=np.int16)
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=mode,
+            horizon=room.steps,
+            observation_space=Box(np.zeros(2, dtype=np.int16), high_2, dtype=np.int16),
+            action_space=Discrete(5),
+        )
+        # A position is a pair of int16 that is also read as one int32 ("packed"): one comparison tests a cell.
+        self._position_B2 = self._keep("position", np.zeros((self.num_envs, 2), dtype=np.int16))
+        self._packed_B = self._position_B2.view(np.int32)[:, 0]
+        self._high_B2 = np.tile(high_2, (self.num_envs, 1))
+        self._packed_moves_A = MOVES_A2.view(np.int32)[:, 0].copy()
+        self._packed_step_B = np.empty(self.num_envs, dtype=np.int32)
+        self._step_B2 = self._packed_step_B.view(np.int16).reshape(self.num_envs, 2)
+        self._goal_B2 = self._cells_B2(self.tasks, self._goal_key)
+        self._packed_goal_B = self._goal_B2.view(np.int32)[:, 0].copy()
+        self._random_start = room.start_when_goal_is_start == "random" and room.width * room.height > 1
+        self._wandering_B = (self._packed_goal_B == 0) & self._random_start  # instances that start at a random cell
+
+    def _cells_B2(self, tasks: Sequence[Task], key: str) -> np.ndarray:
+        """The cells ``data[key]`` of tasks as (row, column), int16 [len(tasks), 2]."""
+        cells = []
+        for task in tasks:
+            x, y = task.data.get(key, (-1, -1))
+            if not (0 <= x < self.options.width and 0 <= y < self.options.height):
+                raise UserError(
+                    f"task '{task.name}' has no {key} inside the room of {self.options.width} x {self.options.height}",
+                    where=type(self).__name__,
+                    do="take the tasks from tasks(split, ...) with the same width and height",
+                )
+            cells.append((y, x))
+        return np.array(cells, dtype=np.int16).reshape(-1, 2)
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._position_B2[index_N] = 0
+        wandering_M = index_N[self._wandering_B[index_N]]
+        if wandering_M.size:
+            # Any cell but the goal, which is cell 0.
+            cell_M = 1 + self._draw_integers(wandering_M, self.options.width * self.options.height - 1)
+            self._position_B2[wandering_M, 0] = cell_M // self.options.width
+            self._position_B2[wandering_M, 1] = cell_M % self.options.width
+
+    def _move(self, actions_B: np.ndarray) -> None:
+        np.take(self._packed_moves_A, actions_B, out=self._packed_step_B, mode="clip")
+        position_B2 = self._position_B2
+        np.add(position_B2, self._step_B2, out=position_B2)
+        np.maximum(position_B2, 0, out=position_B2)
+        np.minimum(position_B2, self._high_B2, out=position_B2)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        self._move(actions_B)
+        rewards_B = (self._packed_B == self._packed_goal_B).astype(np.float32)
+        if last_B is not None and self.options.final_step_reward == "zero":
+            rewards_B[last_B] = 0.0
+        return rewards_B, None
+
+    def _observe(self) -> np.ndarray:
+        return self._position_B2.copy()
+
+    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
+        """Best return of an episode of each task (default: of each instance), float64 [len(tasks)].
+
+        A goal d >= 1 steps away pays from step d on: T - d + 1, one less with ``final_step_reward: zero``. Where the
+        start is random, this is the mean over the start cells.
+        """
+        chosen = self.tasks if tasks is None else tasks
+        return np.array([self._best_from(self._starts(task), task).mean() for task in chosen], dtype=np.float64)
+
+    def _starts(self, task: Task) -> np.ndarray:
+        """The cells (row, column) at which an episode of the task may start, int64 [M, 2]."""
+        room = self.options
+        if self._random_start and not self._cells_B2([task], self._goal_key).any():
+            return np.stack(np.divmod(np.arange(1, room.width * room.height), room.width), axis=1)
+        return np.zeros((1, 2), dtype=np.int64)
+
+    def _best_from(self, starts_M2: np.ndarray, task: Task) -> np.ndarray:
+        """Best return of an episode from each start cell, [M]."""
+        distance_M = np.abs(starts_M2 - self._cells_B2([task], self._goal_key)).sum(axis=1)
+        return np.maximum(0, self.options.paid_steps - np.maximum(distance_M, 1) + 1)
+
+
+World = DarkRoom

@@ -1,0 +1,113 @@
+"""Dark Key-Door: find an unseen key, then an unseen door, and stay on the door (RA-DT, arXiv 2410.07071, section 4.1).
+
+A Dark-Room with two cells: stepping on the key pays 1 once, and from the next step on every step on the door pays 1.
+Without the key the door pays nothing. What differs from upstream (``MiniHack-KeyDoor-Dark-Dense-*``),
+and why:
+
+- ``key_reset: per_episode`` (the default) is the paper's text: each episode needs the key anew. Upstream's reward
+  manager is never rewound, so once the key was taken, all later episodes of that environment object pay at the
+  door without it and the key pays nothing: ``sticky`` gives that. Published numbers are those of ``sticky`` with
+  ``final_step_reward: zero``.
+- Upstream does not look at rewards at the last step, so with ``final_step_reward: zero`` a key first reached there is
+  not counted as taken either.
+- A key in the start cell is taken at the first step, wherever that step goes (upstream's autopickup).
+- Where the door is the start cell, see ``start_when_goal_is_start`` in :mod:`recollect.environments.dark_room`.
+- The released 40 x 20 tasks hold one whose key and door are the same cell; it is kept: the first visit takes the key,
+  the steps after it are paid by the door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments.base import Task
+from recollect.environments.dark_room import GOAL_SEED, DarkRoom, Options, published_cells, split_range
+
+KEY_SEED = 42  # seed of the published key lists
+
+
+class KeyDoorOptions(Options):
+    """Options of Dark Key-Door: those of Dark-Room, and
+
+    Args:
+        key_reset: "per_episode", or "sticky" as upstream.
+    """
+
+    key_reset: Literal["per_episode", "sticky"] = "per_episode"
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """The tasks of a split: ``data["key"]`` and ``data["door"]`` are (x, y) = (column, row).
+
+    The doors are the goals of Dark-Room's tasks of the same size, in the same order.
+    """
+    room = KeyDoorOptions.parse(options, "key_door")
+    doors = published_cells(GOAL_SEED, room.width, room.height)
+    keys = published_cells(KEY_SEED, room.width, room.height)
+    if (room.width, room.height) == (10, 10):
+        keys[81] = (3, 1)  # the release's one exception: evaluation key 1 fell on its door, (8, 4)
+    found = []
+    for i, n in enumerate(split_range(split, len(doors), "key_door")):
+        (key_x, key_y), (door_x, door_y) = keys[n], doors[n]
+        name = f"key_x{key_x}_y{key_y}_door_x{door_x}_y{door_y}"
+        found.append(Task(i, name, split, {"key": keys[n], "door": doors[n]}))
+    return found
+
+
+class KeyDoor(DarkRoom):
+    """Dark Key-Door in a batch. Observations and actions are those of Dark-Room: the key in hand is not shown."""
+
+    _goal_key: ClassVar[str] = "door"
+    options: KeyDoorOptions
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self._build(tasks, seeds, autoreset_mode, KeyDoorOptions.parse(options, "key_door"))
+        self._packed_key_B = self._cells_B2(self.tasks, "key").view(np.int32)[:, 0].copy()
+        self._has_key_B = self._keep("has_key", np.zeros(self.num_envs, dtype=bool))
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        super()._begin(index_N)
+        if self.options.key_reset == "per_episode":
+            self._has_key_B[index_N] = False
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        # Only at the first step can an agent without the key have stood on its cell before moving.
+        at_key_B = self._packed_B == self._packed_key_B
+        self._move(actions_B)
+        at_key_B |= self._packed_B == self._packed_key_B
+        paid_B = self._packed_B == self._packed_goal_B
+        paid_B &= self._has_key_B
+        if last_B is not None and self.options.final_step_reward == "zero":
+            paid_B &= ~last_B
+            at_key_B &= ~last_B
+        at_key_B &= ~self._has_key_B  # from here on: takes the key at this step
+        paid_B |= at_key_B
+        self._has_key_B |= at_key_B
+        return paid_B.astype(np.float32), None
+
+    def _best_from(self, starts_M2: np.ndarray, task: Task) -> np.ndarray:
+        """Per episode: the way over the key. Sticky: an episode with the key in hand, as all are after the first."""
+        if self.options.key_reset == "sticky":
+            return super()._best_from(starts_M2, task)
+        key_12, door_12 = self._cells_B2([task], "key"), self._cells_B2([task], "door")
+        paid_steps = self.options.paid_steps
+        to_key_M = np.abs(starts_M2 - key_12).sum(axis=1)
+        to_door = int(np.abs(key_12 - door_12).sum())
+        # A key in the start cell is taken at step 1 whichever way that step goes, so the step also nears the door.
+        door_from_M = np.where(to_key_M > 0, to_key_M + max(to_door, 1), max(to_door, 2))
+        key_M = np.maximum(to_key_M, 1) <= paid_steps
+        return key_M + np.maximum(0, paid_steps - door_from_M + 1)
+
+
+World = KeyDoor

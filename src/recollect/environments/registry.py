@@ -1,0 +1,95 @@
+"""Finds worlds by name, and registers them with gymnasium.
+
+A world is one file of this folder with ``World`` and ``tasks(split, **options)``; its name is the file's name. A new
+file is known at once, without a list to edit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+import recollect.environments as package
+from recollect.environments.base import Task, World
+from recollect.settings.errors import UserError, nearest
+
+NOT_WORLDS = {"base", "counter_rng", "registry", "single"}
+
+# gymnasium id -> (world, options)
+GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "recollect/DarkRoom-v0": ("dark_room", {}),
+    "recollect/DarkKeyDoor-v0": ("key_door", {}),
+    "recollect/TMazePassive-v0": ("tmaze", {"variant": "passive"}),
+    "recollect/TMazeActive-v0": ("tmaze", {"variant": "active"}),
+}
+
+
+def world_names() -> list[str]:
+    """The names of all worlds, sorted (nothing is imported)."""
+    return sorted({found.name for found in pkgutil.iter_modules(package.__path__)} - NOT_WORLDS)
+
+
+def world_class(name: str) -> type[World]:
+    """The class of a world.
+
+    Raises:
+        UserError: an unknown name, or a world whose package is not installed.
+    """
+    found: type[World] = _module(name).World
+    return found
+
+
+def tasks(name: str, options: Mapping[str, Any], split: str) -> list[Task]:
+    """The tasks of a world's split ("train" or "eval")."""
+    listed: list[Task] = _module(name).tasks(split, **options)
+    return listed
+
+
+def make_world(
+    name: str,
+    options: Mapping[str, Any],
+    tasks: Sequence[Task],
+    seeds: np.ndarray,
+    autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+) -> World:
+    """A world whose instance i plays ``tasks[i]`` with ``seeds[i]`` (uint64 [B])."""
+    make: Any = world_class(name)
+    world: World = make(tasks, seeds=seeds, autoreset_mode=autoreset_mode, **options)
+    return world
+
+
+def register() -> None:
+    """Make ``gymnasium.make`` and ``gymnasium.make_vec`` know our worlds (done by importing the package)."""
+    for gymnasium_id, (world, options) in GYMNASIUM_IDS.items():
+        if gymnasium_id not in gymnasium.registry:
+            gymnasium.register(
+                gymnasium_id,
+                entry_point="recollect.environments.single:SingleWorld",
+                vector_entry_point="recollect.environments.single:vector_world",
+                kwargs={"world": world, **options},
+            )
+
+
+def _module(name: str) -> ModuleType:
+    if name not in world_names():
+        raise UserError(f"unknown world '{name}'", where="environment.world", do=nearest(name, world_names()))
+    try:
+        module = importlib.import_module(f"{package.__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("recollect"):
+            raise
+        what = f"the world '{name}' needs the package '{error.name}', which is not installed"
+        raise UserError(what, where="environment.world", do=f"install '{error.name}' (see envs/)") from error
+    for needed in ("World", "tasks"):
+        if not hasattr(module, needed):
+            raise UserError(
+                f"no `{needed}` in the world's file", where=f"{module.__file__}", do=f"define `{needed}` there"
+            )
+    return module

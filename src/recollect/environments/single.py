@@ -1,0 +1,72 @@
+"""Our worlds as gymnasium knows them: ``gymnasium.make`` gives one instance, ``gymnasium.make_vec`` a batch.
+
+import gymnasium, recollect.environments
+env = gymnasium.make("recollect/DarkRoom-v0", width=20, height=20, split="eval", task=3)
+envs = gymnasium.make_vec("recollect/DarkRoom-v0", num_envs=80, vectorization_mode="vector_entry_point")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments import counter_rng, registry
+from recollect.environments.base import World
+from recollect.settings.errors import UserError
+
+
+class SingleWorld(gymnasium.Env[np.ndarray, np.int64]):
+    """One instance of a world.
+
+    Args:
+        world: its name, e.g. "dark_room".
+        split: "train" or "eval".
+        task: number of the task within the split.
+        options: of the world.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own type)
+
+    def __init__(self, world: str, split: str = "train", task: int = 0, **options: Any) -> None:
+        options.pop("render_mode", None)
+        listed = registry.tasks(world, options, split)
+        if not 0 <= task < len(listed):
+            raise UserError(f"no task {task} in '{split}'", where=world, do=f"choose one of 0..{len(listed) - 1}")
+        self.task = listed[task]
+        self.world = registry.make_world(world, options, [self.task], np.zeros(1, dtype=np.uint64))
+        self.observation_space = self.world.single_observation_space
+        self.action_space = self.world.single_action_space
+        self._seeded = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode. A seed starts the random stream anew; without one it goes on (at first: from anywhere)."""
+        super().reset(seed=seed)
+        fresh = seed is not None or not self._seeded
+        self._seeded = True
+        observation_1D, info = self.world.reset(seed=int(self.np_random.integers(2**63)) if fresh else None)
+        return observation_1D[0], info
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Play one action; see :meth:`recollect.environments.base.World.step`."""
+        observation_1D, reward_1, terminated_1, truncated_1, info = self.world.step(np.asarray(action)[None])
+        return observation_1D[0], float(reward_1[0]), bool(terminated_1[0]), bool(truncated_1[0]), info
+
+
+def vector_world(
+    world: str,
+    num_envs: int = 1,
+    split: str = "train",
+    seed: int = 0,
+    autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+    **options: Any,
+) -> World:
+    """A batch for ``gymnasium.make_vec``: instance i plays task i of the split, beginning again after the last one."""
+    options.pop("render_mode", None)
+    listed = registry.tasks(world, options, split)
+    chosen = [listed[i % len(listed)] for i in range(num_envs)]
+    return registry.make_world(world, options, chosen, counter_rng.instance_seeds(seed, num_envs), autoreset_mode)

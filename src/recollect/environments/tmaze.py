@@ -1,0 +1,171 @@
+"""T-Maze: remember a sign seen early, and turn to its side at the end of a corridor (Memory-RL, arXiv 2307.03864).
+
+Passive: the first observation shows the sign; memory length is the horizon, credit assignment length is 1. Active: the
+sign hangs one cell behind the start and must be fetched first, so memory and credit assignment are about the horizon.
+Staying behind the pace of the optimal walk costs 1/length per step; the right side at the last step pays 1.
+
+- The horizon is length + 1 (passive) and length + 3 (active), and the late penalty -1/length, as in the released code.
+  The paper's text has another active corridor length and penalty; the code made its figures.
+- ``terminated`` is set at the horizon: as in the released code, nothing is bootstrapped past it.
+- The side is drawn from the instance's own stream; upstream draws it from numpy's global generator.
+- The ``expose_*`` options append entries to the observation, scaled to [-1, 1]. The released configs use none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+
+# Actions 0..3: right, up, left, down.
+MOVE_X_A = np.array([1, 0, -1, 0], dtype=np.int32)
+MOVE_Y_A = np.array([0, 1, 0, -1], dtype=np.int32)
+
+
+class Options(WorldOptions):
+    """Options of the T-Maze.
+
+    Args:
+        variant: "passive" (the sign is at the start) or "active" (the sign is one cell behind it).
+        length: cells from the start to the junction, the length knob of the paper's figures.
+        oracle_length: cells from the start back to the sign; None: 0 for passive, 1 for active.
+        goal_reward: paid at the last step on the side of the sign.
+        late_penalty: added at each earlier step at which the agent is behind the optimal walk; None: -1 / length.
+        distract_reward: added at each step but the last at which the agent stands at the sign's cell.
+        expose_goal: append the side (-1 or +1) to every observation.
+        expose_position: append x / junction and y.
+        expose_timestep: append t / horizon.
+    """
+
+    variant: Literal["passive", "active"] = "passive"
+    length: int = Field(default=10, ge=1, le=2**24)
+    oracle_length: int | None = Field(default=None, ge=0, le=2**24)
+    goal_reward: float = 1.0
+    late_penalty: float | None = None
+    distract_reward: float = 0.0
+    expose_goal: bool = False
+    expose_position: bool = False
+    expose_timestep: bool = False
+
+    @property
+    def back(self) -> int:
+        """Cells from the start back to the sign."""
+        return int(self.variant == "active") if self.oracle_length is None else self.oracle_length
+
+    @property
+    def penalty(self) -> float:
+        """Reward of a late step."""
+        return -1.0 / self.length if self.late_penalty is None else self.late_penalty
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits: the side of the goal is drawn anew in every episode."""
+    maze = Options.parse(options, "tmaze")
+    check_split(split, "tmaze")
+    return [Task(0, f"{maze.variant}_{maze.length}", split)]
+
+
+class TMaze(BaseWorld):
+    """T-Maze in a batch; arguments: :class:`recollect.environments.base.World` and :class:`Options`.
+
+    Observations: float32 [B, 2 + exposed entries]. Entry 0 is 1 at the junction and on the goals, else 0. Entry 1 is
+    the side of the goal the first time in an episode that the sign's cell is observed; it is y at the junction and on
+    the goals, and else 0.
+    Actions: 0 right, 1 up, 2 left, 3 down; walking into a wall leaves the agent where it is.
+    """
+
+    horizon_terminates: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = maze = Options.parse(options, "tmaze")
+        self._junction = maze.back + maze.length
+        self._features = 2 + maze.expose_goal + 2 * maze.expose_position + maze.expose_timestep
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=maze.length + 2 * maze.back + 1,
+            observation_space=Box(-1.0, 1.0, (self._features,), np.float32),
+            action_space=Discrete(4),
+        )
+        self._x_B = self._keep("x", np.zeros(self.num_envs, dtype=np.int32))
+        self._y_B = self._keep("y", np.zeros(self.num_envs, dtype=np.int32))
+        self._goal_B = self._keep("goal", np.ones(self.num_envs, dtype=np.int32))
+        # The sign is shown once: where it was seen at an earlier step, and where it shows at this one.
+        self._seen_B = self._keep("sign_seen", np.zeros(self.num_envs, dtype=bool))
+        self._showing_B = self._keep("sign_showing", np.zeros(self.num_envs, dtype=bool))
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._x_B[index_N] = self.options.back
+        self._y_B[index_N] = 0
+        self._goal_B[index_N] = 2 * self._draw_integers(index_N, 2) - 1
+        self._seen_B[index_N] = self._showing_B[index_N] = self.options.back == 0
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        x_B, y_B, maze = self._x_B, self._y_B, self.options
+        # In the corridor one moves along x, at the junction's column along y; everything else is wall.
+        step_x_B = MOVE_X_A.take(actions_B) * (y_B == 0)
+        step_y_B = MOVE_Y_A.take(actions_B) * (x_B == self._junction)
+        x_B += step_x_B
+        y_B += step_y_B
+        np.clip(x_B, 0, self._junction, out=x_B)
+        np.clip(y_B, -1, 1, out=y_B)
+
+        at_sign_B = x_B == 0
+        np.greater(at_sign_B, self._seen_B, out=self._showing_B)
+        self._seen_B |= at_sign_B
+
+        late_B = x_B < self._timestep_B - maze.back
+        rewards_B = np.where(late_B, np.float32(maze.penalty), np.float32(0.0))
+        if maze.distract_reward:
+            rewards_B[at_sign_B] += np.float32(maze.distract_reward)
+        if last_B is not None:
+            rewards_B[last_B] = (y_B == self._goal_B)[last_B] * np.float32(maze.goal_reward)
+        return rewards_B, None
+
+    def _observe(self) -> np.ndarray:
+        maze = self.options
+        at_end_B = self._x_B == self._junction
+        observations_BD = np.empty((self.num_envs, self._features), dtype=np.float32)
+        observations_BD[:, 0] = at_end_B
+        # y is 0 in the corridor, and the sign never hangs at the junction, so the two entries never meet.
+        observations_BD[:, 1] = self._y_B + self._goal_B * self._showing_B
+        column = 2
+        if maze.expose_goal:
+            observations_BD[:, column] = self._goal_B
+            column += 1
+        if maze.expose_position:
+            observations_BD[:, column] = self._x_B / self._junction
+            observations_BD[:, column + 1] = self._y_B
+            column += 2
+        if maze.expose_timestep:
+            observations_BD[:, column] = self._timestep_B / self.horizon
+        return observations_BD
+
+    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
+        """Return of the optimal walk (fetch the sign, keep pace, turn to its side), float64 [len(tasks)].
+
+        Raises:
+            UserError: with options under which another plan may be better (distract_reward, a positive penalty).
+        """
+        maze = self.options
+        if maze.distract_reward or maze.penalty > 0 or maze.goal_reward < 0:
+            return super().optimal_return(tasks)
+        return np.full(len(self.tasks if tasks is None else tasks), maze.goal_reward, dtype=np.float64)
+
+
+World = TMaze

@@ -1,0 +1,109 @@
+"""In-context evaluation: every task in one batch, episode after episode, with the policy's weights frozen.
+
+What a policy remembers lasts over a task's episodes and is empty at the start (RA-DT section 5 of our specification).
+Rows never influence each other, so the batch gives, task by task, what a batch of one gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.environments import registry
+from recollect.environments.base import Task
+from recollect.methods.contract import Policy
+from recollect.settings.schema import EnvironmentSettings
+from recollect.settings.seeding import seed_of
+
+
+def row_seeds(purpose: str, environment: EnvironmentSettings, tasks: list[Task], seed: int) -> np.ndarray:
+    """One seed per task, uint64: a function of the purpose, the environment, the task and the seed only."""
+    keys = [(task.split, task.index) for task in tasks]
+    seeds = [seed_of(purpose, environment.name, environment.evaluation.seed, seed, *key) for key in keys]
+    return np.array(seeds, np.uint64)
+
+
+def play_in_context(
+    policy: Policy,
+    environment: EnvironmentSettings,
+    tasks: list[Task],
+    *,
+    seed: int,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """Returns of every episode.
+
+    Args:
+        policy: acts on one row per task.
+        environment: its `evaluation.episodes` says how many episodes in a row.
+        tasks: the tasks, one row each.
+        seed: of the run.
+        progress: called with the number of episodes that the slowest row has finished.
+
+    Returns:
+        float64 [tasks, episodes], undiscounted.
+    """
+    episodes = environment.evaluation.episodes
+    world = registry.make_world(
+        environment.world, environment.options, tasks, row_seeds("evaluation world", environment, tasks, seed)
+    )
+    policy.start(row_seeds("evaluation actions", environment, tasks, seed), world.horizon, episodes)
+    returns = np.zeros((len(tasks), episodes))
+    episode_B = np.zeros(len(tasks), np.int64)
+    rows = np.arange(len(tasks))
+    observation_BD, _ = world.reset()
+    reward_B, done_B = np.zeros(len(tasks), np.float32), np.zeros(len(tasks), bool)
+    finished = 0
+    while True:
+        action_B = policy.act(observation_BD, reward_B, done_B)
+        observation_BD, reward_B, terminated_B, truncated_B, _ = world.step(action_B)
+        playing_B = episode_B < episodes
+        returns[rows[playing_B], episode_B[playing_B]] += reward_B[playing_B]
+        done_B = terminated_B | truncated_B
+        if done_B.any():
+            episode_B += done_B
+            if progress is not None and int(episode_B.min()) > finished:
+                finished = int(episode_B.min())
+                progress(finished)
+            if (episode_B >= episodes).all():
+                return returns
+            # A row that has played all its episodes goes on (its rewards are not counted) until the slowest is done;
+            # what it would remember is dropped, so its memory never needs more room.
+            observation_BD, _ = world.reset(options={"reset_mask": done_B})
+            over_B = episode_B >= episodes
+            if over_B.any():
+                policy.reset(over_B & done_B)
+
+
+def evaluate(
+    policy: Policy,
+    environment: EnvironmentSettings,
+    *,
+    method: str,
+    seed: int,
+    step: int,
+    progress: Callable[[int], None] | None = None,
+) -> pd.DataFrame:
+    """Score rows of all splits of the environment's evaluation: metric `return`, `episode` the 0-based ICL episode."""
+    frames = []
+    for split in environment.evaluation.splits:
+        tasks = registry.tasks(environment.world, environment.options, split)
+        returns = play_in_context(policy, environment, tasks, seed=seed, progress=progress)
+        task, episode = np.indices(returns.shape)
+        frames.append(
+            scores_frame(
+                env=environment.name,
+                method=method,
+                seed=seed,
+                step=step,
+                split=split,
+                task=np.array([t.index for t in tasks])[task.ravel()],
+                episode=episode.ravel(),
+                metric="return",
+                value=returns.ravel(),
+            )
+        )
+    return concat_scores(frames)

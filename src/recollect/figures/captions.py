@@ -1,0 +1,76 @@
+"""What a figure says about itself in words: the small print below it, the warnings, and the caption in its manifest."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
+from recollect.figures.statistics import Statistic, narrow_interval_warning
+
+STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
+
+
+def count(number: int, noun: str) -> str:
+    """``1 seed``, ``3 seeds``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def count_range(numbers: pd.Series, noun: str) -> str:
+    """``20 tasks``, or ``5 to 20 tasks`` where it differs."""
+    low, high = int(numbers.min()), int(numbers.max())
+    return count(high, noun) if low == high else f"{low} to {count(high, noun)}"
+
+
+def measured(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a figure's table that were measured: without published values and constant lines."""
+    return table[~table["method"].str.startswith((PUBLISHED, LINE))]
+
+
+def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
+    """One sentence for each number of seeds in the figure that is too small for its interval, worst case over tasks."""
+    rows = measured(table)
+    worst = rows.groupby("seeds")["tasks"].min()
+    sentences = [narrow_interval_warning(int(str(seeds)), int(tasks), statistic) for seeds, tasks in worst.items()]
+    return [sentence for sentence in sentences if sentence]
+
+
+def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -> list[str]:
+    """The lines at the bottom of a figure: scale, seeds, tasks, what the band is, and warnings."""
+    rows = measured(table)
+    facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
+    many = rows["seeds"].max() > 1
+    facts.append(f"{STATISTIC_WORDS[statistic]}{', 95 % bootstrap interval' if many else ''}")
+    lines = [" · ".join(facts)]
+    if figure.random_models:
+        lines.append("A random model took the place of a pretrained one.")
+    return lines + [sentence[0].upper() + sentence[1:] + "." for sentence in interval_warnings(table, statistic)]
+
+
+def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
+    """The caption: the author's text, then what was done, dropped and must be warned of."""
+    parts = [figure.caption.strip() or figure.title.strip(), *notes]
+    if figure.is_wiring_test:
+        parts.insert(0, SMOKE_WORDS)
+    return " ".join(part if part.endswith((".", "!", "?")) else part + "." for part in parts if part)
+
+
+def notes_on_method(
+    figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, resamples: int, over: str
+) -> list[str]:
+    """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources."""
+    rows = measured(table)
+    many = rows["seeds"].max() > 1
+    word = STATISTIC_WORDS[statistic]
+    counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"
+    base = f"{word[0].upper()}{word[1:]} over {counts}"
+    notes = [
+        f"{base}; bands are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)" if many else base
+    ]
+    notes += [f"Warning: {sentence}" for sentence in interval_warnings(table, statistic)]
+    panels = dict.fromkeys(table["panel"])
+    sources = dict.fromkeys(item.source for panel in panels for item in figure.references_of(panel))
+    if sources and table["method"].str.startswith(PUBLISHED).any():
+        notes.append(f"Dashed with open markers: published values ({'; '.join(sources)})")
+    if figure.random_models:
+        notes.append("A random model took the place of a pretrained one")
+    return [note + "." for note in notes]

@@ -1,0 +1,93 @@
+"""Learning curves of single runs, brought onto one grid the way Memory-RL's published plots do it.
+
+The pipeline (Ni et al. 2023, plotting code of the release): a run that stops before 0.9 of the plotted steps is
+dropped; the evaluations are smoothed by a trailing mean over 10 (fewer at the start); the result is interpolated
+linearly onto 300 equally spaced whole steps in ``[0, end]``, with nothing beyond the run's last evaluation; the final
+value of a run is the mean over its last 15 points, 5 % of the plot. As in the release, grid points before the first
+evaluation take its value.
+
+Ours differs in one thing: a dropped run is named in the figure's caption instead of in a line on the terminal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from recollect.figures.statistics import Floats, Interval, stratified_bootstrap
+
+WINDOW = 10
+POINTS = 300
+FINAL_POINTS = 15
+SHORTEST = 0.9
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run on the common grid: ``values[i]`` is NaN where the grid lies beyond the run's last evaluation."""
+
+    seed: int
+    steps: NDArray[np.int64]
+    values: Floats
+
+    @property
+    def final(self) -> float:
+        """Mean over the last 15 points that the run has."""
+        return float(self.values[np.isfinite(self.values)][-FINAL_POINTS:].mean())
+
+
+def grid(end: int, points: int = POINTS) -> NDArray[np.int64]:
+    """Equally spaced whole steps from 0 to ``end``."""
+    return np.linspace(0, end, points).astype(np.int64)
+
+
+def smoothed(values: Floats, window: int = WINDOW) -> Floats:
+    """The trailing mean over ``window`` evaluations, or over as many as there are at the start."""
+    return pd.Series(values, dtype=float).rolling(window, min_periods=1).mean().to_numpy()
+
+
+def is_complete(steps: NDArray[np.int64], end: int) -> bool:
+    """Whether a run came far enough to be drawn: its last evaluation is at 0.9 of ``end`` or later."""
+    return bool(len(steps)) and int(steps[-1]) >= SHORTEST * end
+
+
+def curve(seed: int, steps: NDArray[np.int64], values: Floats, end: int, *, window: int = WINDOW) -> Curve:
+    """Put one run onto the grid.
+
+    Args:
+        steps: environment steps of its evaluations, ascending.
+        values: the metric at each of them (mean over the evaluation's episodes).
+        end: last step of the plot.
+    """
+    if np.any(np.diff(steps) <= 0):
+        raise ValueError("the steps of a run must ascend")
+    points = grid(end)
+    on_grid = np.interp(points, steps, smoothed(values, window))
+    on_grid[points > steps[-1]] = np.nan
+    return Curve(seed, points, on_grid)
+
+
+def average(curves: list[Curve], rng: np.random.Generator, *, resamples: int) -> tuple[Interval, NDArray[np.int64]]:
+    """Mean over runs with its bootstrap interval, and the number of runs, at each point of the grid.
+
+    Towards the end, where some runs have stopped, the mean is over those that go on, as in the published plots. Where
+    none goes on the mean is NaN.
+    """
+    values_SP = np.stack([item.values for item in curves])
+    there_SP = np.isfinite(values_SP)
+    value, low, high = (np.full(values_SP.shape[1], np.nan) for _ in range(3))
+    for pattern in np.unique(there_SP, axis=1).T:
+        if pattern.any():
+            at = (there_SP == pattern[:, None]).all(axis=0)
+            bounds = stratified_bootstrap(values_SP[pattern][:, None, at], rng, resamples=resamples)
+            value[at], low[at], high[at] = bounds
+    return Interval(value, low, high), there_SP.sum(axis=0)
+
+
+def average_final(curves: list[Curve], rng: np.random.Generator, *, resamples: int) -> Interval:
+    """Mean over runs of their final values, with its bootstrap interval."""
+    finals_S1 = np.array([[item.final] for item in curves])
+    return stratified_bootstrap(finals_S1, rng, resamples=resamples)

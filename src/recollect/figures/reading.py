@@ -1,0 +1,166 @@
+"""Scores in, a checked frame out: a figure draws whole grids of environments, methods and seeds, or says what lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from recollect.artifacts.scores import check_scores
+from recollect.artifacts.sealed import read_table
+from recollect.figures.spec import FigureSpec
+from recollect.settings.errors import UserError, nearest
+
+KEYS = ["env", "method", "seed", "step", "task", "episode"]
+
+
+def read_scores(score_files: Sequence[Path | str]) -> pd.DataFrame:
+    """All score tables in one frame.
+
+    Raises:
+        UserError: no file, a file that does not verify, an empty table, wrong columns.
+    """
+    if not score_files:
+        raise UserError("there are no score files", where="figure", do="name the scores.parquet of the runs to draw")
+    frames = []
+    for file in score_files:
+        frame = read_table(Path(file))
+        frame = check_scores(frame, where=file)
+        if frame.empty:
+            raise UserError("the score table is empty", where=file, do="delete it and run its evaluation again")
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str) -> pd.DataFrame:
+    """The rows that a figure draws, of its environments, methods and seeds only.
+
+    Returns:
+        A frame sorted by environment, method, seed, step, task and episode, in which each of these cells stands once.
+
+    Raises:
+        UserError: an environment, method, metric, split or seed of the figure has no scores, a value is not a finite
+            number, or a cell stands twice.
+    """
+    where = f"figure '{figure.id}'"
+    scores = check_scores(scores, where=where)
+    if scores.empty:
+        raise UserError("the score table is empty", where=where, do="run the evaluations that it draws")
+    for column, wanted in (("split", split), ("metric", metric)):
+        present = set(scores[column].astype(str))
+        if wanted not in present:
+            do = f"set the option '{column}' ({nearest(wanted, present)})"
+            raise UserError(f"no scores with {column} '{wanted}'", where=where, do=do)
+    rows = scores[(scores["metric"] == metric) & (scores["split"] == split)]
+    rows = rows[
+        rows["env"].isin(figure.environments) & rows["method"].isin(figure.methods) & rows["seed"].isin(figure.seeds)
+    ]
+    _check_grid(scores, rows, figure, metric, split)
+    bad = rows[~np.isfinite(rows["value"].to_numpy(float))]
+    if len(bad):
+        first = bad.iloc[0]
+        raise UserError(
+            f"{len(bad)} of {len(rows)} scores are not finite numbers; first: {_name(first)} has {first['value']}",
+            where=where,
+            do="find out why that run gives it; a figure does not skip scores",
+        )
+    twice = rows[rows.duplicated(KEYS)]
+    if len(twice):
+        raise UserError(
+            f"{len(twice)} scores stand twice; first: {_name(twice.iloc[0])}",
+            where=where,
+            do="give each score file once",
+        )
+    return rows.sort_values(KEYS, ignore_index=True)
+
+
+def _check_grid(scores: pd.DataFrame, rows: pd.DataFrame, figure: FigureSpec, metric: str, split: str) -> None:
+    have = {(str(env), str(method)): set(group["seed"]) for (env, method), group in rows.groupby(["env", "method"])}
+    methods, environments = set(scores["method"].astype(str)), set(scores["env"].astype(str))
+    where = f"figure '{figure.id}'"
+    for names, present, what in (
+        (figure.environments, environments, "environment"),
+        (figure.methods, methods, "method"),
+    ):
+        unknown = [name for name in names if name not in present]
+        if unknown:
+            raise UserError(
+                f"no scores of {what} {', '.join(unknown)}",
+                where=where,
+                do=f"run it, or correct the name ({nearest(unknown[0], present)})",
+            )
+    lacking = []
+    for environment in figure.environments:
+        for method in figure.methods:
+            missing = [seed for seed in figure.seeds if seed not in have.get((environment, method), set())]
+            if missing:
+                everything = len(missing) == len(figure.seeds)
+                which = "any seed" if everything else f"seed{'s'[: len(missing) > 1]} {', '.join(map(str, missing))}"
+                lacking.append(f"{method} on {environment}: {which}")
+    if lacking:
+        raise UserError(
+            f"no {split} {metric} of {'; '.join(lacking)}",
+            where=where,
+            do=f"train and evaluate these runs, or take them out of config/figures/{figure.id}.yaml",
+        )
+
+
+def _name(row: pd.Series) -> str:
+    return (
+        f"{row['method']} on {row['env']}, seed {row['seed']}, step {row['step']}, "
+        f"task {row['task']}, episode {row['episode']}"
+    )
+
+
+def last_step(rows: pd.DataFrame, figure: FigureSpec) -> pd.DataFrame:
+    """The rows of the last evaluation of each run.
+
+    Raises:
+        UserError: seeds of one method were evaluated last at different steps (they were not trained equally long).
+    """
+    last = rows.groupby(["env", "method", "seed"])["step"].transform("max")
+    rows = rows[rows["step"] == last]
+    for (env, method), group in rows.groupby(["env", "method"]):
+        steps = group.groupby("seed")["step"].max()
+        if steps.nunique() > 1:
+            ends = ", ".join(f"seed {seed} at {step}" for seed, step in steps.items())
+            raise UserError(
+                f"the runs of {method} on {env} end at different steps: {ends}",
+                where=f"figure '{figure.id}'",
+                do="train and evaluate them again, or set the option 'step'",
+            )
+    return rows
+
+
+def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.float64], list[int], list[int]]:
+    """The scores of one method in one environment at one step as a full array.
+
+    Args:
+        rows: rows of `select` of one environment and method, with one step per seed.
+
+    Returns:
+        ``scores_SNE`` (seeds in the figure's order, tasks and episodes ascending), the tasks and the episodes.
+
+    Raises:
+        UserError: a (seed, task, episode) cell has no score.
+    """
+    tasks, episodes = sorted(set(rows["task"])), sorted(set(rows["episode"]))
+    shape = (len(figure.seeds), len(tasks), len(episodes))
+    scores_SNE = np.full(shape, np.nan)
+    place = [pd.Index(keys).get_indexer(pd.Index(rows[name])) for keys, name in
+             ((figure.seeds, "seed"), (tasks, "task"), (episodes, "episode"))]  # fmt: skip
+    scores_SNE[tuple(place)] = rows["value"].to_numpy(float)
+    holes = np.argwhere(np.isnan(scores_SNE))
+    if len(holes):
+        seed, task, episode = holes[0]
+        first = rows.iloc[0]
+        raise UserError(
+            f"{len(holes)} of {scores_SNE.size} scores of {first['method']} on {first['env']} are missing; first: "
+            f"seed {figure.seeds[seed]}, task {tasks[task]}, episode {episodes[episode]}",
+            where=f"figure '{figure.id}'",
+            do="evaluate that run again: all its seeds need the same tasks and episodes",
+        )
+    return scores_SNE, [int(task) for task in tasks], [int(episode) for episode in episodes]

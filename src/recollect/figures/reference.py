@@ -1,0 +1,129 @@
+"""Published values that figures are compared with, kept as data in ``config/figures/references/*.yaml``.
+
+A file is one list of groups; a group is one published figure or table, named, with its source and the scale that it is
+comparable with. A figure names the groups it wants (``references: [{published: radt_figures_3_4}]``) or gives a
+`Reference` in place; curves of environments and methods that it does not draw are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from recollect.figures.spec import Reference
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.schema import Frozen
+
+
+class Points(Frozen):
+    """Points of one published curve."""
+
+    x: tuple[float, ...] = Field(min_length=1)
+    y: tuple[float, ...] = Field(min_length=1)
+    last_five: float | None = Field(None, description="Mean over the last five episodes, where it was read off.")
+
+
+class Group(Frozen):
+    """One published figure or table."""
+
+    source: str = Field(description="Paper and figure.")
+    reading: str = Field(description='How the numbers were had: "read off the paper\'s figure" or "table".')
+    scale: str = Field("paper", description="Scale whose settings are the published ones.")
+    x: str = Field(description="Meaning of x.")
+    y: str = Field(description="Meaning of y.")
+    curves: dict[str, dict[str, Points]] = Field(description="Panel (environment) -> method -> points.")
+    optimum: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="Environment -> variant (`default` is ours) -> mean optimal return."
+    )
+
+
+def references_folder() -> Path:
+    """The folder of the reference files."""
+    return config_folder() / "figures" / "references"
+
+
+def groups(folder: Path | None = None) -> dict[str, Group]:
+    """All groups of published values by name.
+
+    Raises:
+        UserError: a file is not as described above, or two files have a group of the same name.
+    """
+    found: dict[str, Group] = {}
+    for path in sorted((folder or references_folder()).glob("*.yaml")):
+        for name, content in read_yaml(path).items():
+            if name in found:
+                raise UserError(f"two groups are named '{name}'", where=path, do="rename one of them")
+            if not isinstance(content, Mapping):
+                raise UserError(f"'{name}' is not a mapping", where=path, do="correct the file")
+            found[name] = validated(Group, content, where=f"{path}, group {name}")
+    return found
+
+
+def resolve(
+    wanted: Sequence[Mapping[str, Any] | Reference],
+    *,
+    environments: Sequence[str],
+    methods: Sequence[str],
+    folder: Path | None = None,
+) -> tuple[Reference, ...]:
+    """The references of a figure.
+
+    Args:
+        wanted: ``{"published": <group>}``, optionally with ``panels`` (panel in the group -> panel of the figure,
+            where the names differ), or the fields of a `Reference`.
+        environments: panels that the figure has; other curves of a group are left out.
+        methods: methods that the figure has; likewise.
+        folder: where the reference files are.
+
+    Raises:
+        UserError: an unknown group, a group without a curve for this figure, or a malformed reference.
+    """
+    result: list[Reference] = []
+    known: dict[str, Group] | None = None
+    for item in wanted:
+        if isinstance(item, Reference):
+            result.append(item)
+        elif "published" not in item:
+            result.append(validated(Reference, item, where="references of a figure"))
+        else:
+            known = groups(folder) if known is None else known
+            result += _of_group(item, known, environments, methods)
+    return tuple(result)
+
+
+def _of_group(
+    item: Mapping[str, Any], known: Mapping[str, Group], environments: Sequence[str], methods: Sequence[str]
+) -> list[Reference]:
+    name = str(item["published"])
+    extra = set(item) - {"published", "panels"}
+    if extra:
+        key = sorted(extra)[0]
+        raise UserError(f"unknown key '{key}'", where=f"reference {name}", do=nearest(key, ["published", "panels"]))
+    if name not in known:
+        raise UserError(f"no published values named '{name}'", where="references of a figure", do=nearest(name, known))
+    group, renamed = known[name], dict(item.get("panels") or {})
+    found = [
+        Reference(
+            panel=renamed.get(panel, panel),
+            method=method,
+            x=points.x,
+            y=points.y,
+            source=f"{group.source}, {group.reading}",
+            scale=group.scale,
+        )
+        for panel, curves in group.curves.items()
+        if renamed.get(panel, panel) in environments
+        for method, points in curves.items()
+        if method in methods
+    ]
+    if not found:
+        raise UserError(
+            f"the published values '{name}' have no curve for {', '.join(environments)}",
+            where="references of a figure",
+            do=f"it has {', '.join(group.curves)}; map names with 'panels', or leave the reference out",
+        )
+    return found

@@ -1,0 +1,153 @@
+"""What a figure is asked to show (`FigureSpec`) and what its kind hands back (`Drawn`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+import pandas as pd
+from matplotlib.figure import Figure
+from pydantic import BaseModel, Field, model_validator
+
+from recollect.settings.loading import validated
+from recollect.settings.schema import Frozen
+
+#: Columns of the table beside every figure. Published values stand in it as method ``published:<method>`` and constant
+#: lines as ``line:<what>``, both with 0 seeds and 0 tasks.
+TABLE_COLUMNS = ("panel", "method", "x", "y", "low", "high", "seeds", "tasks")
+PUBLISHED = "published:"
+LINE = "line:"
+
+SMOKE_WORDS = "SMOKE: wiring test, not a result"
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Reference(Frozen):
+    """A published curve or point, drawn dashed where its scale is the figure's."""
+
+    panel: str = Field(description="The panel it belongs to: an environment, or a panel name of the kind.")
+    method: str = Field(description="The method whose colour it takes.")
+    x: tuple[float, ...] = Field(min_length=1)
+    y: tuple[float, ...] = Field(min_length=1)
+    source: str = Field(description='Where it is from and how it was read, e.g. "read off the paper\'s figure".')
+    scale: str = "paper"
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Self:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"x has {len(self.x)} values and y has {len(self.y)}")
+        return self
+
+
+class FigureSpec(Frozen):
+    """One figure at one scale."""
+
+    id: str
+    kind: str = Field(description="Module under recollect.figures.")
+    title: str = ""
+    scale: str
+    environments: tuple[str, ...] = Field(min_length=1, description="Names in the scores, in the order of the panels.")
+    methods: tuple[str, ...] = Field(min_length=1, description="Names in the scores, in the order of the legend.")
+    seeds: tuple[int, ...] = Field(min_length=1)
+    caption: str = ""
+    options: dict[str, Any] = Field(default_factory=dict, description="Of the kind: its `Options`.")
+    references: tuple[Reference, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict, description="Method name -> name in the legend.")
+    environment_labels: dict[str, str] = Field(default_factory=dict, description="Environment -> panel title.")
+    random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for name in ("environments", "methods", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{name} names something twice: {', '.join(map(str, values))}")
+        return self
+
+    @property
+    def is_wiring_test(self) -> bool:
+        """Whether its numbers mean nothing, which the figure then says."""
+        return self.scale == "smoke" or self.random_models
+
+    def label(self, method: str) -> str:
+        """The name of a method in the legend."""
+        return self.labels.get(method) or DEFAULT_LABELS.get(method, method)
+
+    def environment_label(self, environment: str) -> str:
+        """The title of an environment's panel."""
+        return self.environment_labels.get(environment) or environment.replace("_", " ")
+
+    def references_of(self, panel: str) -> list[Reference]:
+        """The published values for one panel that are comparable with this figure: those of the same scale."""
+        return [item for item in self.references if item.panel == panel and item.scale == self.scale]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A drawn figure and exactly what it shows.
+
+    Attributes:
+        figure: the matplotlib figure, ready to be saved.
+        table: columns `TABLE_COLUMNS`.
+        axes: meaning of `panel`, `x`, `y`, `low` and `high`, in words.
+        notes: sentences for the caption: how it was aggregated, what was dropped, which interval is too narrow.
+    """
+
+    figure: Figure
+    table: pd.DataFrame
+    axes: dict[str, str]
+    notes: tuple[str, ...] = field(default=())
+
+
+def with_extra_rows(table: pd.DataFrame, rows: Sequence[tuple[str, str, float, float]]) -> pd.DataFrame:
+    """A figure's table with what is drawn but was not measured: ``(panel, method, x, y)`` without interval or seeds."""
+    if not rows:
+        return table[list(TABLE_COLUMNS)]
+    extra = pd.DataFrame(rows, columns=["panel", "method", "x", "y"])
+    extra = extra.assign(low=float("nan"), high=float("nan"), seeds=0, tasks=0)
+    return pd.concat([table, extra], ignore_index=True)[list(TABLE_COLUMNS)]
+
+
+def figure_spec(values: Mapping[str, Any]) -> FigureSpec:
+    """Check the description of a figure.
+
+    Raises:
+        UserError: an unknown, missing or wrong key.
+    """
+    return validated(FigureSpec, values, where=f"figure {values.get('id', '(without id)')}")
+
+
+def options_of(figure: FigureSpec, model: type[Model]) -> Model:
+    """The options of a figure as its kind declares them.
+
+    Raises:
+        UserError: an unknown or wrong option.
+    """
+    return validated(model, figure.options, where=f"options of figure '{figure.id}' (kind {figure.kind})")
+
+
+DEFAULT_LABELS = {
+    "radt": "RA-DT",
+    "radt_agnostic": "RA-DT (domain-agnostic)",
+    "ad": "AD",
+    "dpt": "DPT",
+    "dt": "DT",
+    "dqn_gpt": "Transformer",
+    "dqn_lstm": "LSTM",
+    "dqn_ff": "feed-forward",
+    "sacd_gpt": "Transformer",
+    "sacd_lstm": "LSTM",
+    "sacd_ff": "feed-forward",
+    "td3_gpt": "Transformer",
+    "td3_lstm": "LSTM",
+    "helm": "HELM",
+    "helmv2": "HELMv2",
+    "shelm": "SHELM",
+    "ppo_lstm": "LSTM-PPO",
+    "ppo_cnn": "CNN-PPO",
+    "amago_transformer": "AMAGO (Transformer)",
+    "amago_gru": "AMAGO (GRU)",
+    "amago_ff": "AMAGO (feed-forward)",
+}

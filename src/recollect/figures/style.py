@@ -1,0 +1,283 @@
+"""How figures look: one style file, and one colour, marker and dash per method name, the same in every figure.
+
+Colours are those of Okabe and Ito (2008), which stay apart under the common kinds of colour blindness; marker and dash
+repeat the distinction for print without colour. Plain short dashes are kept for published values and dots for
+constants.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib as mpl
+import matplotlib.style
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+
+from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
+from recollect.settings.seeding import seed_of
+
+STYLE_FILE = Path(__file__).with_name("recollect.mplstyle")
+SINGLE_COLUMN, DOUBLE_COLUMN = 3.4, 7.0  # inches
+
+BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
+VERMILLION, ORANGE, GREY, BLACK = "#D55E00", "#E69F00", "#7F7F7F", "#1A1A1A"
+SOLID: Any = "solid"
+LONG_DASH: Any = (0, (4.6, 1.1))
+DASH_DOT: Any = (0, (4.6, 1.1, 1.1, 1.1))
+SHORT_DASH: Any = (0, (2.6, 1.6))
+DOTS: Any = (0, (1, 1.5))
+
+
+@dataclass(frozen=True)
+class MethodStyle:
+    """How one method is drawn."""
+
+    color: str
+    marker: str
+    dash: Any = SOLID
+
+
+METHOD_STYLES: dict[str, MethodStyle] = {
+    "radt": MethodStyle(BLUE, "o"),
+    "radt_agnostic": MethodStyle(SKY, "s", DASH_DOT),
+    "ad": MethodStyle(VERMILLION, "^"),
+    "dpt": MethodStyle(ORANGE, "D", LONG_DASH),
+    "dt": MethodStyle(GREY, "v"),
+    "helm": MethodStyle(BLUE, "o"),
+    "helmv2": MethodStyle(SKY, "s", DASH_DOT),
+    "shelm": MethodStyle(GREEN, "P"),
+    "ppo_lstm": MethodStyle(VERMILLION, "s"),
+    "ppo_cnn": MethodStyle(GREY, "v", LONG_DASH),
+}
+#: The sequence model gives the look of `<algorithm>_<sequence model>`: a transformer is blue in every figure.
+SEQUENCE_STYLES: dict[str, MethodStyle] = {
+    "gpt": MethodStyle(BLUE, "o"),
+    "transformer": MethodStyle(BLUE, "o"),
+    "lstm": MethodStyle(VERMILLION, "s"),
+    "gru": MethodStyle(ORANGE, "^", DASH_DOT),
+    "rnn": MethodStyle(PURPLE, "D", DASH_DOT),
+    "ff": MethodStyle(GREY, "v", LONG_DASH),
+}
+SPARE_STYLES: tuple[MethodStyle, ...] = (
+    MethodStyle(GREEN, "P"),
+    MethodStyle(PURPLE, "X", DASH_DOT),
+    MethodStyle(BLACK, "d", LONG_DASH),
+    MethodStyle(ORANGE, "h"),
+    MethodStyle(SKY, "<"),
+    MethodStyle(VERMILLION, ">", DASH_DOT),
+    MethodStyle(BLUE, "p", LONG_DASH),
+    MethodStyle(GREY, "*", DASH_DOT),
+)
+
+
+def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
+    """The look of each method of a figure; no two of them get the same.
+
+    Names in the tables above have a fixed look. Any other name (a user's own method) starts from a place in the spare
+    styles given by its name alone, and moves on only where that one is taken.
+    """
+    looks: dict[str, MethodStyle] = {}
+    for method in methods:
+        known = METHOD_STYLES.get(method) or SEQUENCE_STYLES.get(method.rsplit("_", 1)[-1])
+        if known is not None and known not in looks.values():
+            looks[method] = known
+    for method in methods:
+        if method not in looks:
+            first = seed_of("method style", method) % len(SPARE_STYLES)
+            order = [SPARE_STYLES[(first + i) % len(SPARE_STYLES)] for i in range(len(SPARE_STYLES))]
+            unused = [look for look in order if look not in looks.values()]
+            new_color = [look for look in unused if look.color not in {taken.color for taken in looks.values()}]
+            looks[method] = (new_color or unused or order)[0]
+    return {method: looks[method] for method in methods}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Everything that is drawn or saved inside looks like a figure of this project, whatever the user's own rc says."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        sns.set_theme(context="paper", style="ticks", font="DejaVu Sans")
+        matplotlib.style.use(STYLE_FILE)
+        yield
+
+
+def blank_figure(width: float, height: float) -> Figure:
+    """An empty figure (inches) that no global state knows of, laid out so that nothing overlaps."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_band(axes: Axes, rows: pd.DataFrame, look: MethodStyle, *, markers: int | None = None, first: int = 0) -> None:
+    """Draw one method of one panel: a line through ``x, y`` and its interval as a band.
+
+    Args:
+        rows: rows of the figure's table, in the order of x.
+        markers: draw a marker at about this many points (``None``: at each), starting at point ``first``.
+    """
+    x, y = rows["x"].to_numpy(float), rows["y"].to_numpy(float)
+    low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
+    if np.isfinite(low).any():
+        axes.fill_between(x, low, high, color=look.color, alpha=0.16, linewidth=0, zorder=2)
+    every = None if markers is None else (min(first, len(x) - 1), max(1, round(len(x) / markers)))
+    axes.plot(
+        x,
+        y,
+        color=look.color,
+        linestyle=look.dash,
+        marker=look.marker,
+        markevery=every,
+        markeredgecolor="white",
+        zorder=3,
+    )
+
+
+def draw_published(axes: Axes, x: Sequence[float], y: Sequence[float], look: MethodStyle) -> None:
+    """Draw a published curve: thin short dashes, with open markers at the points that the paper gives."""
+    axes.plot(
+        x, y, color=look.color, linestyle=SHORT_DASH, linewidth=0.8, marker=look.marker, markersize=3.2,
+        markerfacecolor="white", markeredgecolor=look.color, markeredgewidth=0.7, alpha=0.9, zorder=2.5,
+    )  # fmt: skip
+
+
+def draw_line(axes: Axes, y: float) -> None:
+    """Draw a constant (an optimum, chance) as a dotted line."""
+    axes.axhline(y, color=BLACK, linestyle=DOTS, linewidth=0.9, zorder=1.8)
+
+
+def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Sequence[str]) -> list[Line2D]:
+    """Legend entries: the methods in the order of the figure, then ``extras`` (`PUBLISHED` or ``line:<text>``)."""
+    handles = [
+        Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markeredgecolor="white",
+               label=figure.label(method))
+        for method, look in looks.items()
+    ]  # fmt: skip
+    for extra in extras:
+        if extra == PUBLISHED:
+            handles.append(
+                Line2D([], [], color=GREY, linestyle=SHORT_DASH, linewidth=0.8, marker="o", markersize=3.2,
+                       markerfacecolor="white", markeredgecolor=GREY, label="published (read off the paper's figure)")
+            )  # fmt: skip
+        else:
+            text = extra.removeprefix(LINE)
+            handles.append(Line2D([], [], color=BLACK, linestyle=DOTS, linewidth=0.9, label=text))
+    return handles
+
+
+def finish(figure: Figure, spec: FigureSpec, handles: Sequence[Line2D], lines: Sequence[str]) -> None:
+    """Put the legend above the panels and the small print below, and make the figure higher by what they take.
+
+    A wiring test says so in bold.
+
+    Args:
+        handles: legend entries, in rows that are filled one after the other.
+        lines: small print: scale, seeds, tasks, warnings.
+    """
+    methods = [handle for handle in handles if handle.get_label() in {spec.label(name) for name in spec.methods}]
+    rows = _legend_rows(figure, methods, [handle for handle in handles if handle not in methods])
+    print_size, legend_leading, print_leading = 5.2, 0.135, 0.095  # points, inches, inches
+    characters = int((figure.get_figwidth() - 0.12) / (print_size * 0.0083))
+    text = [(piece, "#595959", "normal") for line in lines for piece in textwrap.wrap(line, characters)]
+    if spec.is_wiring_test:
+        text.insert(0, (SMOKE_WORDS, "#B03A00", "bold"))
+    top, bottom = 0.06 + legend_leading * len(rows), 0.09 + print_leading * len(text)
+    width, height = figure.get_figwidth(), figure.get_figheight() + top + bottom
+    figure.set_figheight(height)
+    for i, row in enumerate(rows):
+        place = (0.5, 1 - (0.03 + i * legend_leading) / height)
+        legend = figure.legend(handles=row, loc="upper center", bbox_to_anchor=place, ncols=len(row), borderpad=0.1)
+        legend.set_in_layout(False)
+    for i, (piece, color, weight) in enumerate(reversed(text)):
+        y = (0.05 + i * print_leading) / height
+        note = figure.text(0.06 / width, y, piece, fontsize=print_size, color=color, fontweight=weight)
+        note.set_in_layout(False)
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0, bottom / height, 1, 1 - (bottom + top) / height), w_pad=0.03, h_pad=0.03)  # type: ignore[call-arg]
+    _freeze(figure)
+
+
+def _freeze(figure: Figure) -> None:
+    """Lay the figure out once and keep the result, rounded.
+
+    The layout solver's last bit depends on Python's hash seed; without the rounding the same scores would not give the
+    same bytes in two processes.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for part in (figure, *figure.subfigs):
+        for axes in part.axes:
+            axes.set_position([round(float(edge), 5) for edge in axes.get_position().bounds])
+        for text in part.texts:
+            text.set_position([round(float(edge), 5) for edge in text.get_position()])
+
+
+def _legend_rows(figure: Figure, methods: Sequence[Line2D], extras: Sequence[Line2D]) -> list[list[Line2D]]:
+    """The legend in one row where the width carries it, else the methods first and the rest in rows below."""
+    whole = _broken(figure, [*methods, *extras])
+    return whole if len(whole) == 1 else [*_broken(figure, methods), *_broken(figure, extras)]
+
+
+def _broken(figure: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
+    """Break legend entries into as few rows as the width carries, of about the same length."""
+    font = FontProperties(size=mpl.rcParams["legend.fontsize"])
+    renderer = cast(FigureCanvasAgg, figure.canvas).get_renderer()
+    em = font.get_size_in_points() / 72
+    key = em * (mpl.rcParams["legend.handlelength"] + mpl.rcParams["legend.handletextpad"])
+    between = em * mpl.rcParams["legend.columnspacing"]
+    inches = [
+        key + renderer.get_text_width_height_descent(str(handle.get_label()), font, False)[0] / figure.dpi
+        for handle in handles
+    ]
+
+    def rows_within(limit: float) -> list[list[Line2D]]:
+        rows: list[list[Line2D]] = []
+        used = 0.0
+        for handle, size in zip(handles, inches, strict=True):
+            if not rows or used + between + size > limit:
+                rows.append([handle])
+                used = size
+            else:
+                rows[-1].append(handle)
+                used += between + size
+        return rows
+
+    available = figure.get_figwidth() - 0.15
+    fewest = len(rows_within(available))
+    limits = np.linspace(max(inches, default=0.0), available, 30)  # the narrowest limit gives the most even rows
+    return next((rows for limit in limits if len(rows := rows_within(float(limit))) <= fewest), rows_within(available))
+
+
+def episode_axis(axes: Axes, last: float) -> None:
+    """Ticks at episode 1 and at round numbers, so that the axis shows that counting starts at 1."""
+    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if last / size <= 5)
+    ticks = [1, *range(2 if step == 1 else step, int(last) + 1, step)]
+    axes.set_xticks(ticks)
+    margin = 0.02 * max(last - 1, 1)
+    axes.set_xlim(1 - margin, last + margin)
+
+
+def from_zero(axes: Axes, rows: pd.DataFrame) -> None:
+    """Let the y axis start at 0 where no value is negative, so that heights can be compared by eye."""
+    if rows[["y", "low"]].min().min() >= 0:
+        axes.set_ylim(bottom=0)
+
+
+def short_steps(steps: float) -> str:
+    """``0``, ``800k``, ``1.5M``: a number of steps that fits below a small panel."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if steps >= size:
+            return f"{steps / size:.3g}{unit}"
+    return f"{steps:.0f}"

@@ -1,0 +1,122 @@
+"""Files of a figure: ``.pdf``, ``.png``, ``.csv`` of exactly what is drawn, and ``.json``, its manifest.
+
+Everything is drawn in memory first, so that a figure that cannot be drawn leaves no file behind; each file is then
+sealed on its own, the manifest last. PDF and PNG hold no date and no version, so that the same scores give the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recollect.artifacts.sealed import sealing, sha256_of, write_json
+from recollect.figures import captions, registry
+from recollect.figures.reading import read_scores
+from recollect.figures.spec import LINE, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec
+from recollect.figures.style import paper_style
+
+SUFFIXES = (".pdf", ".png", ".csv", ".json")
+
+
+def render(
+    figure: FigureSpec,
+    score_files: Sequence[Path | str],
+    out_stem: Path | str,
+    provenance: Mapping[str, Any] | None = None,
+) -> Drawn:
+    """Draw a figure from score files and write its four files.
+
+    Args:
+        figure: what to draw.
+        score_files: score tables of the runs (parquet); which ones is recorded with their sha256.
+        out_stem: path of the files without suffix.
+        provenance: what the caller knows: ``code_fingerprint``, ``device``, and anything else, recorded as given.
+
+    Returns:
+        What was drawn.
+
+    Raises:
+        UserError: unknown kind or option, or scores missing or wrong. No file is written then.
+    """
+    scores = read_scores(score_files)
+    drawn = registry.kind(figure.kind).draw(scores, figure)
+    pictures = {suffix: picture(drawn, figure, suffix) for suffix in (".pdf", ".png")}
+    provenance = dict(provenance or {})
+    manifest = manifest_of(figure, drawn, score_files, provenance)
+    stem = Path(out_stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    contents = {**pictures, ".csv": csv_of(drawn.table)}
+    for suffix, content in contents.items():
+        with sealing(_path(stem, suffix), kind=f"figure{suffix}", provenance=provenance) as temporary:
+            temporary.write_bytes(content)
+        manifest["outputs"][suffix.removeprefix(".")] = sha256_of(_path(stem, suffix))
+    write_json(_path(stem, ".json"), manifest, kind="figure.json", provenance=provenance)
+    return drawn
+
+
+def _path(stem: Path, suffix: str) -> Path:
+    return stem.with_name(stem.name + suffix)  # not with_suffix: a figure's name may hold a dot
+
+
+def picture(drawn: Drawn, figure: FigureSpec, suffix: str) -> bytes:
+    """The figure as a PDF or PNG file; the same figure gives the same bytes."""
+    title = figure.title or figure.id
+    metadata: dict[str, str | None]
+    if suffix == ".pdf":
+        metadata = {"Title": title, "Creator": "Recollect", "Producer": None, "CreationDate": None}
+    else:
+        metadata = {"Title": title, "Software": None}
+    buffer = io.BytesIO()
+    with paper_style():
+        drawn.figure.savefig(buffer, format=suffix.removeprefix("."), metadata=metadata)
+    return buffer.getvalue()
+
+
+def csv_of(table: pd.DataFrame) -> bytes:
+    """The table as CSV: full precision, ``\\n`` line ends, an empty field where there is no interval."""
+    if list(table.columns) != list(TABLE_COLUMNS):
+        raise ValueError(f"a figure's table must have the columns {TABLE_COLUMNS}, not {tuple(table.columns)}")
+    return table.to_csv(index=False, lineterminator="\n").encode()
+
+
+def manifest_of(
+    figure: FigureSpec, drawn: Drawn, score_files: Sequence[Path | str], provenance: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Everything that a reader needs to trust the figure, or to make it again."""
+    rows = captions.measured(drawn.table)
+    rest = {key: value for key, value in provenance.items() if key not in ("code_fingerprint", "device")}
+    published = sorted({name.removeprefix(PUBLISHED) for name in drawn.table["method"] if name.startswith(PUBLISHED)})
+    return {
+        "figure": figure.id,
+        "kind": figure.kind,
+        "title": figure.title,
+        "caption": captions.caption(figure, drawn.notes),
+        "warnings": [note for note in drawn.notes if note.startswith(("Warning", "Dropped"))],
+        "wiring_test": figure.is_wiring_test,
+        "scale": figure.scale,
+        "seeds": list(figure.seeds),
+        "environments": list(figure.environments),
+        "methods": {method: figure.label(method) for method in figure.methods},
+        "tasks": {str(panel): int(tasks) for panel, tasks in rows.groupby("panel", sort=False)["tasks"].max().items()},
+        "axes": drawn.axes,
+        "csv": {
+            "columns": list(TABLE_COLUMNS),
+            "method": f"'{PUBLISHED}<method>' are published values, '{LINE}<what>' constant lines; 0 seeds and tasks",
+        },
+        "options": figure.options,
+        "published": [
+            item.model_dump(mode="json")
+            for item in figure.references
+            if item.scale == figure.scale and item.method in published
+        ],
+        "inputs": [{"path": Path(file).as_posix(), "sha256": sha256_of(Path(file))} for file in score_files],
+        "outputs": {},
+        "code_fingerprint": provenance.get("code_fingerprint"),
+        "device": provenance.get("device"),
+        "provenance": rest,
+    }

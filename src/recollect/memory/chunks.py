@@ -1,0 +1,197 @@
+"""Where every trajectory is cut for the retrieval memory: which steps make a key, which steps make a value.
+
+A chunk is one memory entry. Its *key* is the embedding of the steps before a cut; its *value* is the raw window around
+the cut (past and future), which the policy reads by cross-attention. Nothing is copied here: a chunk is a few integers,
+and windows become row indices only when they are asked for, so a memory of 300 000 entries costs a few megabytes.
+
+Source: RA-DT (arXiv 2410.07071), section on the retrieval memory; the released code's window arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from recollect.settings.errors import UserError
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+SHORTEST_KEY = 2  # the first cut of an episode has nothing before it; its key reads the first two steps instead
+
+
+class ChunkSettings(BaseModel):
+    """How trajectories are cut. All lengths are in timesteps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stride: int = Field(
+        default=25, ge=1, description="distance between two cuts (paper: 50; released grid configs: 25)"
+    )
+    context: int = Field(default=50, ge=1, description="steps that a key sees, C")
+    past: int = Field(default=25, ge=0, description="steps of a value before the cut")
+    future: int = Field(default=25, ge=1, description="steps of a value from the cut on")
+    full_values: bool = Field(
+        default=False, description="shift values at the ends of an episode inwards so that they are full"
+    )
+    keep_partial: bool = Field(
+        default=False,
+        description="also cut in the last, incomplete stride of a training episode; the released code does not, so "
+        "that episodes shorter than one stride never enter the training memory",
+    )
+
+    @property
+    def value_length(self) -> int:
+        """Fixed (padded) length of a value window."""
+        return self.past + self.future
+
+
+def window_rows(first: Integers, end: Integers, length: int) -> tuple[Integers, Mask]:
+    """Row indices of the windows [first, end), left-padded to a fixed length.
+
+    Args:
+        first: [M] first row of each window.
+        end: [M] one past its last row; ``end - first`` is in 1..length.
+        length: padded length n.
+
+    Returns:
+        rows [M, n] and mask [M, n] (True = real). A padded place repeats the window's first row, so that a gather is
+        always valid and never leaves the episode.
+    """
+    rows = end[:, None] + np.arange(-length, 0)
+    return np.maximum(rows, first[:, None]), rows >= first[:, None]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A table of chunks: M rows, in the order (episode, cut). Rows of the histories are global, first/end half-open.
+
+    Attributes:
+        task: [M] task index.
+        episode: [M] global episode index (the row of the episode table).
+        cut: [M] timestep of the cut inside its episode.
+        last: [M] last timestep of the key window (used to order several retrieved windows).
+        total_return: [M] undiscounted return of the whole episode.
+        key_first, key_end, value_first, value_end: [M] global rows.
+    """
+
+    task: Integers
+    episode: Integers
+    cut: Integers
+    last: Integers
+    total_return: Floats
+    key_first: Integers
+    key_end: Integers
+    value_first: Integers
+    value_end: Integers
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def take(self, kept: NDArray[np.integer] | Mask) -> Chunks:
+        """The chunks at these places (indices or a mask), e.g. those that deduplication kept."""
+        return replace(self, **{name: array[kept] for name, array in self.to_arrays().items()})
+
+    def key_windows(self, chosen: NDArray[np.integer], length: int) -> tuple[Integers, Mask]:
+        """Rows and mask [M', length] of the chosen chunks' key windows; ``length`` is the settings' ``context``."""
+        return window_rows(self.key_first[chosen], self.key_end[chosen], length)
+
+    def value_windows(self, chosen: NDArray[np.integer], length: int) -> tuple[Integers, Mask]:
+        """Rows and mask [M', length] of the chosen chunks' values; ``length`` is the settings' ``value_length``."""
+        return window_rows(self.value_first[chosen], self.value_end[chosen], length)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """The table as named arrays, to be written beside the index."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray], where: object = "chunk table") -> Chunks:
+        """The table from named arrays.
+
+        Raises:
+            UserError: a column is missing, or the columns differ in length.
+        """
+        names = [field.name for field in fields(cls)]
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise UserError(
+                f"The chunk table has no column {', '.join(missing)}.", where=where, do="Build the index again."
+            )
+        if len({len(arrays[name]) for name in names}) != 1:
+            raise UserError(
+                "The columns of the chunk table differ in length.", where=where, do="Build the index again."
+            )
+        return cls(**{name: arrays[name] for name in names})
+
+
+def cut_chunks(
+    start: NDArray[np.integer],
+    length: NDArray[np.integer],
+    task: NDArray[np.integer],
+    total_return: NDArray[np.floating],
+    settings: ChunkSettings,
+) -> Chunks:
+    """Cut every episode of an episode table, with no loop over episodes.
+
+    For the cut c = 0, s, 2s, … and e = max(c, 2): key = [max(0, e - C), e), value = [max(0, c - p), min(L, c + f)).
+    An episode of length L has floor(L / s) cuts (ceil with ``keep_partial``).
+
+    Args:
+        start, length, task, total_return: [N] columns of the episode table; ``start`` is a global row.
+        settings: how to cut.
+
+    Raises:
+        UserError: the columns differ in length, or an episode is empty.
+    """
+    columns = [np.asarray(column) for column in (start, length, task, total_return)]
+    if len({column.shape for column in columns}) != 1 or columns[0].ndim != 1:
+        raise UserError(
+            "The columns of the episode table differ in length.", where="episode table", do="Generate again."
+        )
+    if len(columns[1]) and columns[1].min() < 1:
+        raise UserError("An episode has no step.", where="episode table", do="Generate the histories again.")
+    start, length, task = (column.astype(np.int64) for column in columns[:3])
+    stride = settings.stride
+    cuts = -(-length // stride) if settings.keep_partial else length // stride
+    episode = np.repeat(np.arange(len(cuts)), cuts)
+    before = np.cumsum(cuts) - cuts
+    cut = (np.arange(len(episode)) - before[episode]) * stride
+    origin, steps = start[episode], length[episode]
+
+    key_end = np.minimum(np.maximum(cut, SHORTEST_KEY), steps)
+    value_first = np.maximum(cut - settings.past, 0)
+    if settings.full_values:
+        value_first = np.minimum(value_first, np.maximum(steps - settings.value_length, 0))
+        value_end = np.minimum(value_first + settings.value_length, steps)
+    else:
+        value_end = np.minimum(cut + settings.future, steps)
+    return Chunks(
+        task=task[episode],
+        episode=episode,
+        cut=cut,
+        last=key_end - 1,
+        total_return=columns[3].astype(np.float32)[episode],
+        key_first=origin + np.maximum(key_end - settings.context, 0),
+        key_end=origin + key_end,
+        value_first=origin + value_first,
+        value_end=origin + value_end,
+    )
+
+
+def finished_chunks(length: NDArray[np.integer], total_return: NDArray[np.floating], settings: ChunkSettings) -> Chunks:
+    """The chunks of episodes that have just ended at test time, one episode per task of a batch.
+
+    Cuts c = 0, s, 2s, … < L, so a last incomplete stride counts (as in the released evaluation code). Row numbers are
+    timesteps of the episode; ``episode`` and ``task`` are both the place in the batch.
+
+    Args:
+        length: [E] steps of each finished episode.
+        total_return: [E] its undiscounted return.
+    """
+    here = np.arange(len(length))
+    settings = settings.model_copy(update={"keep_partial": True})
+    return cut_chunks(np.zeros_like(here), length, here, total_return, settings)

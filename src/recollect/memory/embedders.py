@@ -1,0 +1,161 @@
+"""The frozen embedder g of RA-DT: a window of experience in, one key out.
+
+- Domain-specific: the network of a trained DT; keys are its final hidden states at state tokens.
+- Domain-agnostic: FrozenHopfield maps each token to the language model's word space, the frozen language model reads the
+  window, keys are its last hidden states at state tokens (RA-DT 4.2, 4.3 of our specification).
+
+With `tokens: merged` a timestep is one token for the language model, the mean of the mapped modalities (not in the paper;
+a quarter of the work).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.memory.frozen_hopfield import FrozenHopfield
+from recollect.memory.language_models import LanguageModel
+from recollect.memory.pooling import Pooling, pooled
+from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
+from recollect.settings.schema import MemorySettings, ReturnSettings
+from recollect.settings.seeding import seed_of
+
+KINDS: dict[str, Pooling] = {
+    "state": "s", "action": "a", "reward": "r", "return": "rtg", "all": "all", "last": "last",
+}  # fmt: skip
+
+
+class Embedder(Protocol):
+    """Turns windows of experience into keys of length one."""
+
+    width: int
+
+    def keys(self, window: Experience, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Keys [B, width]; `dropout` is the query dropout of training."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What must travel with a policy for the embedder to be rebuilt (nothing for a language model)."""
+
+
+def pool(
+    hidden_BTKD: Tensor,
+    window: Experience,
+    memory: MemorySettings,
+    tokens: tuple[str, ...],
+    dropout: float,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Keys from hidden states; a merged token stands for every modality."""
+    kind = KINDS[memory.pooling]
+    if len(tokens) == 1:
+        tokens, kind = ("s",), "s"
+    return pooled(
+        hidden_BTKD,
+        window.mask,
+        tokens=tokens,
+        kind=kind,
+        steps=memory.pooled_steps,
+        dropout=dropout,
+        generator=generator,
+    )
+
+
+class DomainSpecificEmbedder:
+    """A trained decision transformer, frozen."""
+
+    def __init__(self, network: DecisionTransformer, memory: MemorySettings) -> None:
+        self.network, self.memory = network.eval().requires_grad_(False), memory
+        self.width = network.settings.transformer.width
+        every = ("s", "rtg", "a", "r") if network.settings.return_to_go else ("s", "a", "r")
+        self.tokens = ("s",) if network.settings.tokens == "merged" else every
+
+    @torch.no_grad()
+    def keys(self, window: Experience, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """See `Embedder.keys`."""
+        return pool(self.network.hidden(window), window, self.memory, self.tokens, dropout, generator)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The network's parameters."""
+        return {f"network/{name}": value.cpu().numpy() for name, value in self.network.state_dict().items()}
+
+
+class DomainAgnosticEmbedder:
+    """FrozenHopfield in front of a frozen language model; knows nothing of the domain but the ranges of its numbers.
+
+    Args:
+        model: the language model.
+        memory: token layout, inverse temperature, pooling.
+        returns: range and bins of return-to-go.
+        observation_values: number of values of each entry of an observation (small whole numbers), or empty: raw vectors.
+        observation_size: entries of an observation.
+        actions: number of actions; one more stands for "none".
+        reward_bins: bins of rewards on [0, 1]. Released: 2.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        memory: MemorySettings,
+        returns: ReturnSettings,
+        *,
+        observation_values: tuple[int, ...],
+        observation_size: int,
+        actions: int,
+        reward_bins: int = 2,
+    ) -> None:
+        self.model, self.memory, self.returns = model, memory, returns
+        self.width = model.width
+        self.observation_values, self.reward_bins = observation_values, reward_bins
+
+        def hopfield(inputs: int, modality: str) -> FrozenHopfield:
+            seed = seed_of("frozen hopfield", memory.embedder_seed, modality)
+            return FrozenHopfield(
+                model.embeddings, inputs, beta=memory.beta, seed=seed, similarity=memory.similarity
+            )
+
+        sizes = {
+            "s": sum(observation_values) or observation_size,
+            "rtg": returns.bins,
+            "a": actions + 1,
+            "r": reward_bins,
+        }
+        self.hopfields = {name: hopfield(size, name) for name, size in sizes.items()}
+        self.tables = {name: self.hopfields[name].one_hot_table() for name in ("rtg", "a", "r")}
+        if observation_values:
+            self.tables["s"] = self.hopfields["s"].joint_table(observation_values)
+
+    def states(self, observation_BTD: Tensor) -> Tensor:
+        """States in word space [B, T, width]."""
+        if not self.observation_values:
+            return self.hopfields["s"](observation_BTD.float())
+        place_BT = torch.zeros(observation_BTD.shape[:2], dtype=torch.long, device=observation_BTD.device)
+        for entry, values in enumerate(self.observation_values):
+            place_BT = place_BT * values + observation_BTD[..., entry].long()
+        return self.tables["s"][place_BT]
+
+    @torch.no_grad()
+    def keys(self, window: Experience, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """See `Embedder.keys`."""
+        r = self.returns
+        parts = [
+            self.states(window.observation),
+            self.tables["rtg"][bins_of(window.return_to_go, r.low, r.high, r.bins)],
+            self.tables["a"][window.action],
+            self.tables["r"][bins_of(window.reward, 0.0, 1.0, self.reward_bins)],
+        ]
+        stacked_BTKD = torch.stack(parts, 2)
+        steps = window.mask.shape[1]
+        if self.memory.tokens == "merged":
+            stacked_BTKD = stacked_BTKD.mean(2, keepdim=True)
+        per_step = stacked_BTKD.shape[2]
+        mask_BN = window.mask.repeat_interleave(per_step, 1)
+        hidden_BND = self.model.forward(stacked_BTKD.flatten(1, 2), mask_BN)
+        tokens = ("s",) if per_step == 1 else ("s", "rtg", "a", "r")
+        return pool(hidden_BND.unflatten(1, (steps, per_step)), window, self.memory, tokens, dropout, generator)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Nothing: the language model is an artifact of its own, and the projections follow from their seeds."""
+        return {}

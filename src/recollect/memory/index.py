@@ -1,0 +1,271 @@
+"""Exact inner-product search over the memory's keys: a faiss Flat index, and the same thing as a torch matmul.
+
+A fast product finds the candidates; the candidates are then scored again in float64, one pair at a time, and sorted by
+(score descending, id ascending). So the answer does not depend on the library, on the number of queries in a call or on
+where BLAS happened to round, and equal keys come back lowest id first. Ties that reach past the candidates are looked
+up in full.
+
+Source: RA-DT (arXiv 2410.07071): Flat index, inner product, keys of length one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recollect.settings.errors import UserError
+
+MARGIN = 16  # candidates beyond k, so that a tie at the k-th place is usually settled without a second pass
+SLACK = 1e-5  # more than a float32 product of unit vectors can be off (measured: below 2e-6 at width 768)
+BLOCK_SCORES = 1 << 25  # scores held at once by the torch search (128 MB)
+BLOCK_PAIRS = 1 << 23  # numbers held at once by the float64 scoring (64 MB)
+
+
+@contextmanager
+def full_precision(device_type: str) -> Iterator[None]:
+    """No autocast and no TF32 inside: candidates must be found with float32 products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def exact_scores(left_PD: Tensor, right_PD: Tensor) -> Tensor:
+    """Inner products [P] of pairs of rows, summed in float64 and rounded once to float32."""
+    return (left_PD.double() * right_PD.double()).sum(-1).float()
+
+
+def _scored(queries_QD: Tensor, keys_ND: Tensor, query_P: Tensor, key_P: Tensor) -> Tensor:
+    size = max(1, BLOCK_PAIRS // keys_ND.shape[1])
+    blocks = [
+        exact_scores(queries_QD[query_P[at : at + size]], keys_ND[key_P[at : at + size]])
+        for at in range(0, len(query_P), size)
+    ]
+    return torch.cat(blocks) if blocks else queries_QD.new_zeros(0)
+
+
+def _in_order(scores_QM: Tensor, ids_QM: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row sorted by (score descending, id ascending)."""
+    ids_QM, by_id = ids_QM.sort(dim=1)
+    scores_QM, by_score = scores_QM.gather(1, by_id).sort(dim=1, descending=True, stable=True)
+    return scores_QM, ids_QM.gather(1, by_score)
+
+
+def _tied(queries_QD: Tensor, keys_ND: Tensor, lowest_Q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The full answer for queries whose ties reach past the candidates: all that scores at least ``lowest_Q``."""
+    size = max(1, BLOCK_SCORES // len(queries_QD))
+    query_parts, key_parts = [], []
+    for at in range(0, len(keys_ND), size):
+        hits = (queries_QD @ keys_ND[at : at + size].T >= lowest_Q[:, None]).nonzero()
+        query_parts.append(hits[:, 0])
+        key_parts.append(hits[:, 1] + at)
+    query_P, key_P = torch.cat(query_parts), torch.cat(key_parts)
+    score_P = _scored(queries_QD, keys_ND, query_P, key_P)
+    order = key_P.argsort(stable=True)  # three stable sorts: by query, then score descending, then id
+    order = order[score_P[order].argsort(descending=True, stable=True)]
+    order = order[query_P[order].argsort(stable=True)]
+    query_P, key_P, score_P = query_P[order], key_P[order], score_P[order]
+    first_Q = torch.searchsorted(query_P, torch.arange(len(queries_QD), device=query_P.device))
+    taken_QK = first_Q[:, None] + torch.arange(k, device=query_P.device)
+    return score_P[taken_QK], key_P[taken_QK]
+
+
+def _settled(
+    queries_QD: Tensor, keys_ND: Tensor, found_QM: Tensor, ids_QM: Tensor, k: int, largest: float
+) -> tuple[Tensor, Tensor]:
+    """Turn candidates (fast scores and ids, at least k of them) into the exact first k."""
+    scores_QM = _scored(
+        queries_QD,
+        keys_ND,
+        torch.arange(len(queries_QD), device=ids_QM.device).repeat_interleave(ids_QM.shape[1]),
+        ids_QM.flatten(),
+    ).view(ids_QM.shape)
+    scores_QM, sorted_QM = _in_order(scores_QM, ids_QM)
+    scores_QK, ids_QK = scores_QM[:, :k].clone(), sorted_QM[:, :k].clone()
+    if ids_QM.shape[1] < len(keys_ND):
+        lowest_Q = scores_QK[:, -1] - SLACK * largest * queries_QD.norm(dim=1)
+        open_Q = found_QM.min(dim=1).values >= lowest_Q
+        if bool(open_Q.any()):
+            scores_QK[open_Q], ids_QK[open_Q] = _tied(queries_QD[open_Q], keys_ND, lowest_Q[open_Q], k)
+    return scores_QK, ids_QK
+
+
+def _padded(scores_QK: Tensor, ids_QK: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    missing = k - ids_QK.shape[1]
+    if missing <= 0:
+        return scores_QK, ids_QK
+    pad = torch.nn.functional.pad
+    return pad(scores_QK, (0, missing), value=float("-inf")), pad(ids_QK, (0, missing), value=-1)
+
+
+def matmul_search(
+    queries_QD: Tensor, keys_ND: Tensor, k: int, *, largest: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """The k keys with the largest inner product for each query, on whatever device the keys are.
+
+    Args:
+        queries_QD, keys_ND: float32.
+        k: how many; beyond N the answer is filled with score -inf and id -1.
+        largest: the largest norm of a key, where it is known (1 for normalised keys); else it is computed.
+
+    Returns:
+        scores [Q, k] float32 and ids [Q, k] int64, sorted by (score descending, id ascending).
+    """
+    wanted = min(k, len(keys_ND))
+    if wanted == 0 or len(queries_QD) == 0:
+        empty = queries_QD.new_zeros((len(queries_QD), 0))
+        return _padded(empty, empty.long(), k)
+    with full_precision(queries_QD.device.type):
+        queries_QD, keys_ND = queries_QD.detach().float(), keys_ND.float()
+        size = max(1, BLOCK_SCORES // len(queries_QD))
+        candidates = min(wanted + MARGIN, len(keys_ND))
+        found, ids = [], []
+        for at in range(0, len(keys_ND), size):
+            block_QN = queries_QD @ keys_ND[at : at + size].T
+            scores, places = block_QN.topk(min(candidates, block_QN.shape[1]), dim=1)
+            found.append(scores)
+            ids.append(places + at)
+        found_QM, ids_QM = torch.cat(found, dim=1), torch.cat(ids, dim=1)
+        if ids_QM.shape[1] > candidates:
+            found_QM, places = found_QM.topk(candidates, dim=1)
+            ids_QM = ids_QM.gather(1, places)
+        if largest is None:
+            largest = float(keys_ND.norm(dim=1).max())
+        return _padded(*_settled(queries_QD, keys_ND, found_QM, ids_QM, wanted, largest), k)
+
+
+class FlatIndex:
+    """An exact inner-product index that can be written to a file and read back.
+
+    On ``cuda`` it searches with faiss-gpu where the installed faiss has it, else with ``matmul_search`` on the device;
+    on ``cpu`` with faiss. All three give the same answer.
+    """
+
+    def __init__(self, width: int, device: str = "cpu") -> None:
+        if width < 1:
+            raise UserError(
+                f"An index needs keys of width 1 or more, not {width}.", where="index", do="Check the embedder."
+            )
+        self.width, self.device = width, torch.device(device)
+        self._index: faiss.IndexFlat = faiss.IndexFlatIP(width)
+        self._on_device: faiss.Index | None = None
+        self._keys: Tensor | None = None
+        self._largest = 0.0
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    @property
+    def backend(self) -> str:
+        """``faiss-cpu``, ``faiss-gpu`` or ``torch``: what answers a search."""
+        if self.device.type == "cpu":
+            return "faiss-cpu"
+        return "faiss-gpu" if hasattr(faiss, "StandardGpuResources") else "torch"
+
+    @property
+    def keys(self) -> Tensor:
+        """All keys [N, D] on the index's device (on the CPU: a view of faiss's own memory; do not write to it)."""
+        if self._keys is None:
+            stored = (
+                faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.width) if len(self) else np.zeros(0, "f4")
+            )
+            self._keys = torch.from_numpy(stored.reshape(-1, self.width)).to(self.device)
+            self._largest = float(self._keys.norm(dim=1).max()) if len(self) else 0.0
+        return self._keys
+
+    def add(self, keys_ND: NDArray[np.floating] | Tensor) -> None:
+        """Append keys; their ids go on from ``len(index)``.
+
+        Raises:
+            UserError: the width differs, or a key is not finite.
+        """
+        keys = np.ascontiguousarray(torch.as_tensor(keys_ND).detach().cpu().numpy(), dtype=np.float32)
+        self._check(keys.shape, "keys")
+        if not np.isfinite(keys).all():
+            raise UserError("A key is not finite.", where="index", do="Check the embedder: its output has NaN or inf.")
+        self._index.add(keys)
+        self._on_device = self._keys = None
+
+    def search(self, queries_QD: NDArray[np.floating] | Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Scores [Q, k] float32 and ids [Q, k] int64 on the index's device; filled with -inf and -1 where k > N.
+
+        Raises:
+            UserError: the index is empty, the width differs, or k < 1.
+        """
+        queries = torch.as_tensor(queries_QD).detach().to(self.device, torch.float32)
+        self._check(tuple(queries.shape), "queries")
+        if len(self) == 0:
+            raise UserError("The index is empty.", where="index", do="Add keys before searching; check the histories.")
+        if k < 1:
+            raise UserError(f"A search needs k of 1 or more, not {k}.", where="index", do="Correct n_candidates.")
+        keys = self.keys
+        if self.backend == "torch" or len(queries) == 0:
+            return matmul_search(queries, keys, k, largest=self._largest)
+        wanted = min(k, len(self))
+        found, ids = self._searcher().search(queries.cpu().numpy(), min(wanted + MARGIN, len(self)))
+        with full_precision(self.device.type):
+            settled = _settled(
+                queries,
+                keys,
+                torch.from_numpy(found).to(self.device),
+                torch.from_numpy(ids).to(self.device),
+                wanted,
+                self._largest,
+            )
+        return _padded(*settled, k)
+
+    def _searcher(self) -> faiss.Index:
+        if self.backend == "faiss-cpu":
+            return self._index
+        if self._on_device is None:
+            self._resources = faiss.StandardGpuResources()
+            self._on_device = faiss.index_cpu_to_gpu(self._resources, self.device.index or 0, self._index)
+        return self._on_device
+
+    def _check(self, shape: tuple[int, ...], what: str) -> None:
+        if len(shape) != 2 or shape[1] != self.width:
+            raise UserError(
+                f"The {what} have shape {shape}, but the index holds keys of width {self.width}.",
+                where="index",
+                do="Use the embedder that the index was built with, or build the index again.",
+            )
+
+    def to_bytes(self) -> NDArray[np.uint8]:
+        """The index as faiss writes it. The same keys in the same order give the same bytes."""
+        return faiss.serialize_index(self._index)
+
+    def save(self, path: Path) -> None:
+        """Write to a path; the caller seals it (``with sealing(target) as path: index.save(path)``)."""
+        Path(path).write_bytes(self.to_bytes().tobytes())
+
+    @classmethod
+    def load(cls, path: Path, device: str = "cpu") -> FlatIndex:
+        """Read an index back (it is searched from memory).
+
+        Raises:
+            UserError: no such file, not a faiss file, or not a Flat inner-product index.
+        """
+        again = "Delete it and run the same `recollect index` command again."
+        try:
+            stored = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
+        except FileNotFoundError:
+            raise UserError("There is no such index.", where=path, do="Run `recollect index` first.") from None
+        try:
+            index = faiss.deserialize_index(stored)
+        except (RuntimeError, AssertionError, MemoryError) as error:
+            raise UserError("This is not a readable faiss index.", where=path, do=again) from error
+        if not isinstance(index, faiss.IndexFlat) or index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise UserError("This faiss index is not a Flat index of inner products.", where=path, do=again)
+        loaded = cls(index.d, device)
+        loaded._index = index
+        return loaded

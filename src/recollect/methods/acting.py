@@ -1,0 +1,220 @@
+"""Acting in context for a batch of tasks at once: what DT, AD, DPT and RA-DT share.
+
+`InContextPolicy` keeps each row's current episode as arrays, finishes episodes, draws target returns and picks actions;
+a method says how the episode (and whatever it remembers) becomes action logits. Every draw is a function of the row's
+seed and a counter, so a row plays the same whatever else stands in the batch.
+
+Shapes: B rows (tasks), T steps of the current episode.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.environments import counter_rng
+from recollect.nets.decision_transformer import DecisionTransformer, Experience
+from recollect.settings.schema import ReturnSettings
+
+ActionSelection = Literal["greedy", "top_half", "sample"]
+ACTION_STREAM, TARGET_STREAM = 0x5EED_AC71, 0x5EED_7A26  # keeps a row's action draws apart from its target returns
+
+
+def uniform(seeds_B: np.ndarray, counters_B: np.ndarray, stream: int) -> np.ndarray:
+    """One number in (0, 1) per row, float64 [B]: a function of the row's seed, its counter and the stream."""
+    words = counter_rng.draw(seeds_B ^ np.uint64(stream), counters_B.astype(np.uint64))
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSelection) -> np.ndarray:
+    """Actions from logits.
+
+    Args:
+        logits_BA: action logits.
+        uniform_B: numbers in (0, 1), used unless greedy.
+        selection: `greedy`; `sample` from the softmax; `top_half` (RA-DT 3.6): keep logits strictly above their median
+            (for five actions the best two), sample from the softmax of those.
+    """
+    logits = logits_BA.double().cpu().numpy()
+    if selection == "greedy":
+        return logits.argmax(1)
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    if selection == "top_half":
+        weights = np.where(logits > np.median(logits, axis=1, keepdims=True), weights, 0.0)
+        empty = weights.sum(1) == 0  # all logits equal: nothing lies above the median
+        weights[empty] = 1.0
+    cumulative = weights.cumsum(1)
+    return (cumulative > (uniform_B * cumulative[:, -1])[:, None]).argmax(1)
+
+
+class InContextPolicy(ABC):
+    """A sequence model that plays episode after episode of a task and remembers what its method lets it remember.
+
+    Args:
+        network: the trained sequence model, in eval mode.
+        returns: target return of an episode, and the scale of returns.
+        selection: how actions are picked.
+        reward_scale: rewards and returns are divided by it before the network sees them.
+    """
+
+    def __init__(
+        self,
+        network: DecisionTransformer,
+        returns: ReturnSettings,
+        *,
+        selection: ActionSelection,
+        reward_scale: float = 1.0,
+    ) -> None:
+        self.network, self.returns, self.selection, self.reward_scale = network, returns, selection, reward_scale
+        self.device = network.action_head.weight.device
+        self.no_action = network.settings.actions
+
+    def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
+        """See `contract.Policy.start`."""
+        size, device = len(seeds_B), self.device
+        self.seeds_B = np.asarray(seeds_B, np.uint64)
+        self.horizon, self.episodes = horizon, episodes
+        width = self.network.settings.observation_size
+        whole = self.network.settings.observation_embedding == "one_hot"
+        self.observation = torch.zeros(size, horizon, width, dtype=torch.int64 if whole else torch.float32, device=device)
+        self.action = torch.full((size, horizon), self.no_action, dtype=torch.int64, device=device)
+        self.reward = torch.zeros(size, horizon, device=device)
+        self.aim = torch.zeros(size, horizon, device=device)
+        self.step_B = np.zeros(size, np.int64)
+        self.target_B = np.zeros(size)
+        self.draws_B = np.zeros(size, np.int64)
+        self.episode_B = np.zeros(size, np.int64)
+        self.fresh_B = np.ones(size, bool)
+        self.begin(size)
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        """See `contract.Policy.reset`."""
+        self.step_B[mask_B] = 0
+        self.episode_B[mask_B] = 0
+        self.fresh_B |= mask_B
+        self.forget(np.asarray(mask_B, bool))
+
+    @torch.no_grad()
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        """See `contract.Policy.act`."""
+        rows = np.arange(len(self.seeds_B))
+        going = ~self.fresh_B
+        if going.any():
+            here = torch.from_numpy(rows[going]).to(self.device)
+            scaled = torch.from_numpy(np.asarray(reward_B, np.float32)[going] / np.float32(self.reward_scale))
+            self.reward[here, torch.from_numpy(self.step_B[going]).to(self.device)] = scaled.to(self.device)
+            self.target_B[going] -= np.asarray(reward_B)[going]
+            self.step_B[going] += 1
+        ended = going & np.asarray(done_B, bool)
+        if ended.any():
+            self.finish(np.flatnonzero(ended), self.step_B[ended])
+            self.step_B[ended] = 0
+            self.episode_B[ended] += 1
+        begun = ended | self.fresh_B
+        if begun.any():
+            self.fresh_B[:] = False
+            self.action[torch.from_numpy(begun).to(self.device)] = self.no_action
+            self.target_B[begun] = self.target_returns(begun)
+        at = torch.from_numpy(self.step_B).to(self.device)
+        every = torch.from_numpy(rows).to(self.device)
+        self.observation[every, at] = torch.from_numpy(np.asarray(observation_BD)).to(self.observation)
+        self.aim[every, at] = torch.from_numpy((self.target_B / self.reward_scale).astype(np.float32)).to(self.device)
+        logits_BA = self.logits()
+        chance_B = uniform(self.seeds_B, self.draws_B, ACTION_STREAM)
+        self.draws_B += 1
+        action_B = select_actions(logits_BA, chance_B, self.selection)
+        self.action[every, at] = torch.from_numpy(action_B).to(self.device)
+        return action_B
+
+    def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
+        """A rounded normal draw per row of the mask: a function of the row's seed and its episode."""
+        chance = uniform(self.seeds_B[mask_B], self.episode_B[mask_B], TARGET_STREAM)
+        normal = torch.special.ndtri(torch.from_numpy(chance)).numpy()
+        return np.round(self.returns.target_mean + self.returns.target_std * normal)
+
+    def window(self, steps: int) -> Experience:
+        """The last steps of every row's current episode up to now, left padded; the action and reward of now are empty."""
+        longest = min(int(self.step_B.max()) + 1, steps)
+        at_BT = torch.from_numpy(self.step_B[:, None] + np.arange(1 - longest, 1)).to(self.device)
+        return self.steps_of(at_BT, now_B=torch.from_numpy(self.step_B).to(self.device))
+
+    def steps_of(self, at_BT: Tensor, now_B: Tensor | None) -> Experience:
+        """The given steps of the current episode; negative ones are padding. At `now` there is no action or reward yet."""
+        mask_BT = at_BT >= 0
+        at_BT = at_BT.clamp(min=0)
+        known_BT = mask_BT if now_B is None else mask_BT & (at_BT < now_B[:, None])
+        rows = torch.arange(len(at_BT), device=self.device)[:, None]
+        return Experience(
+            observation=self.observation[rows, at_BT] * mask_BT[..., None],
+            return_to_go=self.aim[rows, at_BT] * mask_BT,
+            action=torch.where(known_BT, self.action[rows, at_BT], self.no_action),
+            reward=self.reward[rows, at_BT] * known_BT,
+            timestep=at_BT,
+            mask=mask_BT,
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """See `contract.Policy.arrays`."""
+        return {f"network/{name}": value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
+
+    def begin(self, rows: int) -> None:
+        """Make room for what the method remembers."""
+        del rows
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        """Drop what the method remembers of the rows in the mask."""
+        del mask_B
+
+    def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        """Episodes of these rows have ended after so many steps; they still stand in the arrays."""
+        del rows, lengths
+
+    @abstractmethod
+    def logits(self) -> Tensor:
+        """Action logits [B, A] for now."""
+
+
+class CachedSteps:
+    """Feeds a network one timestep per call through its key/value cache, equal to encoding the whole window.
+
+    Works while nothing leaves the window: the caller starts anew with `clear` where an episode ends.
+    """
+
+    def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
+        self.network = network
+        self.per_step = network.settings.tokens_per_step
+        self.cache = network.transformer.make_cache(rows, timesteps * self.per_step)
+
+    def clear(self, mask_B: np.ndarray | None = None) -> None:
+        """Forget all tokens of the rows in the mask (all rows if None)."""
+        self.cache.reset(mask_B)
+
+    def append_whole(self, block: Experience) -> None:
+        """Append complete timesteps (all tokens) to the rows whose mask is True anywhere."""
+        tokens_BND = self.network.embed(block, first_position_B=self.cache.lengths_B)
+        self.network.transformer.extend(tokens_BND, self.network.token_mask(block.mask), self.cache)
+
+    def append_now(self, pair: Experience) -> Tensor:
+        """Append the present timestep; action logits [B, A].
+
+        Args:
+            pair: the previous timestep of the same episode (masked out where there is none) and the present one.
+        """
+        network, per_step = self.network, self.per_step
+        follows_B = pair.mask[:, 0]
+        if per_step == 1:
+            offset_B = self.cache.lengths_B - follows_B.long()
+            tokens_BND = network.embed(pair, first_position_B=offset_B)
+            hidden_BD = network.transformer.step(tokens_BND[:, -1], self.cache)
+        else:
+            seen = network.action_token + 1  # tokens of a timestep up to the one that predicts its action
+            offset_B = self.cache.lengths_B - follows_B.long() * seen
+            tokens_BND = network.embed(pair, first_position_B=offset_B)[:, seen : per_step + seen]
+            pending_BT = follows_B[:, None].expand(-1, per_step - seen)
+            mask_BN = torch.cat([pending_BT, torch.ones_like(follows_B)[:, None].expand(-1, seen)], 1)
+            hidden_BD = network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1]
+        return network.action_head(hidden_BD)

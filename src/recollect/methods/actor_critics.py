@@ -1,0 +1,195 @@
+"""Many small actor-critic networks, one pair per task, evaluated and trained as one batch of matrix products.
+
+Forward, backward and Adam are written out over preallocated buffers, without autograd: at 64 × 64 numbers per product,
+what surrounds the arithmetic would cost more than the arithmetic. What one task computes does not depend, to the bit, on
+how many others are in the ensemble (a test holds this).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+
+from recollect.settings.errors import UserError
+
+
+class ActorCritics:
+    """The N = 2E networks (of each task: actor, critic), their gradients and Adam, in one flat buffer each.
+
+    The critic's head has as many outputs as the actor's, of which only the first is used: that makes every layer of all
+    networks one product. Heads are kept [A, H], because products with a short side last are slow in BLAS.
+
+    Args:
+        draws: one generator per task, for the initial weights: orthogonal with gain √2, heads 0.01 (actor) and 1 (critic).
+        features, actions, hidden: widths of the input, of the actor's output, and of the layers between.
+        activation: between layers.
+        device: where all of it lives.
+
+    Attributes:
+        parameters: for every hidden layer a weight [N, in, out] and a bias [N, 1, out]; then the head [N, A, H] and its
+            bias [N, A, 1]. Networks 2e and 2e + 1 are actor and critic of task e.
+        gradients: of the same shapes, written by `backward`.
+    """
+
+    def __init__(
+        self,
+        draws: Sequence[np.random.Generator],
+        features: int,
+        actions: int,
+        hidden: Sequence[int],
+        activation: Literal["tanh", "relu"],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.device, self.count, self.activation = torch.device(device), len(draws), activation
+        widths = (features, *hidden)
+        shapes: list[tuple[int, ...]] = []
+        for before, after in pairwise(widths):
+            shapes += [(before, after), (1, after)]
+        shapes += [(actions, widths[-1]), (actions, 1)]
+        sizes = [2 * self.count * int(np.prod(shape)) for shape in shapes]
+        # Blocks start at multiples of 64 numbers: each lies alike in vector registers whatever the ensemble's size.
+        starts = np.concatenate([[0], np.cumsum([-(-size // 64) * 64 for size in sizes])])
+        self.flat, self.gradient, self.first, self.second = (
+            torch.zeros(int(starts[-1]), device=device) for _ in range(4)
+        )
+        self.steps = torch.zeros((), device=device)
+        self._buffers: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
+        self.parameters, self.gradients = (
+            [
+                buffer[start : start + size].view(2 * self.count, *shape)
+                for start, size, shape in zip(starts, sizes, shapes, strict=False)
+            ]
+            for buffer in (self.flat, self.gradient)
+        )
+        for e, draw in enumerate(draws):
+            for n, head_gain in ((2 * e, 0.01), (2 * e + 1, 1.0)):
+                for weight in self.parameters[:-2:2]:
+                    weight[n] = torch.from_numpy(orthogonal(draw, weight.shape[1], weight.shape[2], 2**0.5))
+                outputs = actions if n == 2 * e else 1
+                head = orthogonal(draw, widths[-1], outputs, head_gain).T
+                self.parameters[-2][n, :outputs] = torch.from_numpy(head.copy())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Weights and Adam's moments."""
+        named = {"parameters": self.flat, "first": self.first, "second": self.second, "steps": self.steps.view(1)}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in named.items()}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take over weights and moments; UserError if they are of other networks."""
+        named = {"parameters": self.flat, "first": self.first, "second": self.second, "steps": self.steps.view(1)}
+        for name, tensor in named.items():
+            if name not in arrays or arrays[name].shape != tuple(tensor.shape):
+                found = arrays[name].shape if name in arrays else "nothing"
+                raise UserError(
+                    f"The checkpoint has {found} for {name}, this ensemble needs {tuple(tensor.shape)}.",
+                    where="checkpoint of the source agents",
+                    do="delete the checkpoint folder of this run and start it again.",
+                )
+            tensor.copy_(torch.from_numpy(arrays[name].copy()))
+
+    def put(self, array: np.ndarray) -> torch.Tensor:
+        """An array on the networks' device."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def rows(self, table_RD: np.ndarray) -> torch.Tensor:
+        """The same inputs for every network: [R, D] -> [N, R, D]."""
+        return self.put(table_RD).expand(2 * self.count, *table_RD.shape).contiguous()
+
+    def rows_per_task(self, features_ERD: np.ndarray) -> torch.Tensor:
+        """Each task's inputs for its actor and its critic: [E, R, D] -> [N, R, D]."""
+        return self.put(features_ERD).repeat_interleave(2, dim=0)
+
+    def forward(self, x_NRD: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The inputs and every layer's activations, [N, R, H] each and valid until the next call; outputs [N, A, R]."""
+        hidden = [x_NRD]
+        for weight, bias in zip(self.parameters[:-2:2], self.parameters[1:-2:2], strict=True):
+            shape = (len(weight), hidden[-1].shape[1], weight.shape[2])
+            h_NRH = torch.baddbmm(bias, hidden[-1], weight, out=self._scratch(f"hidden {len(hidden)}", shape))
+            hidden.append(tanh_(h_NRH) if self.activation == "tanh" else h_NRH.relu_())
+        return hidden, torch.baddbmm(self.parameters[-1], self.parameters[-2], hidden[-1].transpose(1, 2))
+
+    def backward(self, hidden: list[torch.Tensor], d_out_NAR: torch.Tensor) -> None:
+        """Write the gradients of the parameters, from those of the outputs; `hidden` is from `forward`."""
+        torch.bmm(d_out_NAR, hidden[-1], out=self.gradients[-2])
+        torch.sum(d_out_NAR, 2, keepdim=True, out=self.gradients[-1])
+        out = self._scratch(f"gradient {len(hidden) - 1}", hidden[-1].shape)
+        d_NRH = torch.bmm(d_out_NAR.transpose(1, 2), self.parameters[-2], out=out)
+        for layer in range(len(hidden) - 2, -1, -1):
+            h_NRH = hidden[layer + 1]
+            if self.activation == "tanh":
+                torch.ops.aten.tanh_backward.grad_input(d_NRH, h_NRH, grad_input=d_NRH)
+            else:
+                d_NRH.mul_(h_NRH > 0)
+            torch.bmm(hidden[layer].transpose(1, 2), d_NRH, out=self.gradients[2 * layer])
+            torch.sum(d_NRH, 1, keepdim=True, out=self.gradients[2 * layer + 1])
+            if layer:
+                out = self._scratch(f"gradient {layer}", hidden[layer].shape)
+                d_NRH = torch.bmm(d_NRH, self.parameters[2 * layer].transpose(1, 2), out=out)
+
+    def descend(self, *, learning_rate: float, gradient_norm: float, epsilon: float) -> None:
+        """Scale each task's gradient (actor and critic together) to at most `gradient_norm`, and take a step of Adam."""
+        blocks_EP = [gradient.view(self.count, -1) for gradient in self.gradients]
+        # Added one after the other: torch's sum over a short axis would add in another order in a larger ensemble.
+        square_E = torch.zeros(self.count, device=self.device)
+        for block_EP in blocks_EP:
+            square_E += (block_EP * block_EP).sum(1)
+        factor_E1 = (gradient_norm / (square_E.sqrt() + 1e-6)).clamp_(max=1.0)[:, None]
+        for block_EP in blocks_EP:
+            block_EP.mul_(factor_E1)
+        torch._fused_adam_(
+            [self.flat],
+            [self.gradient],
+            [self.first],
+            [self.second],
+            [],
+            [self.steps.add_(1)],
+            lr=learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _scratch(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        """A buffer that is used again at every step: fresh megabytes cost as much as the arithmetic on them."""
+        key = (name, tuple(shape))
+        if key not in self._buffers:
+            self._buffers[key] = torch.empty(key[1], device=self.device)
+        return self._buffers[key]
+
+
+def orthogonal(draw: np.random.Generator, inputs: int, outputs: int, gain: float) -> np.ndarray:
+    """A (semi-)orthogonal float32 matrix [inputs, outputs] times `gain` (Saxe et al. 2014)."""
+    tall = (max(inputs, outputs), min(inputs, outputs))
+    q, r = np.linalg.qr(draw.standard_normal(tall))
+    q = q * np.sign(np.diag(r))
+    return np.ascontiguousarray(gain * (q if inputs >= outputs else q.T), dtype=np.float32)
+
+
+def tanh_(x: torch.Tensor) -> torch.Tensor:
+    """In place. On the CPU by numpy, whose float32 tanh and exp are many times faster than torch's."""
+    if x.device.type != "cpu":
+        return x.tanh_()
+    array = x.numpy()
+    np.tanh(array, out=array)
+    return x
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    """See `tanh_`."""
+    return torch.from_numpy(np.exp(x.numpy())) if x.device.type == "cpu" else x.exp()
+
+
+def log_softmax(logits_EAR: torch.Tensor) -> torch.Tensor:
+    """Over the actions (axis 1)."""
+    shifted_EAR = logits_EAR - logits_EAR.amax(1, keepdim=True)
+    total_E1R = exp(shifted_EAR).sum(1, keepdim=True)
+    return shifted_EAR.sub_(
+        torch.from_numpy(np.log(total_E1R.numpy())) if total_E1R.device.type == "cpu" else total_E1R.log()
+    )

@@ -1,0 +1,117 @@
+"""Algorithm Distillation (AD): learn in context from one's own earlier episodes.
+
+The context is a complete episode K episodes earlier in the same learning history, then the current episode so far;
+imitating the histories' actions then means improving on the earlier episode. Differences, and why:
+
+- While acting, the last complete episode is the context, re-encoded once per episode and extended through the key/value
+  cache: the same numbers as encoding both episodes anew at every step, which upstream does.
+- Upstream's fast attention path keeps attention dropout on while it evaluates and attends to padding; ours does not.
+- Positions count from the first real token, so the first episode (no context) sees the positions it was trained with.
+
+Source: Laskin et al. 2022; RA-DT (arXiv 2410.07071), specification 3.4 (K per environment, exact index rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.methods import dt
+from recollect.methods.acting import CachedSteps, InContextPolicy
+from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.supervised import ExperienceStore, train_supervised
+from recollect.nets.decision_transformer import DecisionTransformer, Experience
+from recollect.settings.schema import Settings
+from recollect.trajectories.histories import Histories
+from recollect.trajectories.windows import DistillationSampler
+
+
+class Hyperparameters(dt.Hyperparameters):
+    """DT's, and how far back the context lies. Defaults are the paper's for Dark-Room 10x10."""
+
+    context: int = Field(100, description="Most timesteps of each of the two episodes; the horizon shows them whole.")
+    episodes_back: int = Field(100, description="K. Paper: grids 100, MazeRunner 1000. Larger: bolder improvement.")
+
+
+class DistillationPolicy(InContextPolicy):
+    """Plays with the last complete episode in front of the current one."""
+
+    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
+        chosen = settings.method.hyperparameters
+        super().__init__(
+            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
+        )
+
+    def begin(self, rows: int) -> None:
+        self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        self.cached.clear(mask_B)
+
+    def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        """The episode that has just ended becomes the context: encode it once."""
+        lengths_B = np.zeros(len(self.seeds_B), np.int64)
+        lengths_B[rows] = lengths
+        self.cached.clear(lengths_B > 0)
+        longest = int(lengths.max())
+        at_BT = torch.from_numpy(lengths_B[:, None] + np.arange(-longest, 0)).to(self.device)
+        self.cached.append_whole(self.steps_of(at_BT, now_B=None))
+
+    def logits(self) -> Tensor:
+        at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
+        return self.cached.append_now(self.steps_of(at_BT, now_B=at_BT[:, 1]))
+
+
+def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
+    """The untrained network of a run: no return-to-go."""
+    chosen = settings.method.hyperparameters
+    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
+    """Learn to predict the histories' actions from (earlier episode, current episode); loss on the tokens of both."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    facts = facts_of(settings.environment)
+    network = build_network(settings, facts).to(inputs.device)
+    histories = Histories.open(inputs.need("histories"))
+    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    sampler = DistillationSampler(
+        histories,
+        context=chosen.context,
+        episodes_back=chosen.episodes_back,
+        batch_size=chosen.optimisation.batch_size,
+        seed=settings.seed,
+    )
+
+    def batch_of(step: int) -> Experience:
+        windows = sampler.batch(step)
+        return store.windows(windows.rows, windows.mask)
+
+    def loss_of(model: Callable[..., Any], window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+        return dt.action_loss(model(window)[0], window)
+
+    policy = DistillationPolicy(network, settings)
+    train_supervised(
+        network,
+        batch_of=batch_of,
+        loss_of=loss_of,
+        settings=chosen.optimisation,
+        run=run,
+        seed=settings.seed,
+        device=inputs.device,
+        evaluate=lambda step: run.evaluate_policy(policy, step),
+    )
+    return policy
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DistillationPolicy:
+    """The policy of a finished run."""
+    network = build_network(settings, facts_of(settings.environment))
+    dt.load_network(network, arrays, settings)
+    return DistillationPolicy(network.to(inputs.device).eval(), settings)

@@ -1,0 +1,198 @@
+"""Double DQN on histories (Memory-RL, Ni et al. 2023, section 2.3 of our specification): the agent of the T-Mazes.
+
+- Target y_k = r_k + (1 - d_k) * discount * Qbar(h_k, argmax_a Q(h_k, a)); Qbar is a Polyak copy of the whole network.
+  Loss: masked mean of (Q(h_{k-1}, a_k) - y_k)^2, no factor 1/2, no Huber, no gradient clipping. Adam.
+- Epsilon-greedy, linear from 1 to 1/T over the first tenth of the training episodes' steps; (1 - 1/T)^T -> 1/e keeps a
+  constant chance of a greedy episode. Counted per exploratory selection, so actors in a batch share one schedule.
+- Upstream runs three passes per update (online without gradient on n + 1 tokens, target, online with gradient on n).
+  The first and the last agree where nothing is dropped out, and are then one pass (`merged_passes`).
+- Dropout stays on while acting and in targets as upstream has it (switches in `online`).
+- `ff` is a working memoryless agent; upstream's Markov configuration does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.environments.base import World
+from recollect.methods.online import (
+    HistoryNetwork,
+    HistoryPolicy,
+    Learner,
+    OnlineHyperparameters,
+    OnlineTrainer,
+    make_encoder,
+    make_worlds,
+    policy_from,
+    tokens,
+)
+from recollect.nets.heads import Q_HEAD_RANGE, Head
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+from recollect.trajectories.replay import Batch
+
+
+class Hyperparameters(OnlineHyperparameters):
+    """Of DQN; see also `OnlineHyperparameters`. Defaults are the paper's."""
+
+    epsilon_start: float = Field(1.0, ge=0, le=1, description="Exploration at the first selection. Paper: 1.")
+    epsilon_end: float | None = Field(None, ge=0, le=1, description="Exploration at the end; null: 1/T, the paper's.")
+    exploration_fraction: float = Field(
+        0.1, gt=0, description="Share of the training episodes' steps over which it falls. Paper: 0.1."
+    )
+    merged_passes: Literal["when_exact", "always", "never"] = Field(
+        "when_exact",
+        description="One online pass instead of two. `when_exact`: where there is no dropout (recurrent models, ff, gpt "
+        "with dropout 0). `always` with dropout: the next action is chosen under the same dropout mask that the "
+        "gradient sees, not under one of its own.",
+    )
+
+    @property
+    def merges(self) -> bool:
+        """Whether the two online passes are one."""
+        random = self.sequence.kind == "gpt" and self.sequence.dropout > 0
+        return self.merged_passes == "always" or (self.merged_passes == "when_exact" and not random)
+
+
+def make_network(hp: Hyperparameters, world: World, *, seed: int) -> HistoryNetwork:
+    """A Q network for the spaces and the horizon of a world; its parameters are a function of the seed."""
+    encoder = make_encoder(hp, world, seed=seed)
+    draws = torch.Generator().manual_seed(seed_of("q head weights", seed))
+    actions = encoder.embedder.actions
+    return HistoryNetwork(
+        encoder, Head(encoder.output_width, actions, hp.head, last_range=Q_HEAD_RANGE, generator=draws)
+    )
+
+
+def epsilon(hp: Hyperparameters, horizon: int, count: np.ndarray | int) -> np.ndarray:
+    """Exploration rate after `count` exploratory selections."""
+    end = 1.0 / horizon if hp.epsilon_end is None else hp.epsilon_end
+    steps = hp.exploration_fraction * hp.train_episodes * horizon
+    return hp.epsilon_start + (end - hp.epsilon_start) * np.minimum(np.asarray(count, np.float64), steps) / steps
+
+
+def loss_of(
+    online: HistoryNetwork, target: HistoryNetwork, batch: Batch, hp: Hyperparameters
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The masked double-DQN loss (scalar) and metrics."""
+    action_BT, reward_BT, observation_BTD = tokens(batch, online.encoder.embedder.actions)
+    n = batch.action_BT.shape[1]
+    with torch.no_grad():
+        target.train(hp.dropout_in_targets)
+        target_BTA = target(action_BT, reward_BT, observation_BTD)[:, 1:]
+    if hp.merges:
+        q_BTA = online(action_BT, reward_BT, observation_BTD)
+        best_BT = q_BTA.detach()[:, 1:].argmax(-1)
+        q_BTA = q_BTA[:, :n]
+    else:
+        with torch.no_grad():
+            online.train(hp.dropout_in_targets)
+            best_BT = online(action_BT, reward_BT, observation_BTD)[:, 1:].argmax(-1)
+            online.train()
+        q_BTA = online(action_BT[:, :n], reward_BT[:, :n], observation_BTD[:, :n])
+    next_BT = target_BTA.gather(-1, best_BT[..., None])[..., 0]
+    y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * next_BT
+    chosen_BT = q_BTA.gather(-1, batch.action_BT[..., None])[..., 0]
+    count = batch.mask_BT.sum().clamp(min=1.0)
+    loss = (batch.mask_BT * (chosen_BT - y_BT) ** 2).sum() / count
+    return loss, {"critic_loss": loss.detach(), "q": (batch.mask_BT * chosen_BT.detach()).sum() / count}
+
+
+class DQN(Learner):
+    """Online and target network and Adam.
+
+    Args:
+        hp: hyperparameters.
+        world: gives spaces and horizon.
+        seed: of the parameters and of dropout.
+        device: where everything lives.
+    """
+
+    def __init__(self, hp: Hyperparameters, world: World, *, seed: int, device: torch.device | str) -> None:
+        self.hp, self.seed, self.horizon = hp, seed, world.horizon
+        self.network = make_network(hp, world, seed=seed).to(device)
+        self.target = make_network(hp, world, seed=seed).to(device)
+        self.target.requires_grad_(False)
+        self._online = list(self.network.parameters())
+        self._target = list(self.target.parameters())
+        self.optimiser = torch.optim.Adam(self._online, lr=hp.learning_rate, fused=True)
+
+    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
+        """One gradient step and one Polyak step."""
+        self.target.reseed_dropout(seed_of("dropout in targets", self.seed, counter))
+        self.network.reseed_dropout(seed_of("dropout", self.seed, counter))
+        loss, metrics = loss_of(self.network, self.target, batch, self.hp)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        gradients = [parameter.grad for parameter in self._online if parameter.grad is not None]
+        metrics["gradient_norm"] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        self.optimiser.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(self._target, self._online, self.hp.polyak)
+        return metrics
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """Epsilon-greedy actions; with probability epsilon any of all actions."""
+        greedy_B = outputs_BA.argmax(-1).cpu().numpy()
+        anything_B = draws.integers(outputs_BA.shape[1], size=len(greedy_B))
+        return np.where(draws.random(len(greedy_B)) < epsilon(self.hp, self.horizon, count_B), anything_B, greedy_B)
+
+    def arrays(self) -> dict[str, Any]:
+        """Parameters of both networks and Adam's moments by parameter name."""
+        found: dict[str, Any] = {}
+        for part, network in (("online", self.network), ("target", self.target)):
+            found |= {f"{part}/{name}": value.detach() for name, value in network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            for key, value in self.optimiser.state.get(parameter, {}).items():
+                found[f"adam/{key}/{name}"] = value
+        return found
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `arrays` gave."""
+        for part, network in (("online", self.network), ("target", self.target)):
+            names = network.state_dict()
+            network.load_state_dict({name: torch.as_tensor(arrays[f"{part}/{name}"]) for name in names})
+        parameters = dict(self.network.named_parameters())
+        for name, value in arrays.items():
+            if name.startswith("adam/"):
+                _, key, parameter = name.split("/", 2)
+                tensor = torch.as_tensor(value).clone().to(parameters[parameter].device)
+                self.optimiser.state[parameters[parameter]][key] = tensor
+
+
+def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
+    """A run at its beginning."""
+    hp: Hyperparameters = settings.method.hyperparameters
+    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
+    learner = DQN(hp, worlds[0], seed=settings.seed, device=device)
+    names = (settings.environment.name, settings.method.name)
+    return OnlineTrainer(hp, learner, worlds, seed=settings.seed, names=names, device=device)
+
+
+def train(settings: Settings, inputs: Mapping[str, Any], run: Run) -> HistoryPolicy:
+    """Train by acting.
+
+    Args:
+        settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
+        inputs: `device` ("cpu" or "cuda") is all that is read.
+        run: logs, scores of the learning curve, checkpoints.
+    """
+    return make_trainer(settings, inputs.get("device", "cpu")).train(run)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> HistoryPolicy:
+    """The policy that `train` gave, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    hp: Hyperparameters = settings.method.hyperparameters
+    world, _ = make_worlds(settings.environment, 0, 1, 1)
+    return policy_from(make_network(hp, world, seed=0), arrays, inputs.get("device", "cpu"))

@@ -1,0 +1,202 @@
+"""Decision Transformer (DT): act by conditioning on a wanted return; the context is the current episode only.
+
+It is both a baseline of RA-DT and its domain-specific embedder. Differences, and why:
+
+- Paper (RA-DT appendix): the baseline DT gets a two-episode context; the released configuration has 50 steps. `context`
+  is a setting; 50 is the default, as for the embedder.
+- Upstream's fast attention path keeps attention dropout on while it evaluates and ignores padding; ours does neither.
+- Upstream evaluates DT greedily and RA-DT by sampling from the best half. `selection` is a setting of both.
+- Upstream creates the network before it seeds, so all seeds share initial weights; ours depend on the seed.
+- Positions count from the first real token of a window; upstream counts padding as well.
+
+Source: Chen et al. 2021; RA-DT (arXiv 2410.07071) section 3, specification 3.1-3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.artifacts.run import Run
+from recollect.methods.acting import ActionSelection, CachedSteps, InContextPolicy
+from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.supervised import ExperienceStore, Optimisation, train_supervised
+from recollect.nets.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
+from recollect.nets.transformer import TransformerSettings
+from recollect.settings.schema import EnvironmentSettings, Settings
+from recollect.trajectories.histories import Histories
+from recollect.trajectories.windows import WindowSampler
+
+
+class Network(BaseModel):
+    """The part of the network that a user chooses; the rest follows from the environment. Defaults: the paper's grids."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(512, description="Hidden size d.")
+    layers: int = Field(4, description="Transformer blocks.")
+    heads: int = Field(8, description="Attention heads.")
+    dropout: float = Field(0.1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1.")
+    tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See nets.decision_transformer.")
+    observation_embedding: Literal["linear", "one_hot"] = Field("linear", description="Paper: linear.")
+    return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
+    positions: int = Field(1600, description="Rows of the position table, tokens.")
+    timesteps: int = Field(1000, description="Rows of the timestep table.")
+    cross_layers: Literal["all"] | tuple[int, ...] = Field("all", description="RA-DT: layers that read the context.")
+
+    def build(
+        self,
+        environment: EnvironmentSettings,
+        facts: Facts,
+        *,
+        seed: int,
+        return_to_go: bool,
+        predict_return: bool = False,
+        reads_context: bool = False,
+    ) -> DecisionTransformer:
+        """The network for an environment; its initial weights depend on the seed."""
+        return DecisionTransformer(
+            DecisionTransformerSettings(
+                observation_size=facts.observation_size,
+                observation_embedding=self.observation_embedding,
+                observation_values=facts.observation_values,
+                actions=facts.actions,
+                return_to_go=return_to_go,
+                return_embedding=self.return_embedding,
+                return_low=environment.returns.low,
+                return_high=environment.returns.high,
+                return_bins=environment.returns.bins,
+                predict_return=predict_return,
+                tokens=self.tokens,
+                positions=self.positions,
+                context_positions=self.positions if reads_context else 0,
+                timesteps=self.timesteps,
+                transformer=TransformerSettings(
+                    width=self.width,
+                    layers=self.layers,
+                    heads=self.heads,
+                    dropout=self.dropout,
+                    cross_attention=self.cross_layers if reads_context else "none",
+                ),
+            ),
+            seed=seed,
+        )
+
+
+class Hyperparameters(BaseModel):
+    """Defaults are the paper's for Dark-Room 10x10."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    network: Network = Network()
+    optimisation: Optimisation = Optimisation()
+    context: int = Field(50, description="Timesteps of a window, C. Longer sees more of the episode, costs more.")
+    selection: ActionSelection = Field("greedy", description="How actions are picked when playing.")
+    reward_scale: float = Field(1.0, description="Rewards and returns are divided by it.")
+
+
+def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean cross-entropy of the actions over all real timesteps of the windows, and the share predicted right."""
+    flat = window.mask.flatten().nonzero(as_tuple=True)[0]
+    logits_NA, action_N = logits_BTA.flatten(0, 1)[flat].float(), window.action.flatten()[flat]
+    loss = F.cross_entropy(logits_NA, action_N)
+    return loss, {"action_accuracy": (logits_NA.detach().argmax(-1) == action_N).float().mean()}
+
+
+class DecisionTransformerPolicy(InContextPolicy):
+    """Plays with a context of the last `context` steps of the current episode."""
+
+    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
+        chosen = settings.method.hyperparameters
+        super().__init__(
+            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
+        )
+        self.context: int = chosen.context
+
+    def begin(self, rows: int) -> None:
+        # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
+        self.cached = CachedSteps(self.network, rows, self.horizon) if self.context >= self.horizon else None
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        if self.cached is not None:
+            self.cached.clear(mask_B)
+
+    def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        self.forget(np.isin(np.arange(len(self.seeds_B)), rows))
+
+    def logits(self) -> Tensor:
+        if self.cached is None:
+            return self.network(self.window(self.context))[0][:, -1]
+        at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
+        return self.cached.append_now(self.steps_of(at_BT, now_B=at_BT[:, 1]))
+
+
+def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
+    """The untrained network of a run."""
+    chosen = settings.method.hyperparameters
+    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=True)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPolicy:
+    """Learn to predict the histories' actions from (state, return-to-go, action, reward) windows."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    facts = facts_of(settings.environment)
+    network = build_network(settings, facts).to(inputs.device)
+    histories = Histories.open(inputs.need("histories"))
+    store = ExperienceStore(
+        histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale
+    )
+    sampler = WindowSampler(
+        histories, context=chosen.context, batch_size=chosen.optimisation.batch_size, seed=settings.seed
+    )
+
+    def batch_of(step: int) -> Experience:
+        windows = sampler.batch(step)
+        return store.windows(windows.rows, windows.mask)
+
+    def loss_of(model: Callable[..., Any], window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+        return action_loss(model(window)[0], window)
+
+    policy = DecisionTransformerPolicy(network, settings)
+    train_supervised(
+        network,
+        batch_of=batch_of,
+        loss_of=loss_of,
+        settings=chosen.optimisation,
+        run=run,
+        seed=settings.seed,
+        device=inputs.device,
+        evaluate=lambda step: run.evaluate_policy(policy, step),
+    )
+    return policy
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DecisionTransformerPolicy:
+    """The policy of a finished run."""
+    network = build_network(settings, facts_of(settings.environment))
+    load_network(network, arrays, settings)
+    return DecisionTransformerPolicy(network.to(inputs.device).eval(), settings)
+
+
+def load_network(network: DecisionTransformer, arrays: Mapping[str, np.ndarray], settings: Settings) -> None:
+    """Put a policy's arrays into a network; a mismatch is the user's to mend, so it says which array."""
+    from recollect.settings.errors import UserError
+
+    own = network.state_dict()
+    given = {name.removeprefix("network/"): value for name, value in arrays.items() if name.startswith("network/")}
+    for name in sorted(own.keys() | given.keys()):
+        expected = tuple(own[name].shape) if name in own else None
+        found = tuple(given[name].shape) if name in given else None
+        if expected != found:
+            raise UserError(
+                f"the policy does not fit its settings: '{name}' has shape {found}, expected {expected}",
+                where=f"{settings.environment.name} / {settings.method.name} / seed {settings.seed} ({settings.scale})",
+                do="train it again with these settings, or put back the settings that it was trained with",
+            )
+    network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in given.items()})

@@ -1,0 +1,412 @@
+"""The loop of Memory-RL's off-policy methods: whole episodes in, sequence batches out; what differs is the learner.
+
+- Order of work is upstream's: warm-up episodes with uniform actions, one burst of floor(ratio * steps) updates, then
+  rounds of one episode per actor followed by ceil(ratio * steps of the round) updates; evaluation when the number of
+  episodes passes a multiple of `evaluate_every`. With one actor this is upstream's schedule to the count.
+- Ours: `actors` episodes are played side by side in one batch. More actors act on older parameters; updates stay
+  `updates_per_step` per environment step.
+- Ours: all draws (actions, batches, dropout) are functions of (seed, purpose, counter), the two worlds carry their own
+  random streams, and everything else is arrays, so a run that is stopped between any two units of work goes on
+  bit-exactly. Upstream has no checkpoints.
+- Upstream keeps dropout on while collecting and in target passes; `dropout_while_acting` and `dropout_in_targets` switch it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from recollect.artifacts.run import Run
+from recollect.artifacts.scores import scores_frame
+from recollect.environments.base import World
+from recollect.environments.registry import make_world, tasks
+from recollect.nets.feedforward import TokenEmbedder
+from recollect.nets.heads import Head
+from recollect.nets.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, Frozen
+from recollect.settings.seeding import generator, seed_of
+from recollect.trajectories.replay import Batch, EpisodeReplay
+from recollect.trajectories.rollout import Episodes, play_episodes
+
+
+class OnlineHyperparameters(Frozen):
+    """What all of them share. Defaults are the paper's (Memory-RL T-Mazes, GPT)."""
+
+    sequence: SequenceSettings = SequenceSettings()
+    observation_embedding: int = Field(64, ge=0, description="Width of the observation embedding. Paper: 64 (LSTM 32).")
+    action_embedding: int = Field(64, ge=0, description="Of the previous action's; 0: not seen. Paper: 64 (LSTM 16).")
+    reward_embedding: int = Field(0, ge=0, description="Of the previous reward's; 0: not seen. Paper: 0.")
+    head: tuple[int, ...] = Field((256, 256), description="Hidden widths of the head. Paper: 256, 256.")
+
+    train_episodes: int = Field(20_000, ge=1, description="Episodes after the warm-up; more is longer training.")
+    warmup_episodes: int = Field(10, ge=1, description="Episodes with uniform actions at the beginning. Paper: 10.")
+    initial_burst: bool = Field(True, description="Updates for the warm-up's steps, all at once after it. Paper: yes.")
+    updates_per_step: float = Field(0.25, gt=0, description="Gradient steps per environment step. Paper: 0.25.")
+    actors: int = Field(1, ge=1, description="Episodes played side by side. Paper: 1. More is faster per episode.")
+    batch_size: int = Field(64, ge=1, description="Windows per gradient step. Paper: 64.")
+    sampled_seq_len: int = Field(-1, ge=-1, description="Transitions per window; -1: a whole episode. Paper: -1.")
+    learning_rate: float = Field(3e-4, gt=0, description="Adam's. Paper: 3e-4.")
+    discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
+    polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
+    replay_transitions: int = Field(1_000_000, ge=2, description="Smallest replay, in steps. Paper: 1e6.")
+    replay_episodes: int = Field(1000, ge=1, description="The replay holds at least these episodes. Paper: 1000.")
+
+    evaluate_every: int = Field(10, ge=1, description="Episodes between evaluations. Paper: T-Mazes 10, Pycolab 50.")
+    evaluation_episodes: int = Field(10, ge=1, description="Per evaluation. Paper: T-Mazes 10, Pycolab 20.")
+    dropout_while_acting: bool = Field(True, description="Dropout stays on while collecting. Paper's code: yes.")
+    dropout_in_targets: bool = Field(True, description="Dropout stays on in passes without gradient. Paper's code: yes.")
+
+    def window(self, horizon: int) -> int:
+        """Transitions per training window, n."""
+        return horizon if self.sampled_seq_len <= 0 else min(self.sampled_seq_len, horizon)
+
+
+class HistoryNetwork(nn.Module):
+    """Encoder of the history and a head: one output per action. [B, T, ...] -> [B, T, A]."""
+
+    def __init__(self, encoder: HistoryEncoder, head: Head) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> Tensor:
+        """Outputs at every token."""
+        return self.head(self.encoder(action_BT, reward_BT, observation_BTD))
+
+    def reseed_dropout(self, seed: int) -> None:
+        """Restart the dropout stream, if there is any."""
+        if self.encoder.sequence.random:
+            self.encoder.sequence.reseed_dropout(seed)
+
+
+def make_encoder(hp: OnlineHyperparameters, world: World, *, seed: int) -> HistoryEncoder:
+    """The history encoder that the hyperparameters describe, for the spaces of a world."""
+    space: Any = world.single_observation_space
+    actions: Any = world.single_action_space
+    image = space.shape if len(space.shape) == 3 else getattr(world, "image_shape", None)
+    embedder = TokenEmbedder(
+        int(actions.n),
+        int(np.prod(space.shape)),
+        action_embedding=hp.action_embedding,
+        reward_embedding=hp.reward_embedding,
+        observation_embedding=hp.observation_embedding,
+        image_shape=image,
+        generator=torch.Generator().manual_seed(seed_of("embedder weights", seed)),
+    )
+    n = hp.window(world.horizon)
+    sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < world.horizon, seed=seed)
+    return HistoryEncoder(embedder, sequence)
+
+
+def tokens(batch: Batch, actions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch of n transitions as n + 1 tokens (a_k, r_k, o_k); the first has no action and reward 0."""
+    action_BT = nn.functional.pad(batch.action_BT, (1, 0), value=actions)
+    return action_BT, nn.functional.pad(batch.reward_BT, (1, 0)), batch.observation_BTD
+
+
+class HistoryPolicy:
+    """Greedy batched policy: remembers the history of each row and takes the action with the largest output."""
+
+    def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu") -> None:
+        self.network, self.device = network, torch.device(device)
+        self.actions = network.encoder.embedder.actions
+        self._state: Any = None
+        self._previous_B = torch.zeros(0, dtype=torch.int64)
+        self._fresh_B = np.zeros(0, bool)
+
+    def start(self, batch: int) -> None:
+        """Prepare for `batch` rows, all at the start of an episode."""
+        if len(self._previous_B) != batch or self._state is None:
+            self._state = self.network.encoder.sequence.initial_state(batch, self.device)
+        self._previous_B = torch.full((batch,), self.actions, device=self.device)
+        self._fresh_B = np.ones(batch, bool)
+        self._state = self.network.encoder.sequence.reset(self._state, self._fresh_B)
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        """Forget the history of the rows where the mask is True."""
+        mask_B = np.asarray(mask_B, bool)
+        if mask_B.any():
+            self._state = self.network.encoder.sequence.reset(self._state, mask_B)
+            self._previous_B = self._previous_B.masked_fill(torch.as_tensor(mask_B, device=self.device), self.actions)
+            self._fresh_B = self._fresh_B | mask_B
+
+    @torch.no_grad()
+    def outputs(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> Tensor:
+        """Outputs [B, A] after one more token per row. A row that is done starts a new history."""
+        self.reset(np.asarray(done_B, bool) & ~self._fresh_B)
+        reward = torch.as_tensor(np.where(self._fresh_B, 0.0, reward_B).astype(np.float32)).to(self.device)
+        observation = torch.as_tensor(observation_BD).to(self.device).flatten(1)
+        h_BH, self._state = self.network.encoder.step(self._previous_B, reward, observation, self._state)
+        self._fresh_B = np.zeros_like(self._fresh_B)
+        return self.network.head(h_BH)
+
+    def took(self, action_B: np.ndarray) -> None:
+        """Tell the policy which actions were taken, where they are not its own."""
+        self._previous_B = torch.as_tensor(action_B).to(self.device)
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        """Greedy actions int64 [B]; reward and done are those of the step that led to the observation."""
+        self.network.eval()
+        self._previous_B = self.outputs(observation_BD, reward_B, done_B).argmax(-1)
+        return self._previous_B.cpu().numpy()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The parameters by name, for the policy file."""
+        return {name: value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
+
+
+def policy_from(network: HistoryNetwork, arrays: Mapping[str, Any], device: torch.device | str) -> HistoryPolicy:
+    """A policy with the parameters of a policy file.
+
+    Raises:
+        UserError: the arrays do not fit the network that the settings describe.
+    """
+    own = network.state_dict()
+    wrong = [
+        f"{name}: {tuple(arrays[name].shape) if name in arrays else 'missing'}, expected {tuple(value.shape)}"
+        for name, value in own.items()
+        if name not in arrays or tuple(arrays[name].shape) != tuple(value.shape)
+    ]
+    wrong += [f"{name}: not expected" for name in arrays if name not in own]
+    if wrong:
+        raise UserError(
+            f"the policy does not fit these settings ({'; '.join(wrong[:3])})",
+            where="policy arrays",
+            do="use the settings and the environment it was trained with, or train it again",
+        )
+    network.load_state_dict({name: torch.as_tensor(np.array(arrays[name])) for name in own})
+    return HistoryPolicy(network.to(device).eval(), device)
+
+
+class Learner:
+    """Networks, optimiser and one update. Everything that changes is in `arrays`."""
+
+    network: HistoryNetwork
+
+    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
+        """One update in place; a function of the arrays, the batch and the counter. Metrics are scalars on the device."""
+        raise NotImplementedError
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """Actions int64 [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
+        raise NotImplementedError
+
+    def arrays(self) -> dict[str, Any]:
+        """All state, as views or copies."""
+        raise NotImplementedError
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `arrays` gave."""
+        raise NotImplementedError
+
+
+@dataclass
+class Counters:
+    """Where a run stands; JSON in the checkpoint."""
+
+    episodes: int = 0
+    env_steps: int = 0
+    explored: int = 0
+    rounds: int = 0
+    updates: int = 0
+    updates_due: int = 0
+    evaluations: int = 0
+    evaluation_due: bool = False
+    logged_updates: int = 0  # updates that the metric sums hold
+
+
+def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evaluators: int) -> tuple[World, World]:
+    """The world that is trained in and the world of the learning curve, each with random streams of its own."""
+
+    def world(split: str, purpose: str, count: int) -> World:
+        listed = tasks(environment.world, environment.options, split)
+        seeds = np.array([seed_of(purpose, seed, i) for i in range(count)], np.uint64)
+        return make_world(
+            environment.world, environment.options, [listed[i % len(listed)] for i in range(count)], seeds
+        )
+
+    return world("train", "training world", actors), world("eval", "learning-curve world", evaluators)
+
+
+class OnlineTrainer:
+    """A run in units of work (a round of episodes, an update, an evaluation), between any two of which it can stop."""
+
+    def __init__(
+        self,
+        hp: OnlineHyperparameters,
+        learner: Learner,
+        worlds: tuple[World, World],
+        *,
+        seed: int,
+        names: tuple[str, str],
+        device: torch.device | str,
+    ) -> None:
+        self.hp, self.learner, self.seed, self.names = hp, learner, seed, names
+        self.world, self.evaluation_world = worlds
+        self.horizon = self.world.horizon
+        space: Any = self.world.single_observation_space
+        capacity = max(hp.replay_transitions, hp.replay_episodes * self.horizon)
+        # No more rows than the run can fill: the ring then never turns, and small runs take little memory.
+        capacity = min(capacity, (hp.warmup_episodes + hp.train_episodes) * (self.horizon + 1))
+        self.replay = EpisodeReplay(capacity, int(np.prod(space.shape)), space.dtype, device)
+        self.policy = HistoryPolicy(learner.network, device)
+        self.at = Counters()
+        self.sums: dict[str, Tensor] = {}
+        self.seconds = {"acting": 0.0, "updates": 0.0, "evaluation": 0.0}
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        due = self.at.updates_due or self.at.evaluation_due
+        return not due and self.at.episodes >= self.hp.warmup_episodes + self.hp.train_episodes
+
+    @property
+    def planned_updates(self) -> int:
+        """Updates of the whole run, where every episode lasts to the horizon."""
+        hp, T = self.hp, self.horizon
+        burst = math.floor(hp.updates_per_step * hp.warmup_episodes * T) if hp.initial_burst else 0
+        rounds, rest = divmod(hp.train_episodes, hp.actors)
+        per_round = math.ceil(hp.updates_per_step * hp.actors * T)
+        return burst + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
+
+    def advance(self, run: Run) -> None:
+        """One unit of work."""
+        began = time.perf_counter()
+        if self.at.updates_due:
+            part = "updates"
+            self._update()
+        elif self.at.evaluation_due:
+            part = "evaluation"
+            self._evaluate(run)
+        else:
+            part = "acting"
+            self._collect()
+        self.seconds[part] += time.perf_counter() - began
+
+    def _collect(self) -> None:
+        hp, at = self.hp, self.at
+        warming = at.episodes < hp.warmup_episodes
+        left = hp.warmup_episodes - at.episodes
+        if not warming:
+            left += hp.train_episodes
+        episodes = self.play_round(warming, min(hp.actors, left))
+        steps = int(episodes.length_B.sum())
+        self.replay.add(
+            episodes.observation_BTD.reshape(*episodes.observation_BTD.shape[:2], -1),
+            episodes.action_BT,
+            episodes.reward_BT,
+            episodes.terminal_BT,
+            episodes.length_B,
+        )
+        passed = (at.episodes + len(episodes.length_B)) // hp.evaluate_every > at.episodes // hp.evaluate_every
+        at.episodes += len(episodes.length_B)
+        at.env_steps += steps
+        at.rounds += 1
+        if not warming:
+            at.updates_due = math.ceil(hp.updates_per_step * steps)
+            at.evaluation_due = passed
+        elif at.episodes >= hp.warmup_episodes and hp.initial_burst:
+            at.updates_due = math.floor(hp.updates_per_step * at.env_steps)
+
+    def play_round(self, warming: bool, count: int) -> Episodes:
+        """One episode of each actor with the behaviour policy (uniform while warming up); the first `count` are kept."""
+        learner, at, batch = self.learner, self.at, self.world.num_envs
+        draws = generator("behaviour", self.seed, at.rounds)
+        network = learner.network
+        network.train(self.hp.dropout_while_acting)
+        network.reseed_dropout(seed_of("dropout while acting", self.seed, at.rounds))
+        self.policy.start(batch)
+        kept_B = np.arange(batch) < count
+        actions = self.policy.actions
+
+        def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
+            if warming:
+                return draws.integers(actions, size=batch)
+            counted_B = kept_B & live
+            count_B = at.explored + np.cumsum(counted_B) - counted_B
+            at.explored += int(counted_B.sum())
+            action = learner.explore(self.policy.outputs(observation, reward, done), count_B, draws)
+            self.policy.took(action)
+            return action
+
+        return play_episodes(self.world, act).first(count)
+
+    def _update(self) -> None:
+        at, hp = self.at, self.hp
+        self.learner.network.train()
+        batch = self.replay.sample(hp.batch_size, hp.window(self.horizon), seed=self.seed, counter=at.updates)
+        for name, value in self.learner.step(batch, at.updates).items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        at.updates += 1
+        at.updates_due -= 1
+        at.logged_updates += 1
+
+    def _evaluate(self, run: Run) -> None:
+        at, (env, method) = self.at, self.names
+        self.policy.start(self.evaluation_world.num_envs)
+        episodes = play_episodes(
+            self.evaluation_world, lambda observation, reward, done, t, live: self.policy.act(observation, reward, done)
+        )
+        for metric, value_B in (("return", episodes.return_B), ("success", episodes.success_B)):
+            if not np.isnan(value_B).any():
+                scores = scores_frame(
+                    env=env,
+                    method=method,
+                    seed=self.seed,
+                    step=at.env_steps,
+                    split="learning",
+                    task=0,
+                    episode=np.arange(len(value_B)),
+                    metric=metric,
+                    value=value_B,
+                )
+                run.log_scores(scores)
+        values = {name: float(total) / at.logged_updates for name, total in self.sums.items()}
+        run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **values)
+        self.sums, at.logged_updates = {}, 0
+        at.evaluations += 1
+        at.evaluation_due = False
+
+    def saved(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(arrays, JSON state) from which `load` continues bit-exactly."""
+        arrays = {f"learner/{name}": value for name, value in self.learner.arrays().items()}
+        arrays |= {f"replay/{name}": value for name, value in self.replay.arrays().items()}
+        arrays |= {f"world/{name}": value for name, value in self.world.get_state().items()}
+        arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
+        arrays |= {f"sums/{name}": value for name, value in self.sums.items()}
+        return arrays, asdict(self.at)
+
+    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Put back what `saved` gave."""
+
+        def part(name: str) -> dict[str, Any]:
+            return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
+
+        self.learner.load(part("learner"))
+        self.replay.load(part("replay"))
+        self.world.set_state(part("world"))
+        self.evaluation_world.set_state(part("evaluation_world"))
+        self.sums = {name: torch.as_tensor(value).to(self.policy.device) for name, value in part("sums").items()}
+        self.at = Counters(**state)
+
+    def train(self, run: Run) -> HistoryPolicy:
+        """Go on from the run's checkpoint, if it has one, to the end."""
+        checkpoint = run.resume()
+        if checkpoint is not None:
+            self.load(checkpoint.arrays, checkpoint.state)
+        with run.progress(self.planned_updates, "training", "updates") as progress:
+            while not self.done:
+                self.advance(run)
+                progress.update(self.at.updates)
+                if run.should_save(self.at.updates) and not self.done:
+                    run.save(self.at.updates, *self.saved())
+        self.learner.network.eval()
+        return self.policy

@@ -1,0 +1,321 @@
+"""Retrieval-Augmented Decision Transformer (RA-DT): a DT that reads one retrieved window of past experience.
+
+Training: a window of the histories asks the memory (built by `embed` and `index`) for a similar window of the same task
+and reads it by cross-attention while it predicts its actions. Acting: the memory starts empty and grows with the agent's
+own episodes; what is similar and had a high return is read. Domain-specific: the memory's embedder is a trained DT;
+domain-agnostic: FrozenHopfield and a frozen language model. Differences, and why:
+
+- Test-time keys are normalised, as in training and in the paper; the released configuration does not
+  (`acting.similarity: inner_product`).
+- Deduplication keeps the first of a cluster; upstream can lose all of it (`memory.deduplicate: upstream`).
+- Retrieval candidates that are excluded are dropped before the min-max, not demoted (`retrieval.excluded: demote`).
+- Windows of other tasks never mix in by accident where a task has no entry left: then nothing is read.
+- `queries: nearest_key` (not in the paper) takes the precomputed key nearest to a training window as its query, so that
+  training runs no embedder; for small budgets. `computed` is as published.
+- Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
+
+Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import read_arrays
+from recollect.memory.chunks import Chunks, finished_chunks
+from recollect.memory.embedders import Embedder
+from recollect.memory.episodic_memory import EpisodeLog, EpisodicMemory, EpisodicSettings, Hits
+from recollect.memory.index import FlatIndex
+from recollect.memory.retrieval import Queries, RetrievalSettings, TrainingMemory, retrieve, statistics
+from recollect.methods import dt
+from recollect.methods.acting import ActionSelection, InContextPolicy
+from recollect.methods.chunking import chunk_settings, memory_of
+from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.embedding import load_embedder
+from recollect.methods.supervised import ExperienceStore, train_supervised
+from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+from recollect.trajectories.histories import Histories
+from recollect.trajectories.windows import WindowSampler
+
+
+class Hyperparameters(dt.Hyperparameters):
+    """DT's, and how it retrieves. Defaults are the paper's for Dark-Room 10x10."""
+
+    network: dt.Network = dt.Network(return_embedding="bins")
+    selection: ActionSelection = Field("top_half", description="Released: sample from the best half of the logits.")
+    return_loss: float = Field(1.0, description="Weight of the return-to-go loss (released Dark configs; 0 elsewhere).")
+    retrieval: RetrievalSettings = RetrievalSettings()
+    queries: Literal["computed", "nearest_key"] = Field("computed", description="Where training queries come from.")
+    query_dropout: float = Field(0.2, description="Share of state tokens zeroed in a computed query.")
+    context_drop: float = Field(0.0, description="Share of training windows that read nothing.")
+    acting: EpisodicSettings = EpisodicSettings()
+    retrieve_every: int = Field(1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others).")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A training step's input: windows, what they read, and who reads."""
+
+    window: Experience
+    context: Experience
+    has_context_B: Tensor
+
+
+class RetrievalPolicy(InContextPolicy):
+    """Plays with its own earlier episodes as memory; the context is re-read every `retrieve_every` steps."""
+
+    def __init__(self, network: DecisionTransformer, embedder: Embedder, settings: Settings) -> None:
+        chosen: Hyperparameters = settings.method.hyperparameters
+        super().__init__(
+            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
+        )
+        self.embedder, self.chosen, self.memory_settings = embedder, chosen, memory_of(settings)
+        self.chunks = chunk_settings(self.memory_settings)
+
+    def begin(self, rows: int) -> None:
+        per_episode = -(-self.horizon // self.chunks.stride)
+        self.memory = EpisodicMemory(
+            rows, self.episodes * per_episode, self.embedder.width, self.chosen.acting, self.device
+        )
+        self.log = EpisodeLog(
+            {
+                "observation": (tuple(self.observation.shape[2:]), self.observation.dtype),
+                "return_to_go": ((), torch.float32),
+                "action": ((), torch.int64),
+                "reward": ((), torch.float32),
+            },
+            rows,
+            self.episodes,
+            self.horizon,
+            self.device,
+        )
+        self.context: Experience | None = None
+        self.hits: Hits | None = None
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        mask = torch.from_numpy(mask_B)
+        self.memory.reset(mask)
+        self.log.reset(mask)
+        self.context = None
+
+    def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        """Store the windows of the episodes that have just ended, with the returns that they really had."""
+        device = self.device
+        task = torch.from_numpy(rows).to(device)
+        real_MT = torch.arange(self.horizon, device=device) < torch.from_numpy(lengths).to(device)[:, None]
+        reward_MT = self.reward[task] * real_MT
+        return_to_go_MT = reward_MT.flip(1).cumsum(1).flip(1)
+        slot_M = self.log.write(
+            task,
+            {
+                "observation": self.observation[task],
+                "return_to_go": return_to_go_MT,
+                "action": torch.where(real_MT, self.action[task], self.no_action),
+                "reward": reward_MT,
+            },
+        )
+        total_M = return_to_go_MT[:, 0].cpu().numpy()
+        cut = finished_chunks(lengths, total_M, self.chunks)
+        place = torch.from_numpy(cut.task).to(device)
+        key_rows, key_mask = cut.key_windows(np.arange(len(cut)), self.chunks.context)
+        keys_MD = self.embedder.keys(
+            self.logged(task[place], slot_M[place], torch.from_numpy(key_rows), torch.from_numpy(key_mask))
+        )
+        self.memory.add(
+            task[place],
+            keys_MD,
+            slot_M=slot_M[place],
+            first_M=cut.value_first,
+            end_M=cut.value_end,
+            last_M=cut.last,
+            total_return_M=cut.total_return,
+        )
+        self.context = None
+
+    def logged(self, task_M: Tensor, slot_M: Tensor, step_MT: Tensor, mask_MT: Tensor) -> Experience:
+        """Windows of logged episodes by timestep."""
+        step_MT, mask_MT = step_MT.to(self.device), mask_MT.to(self.device)
+        fields = {name: table[task_M[:, None], slot_M[:, None], step_MT] for name, table in self.log.fields.items()}
+        return Experience(
+            observation=fields["observation"] * mask_MT[..., None],
+            return_to_go=fields["return_to_go"] * mask_MT,
+            action=torch.where(mask_MT, fields["action"], self.no_action),
+            reward=fields["reward"] * mask_MT,
+            timestep=step_MT * mask_MT,
+            mask=mask_MT,
+        )
+
+    def retrieve(self, window: Experience) -> None:
+        """Look up what the rows read from now on."""
+        self.hits = self.memory.search(self.embedder.keys(window))
+        found_BK = self.hits.found_BK
+        size, length = found_BK.shape, self.chunks.value_length
+        flat = {name: getattr(self.hits, f"{name}_BK").flatten() for name in ("slot", "first", "end")}
+        step_MS = flat["end"][:, None] + torch.arange(-length, 0, device=self.device)
+        mask_MS = (step_MS >= flat["first"][:, None]) & found_BK.flatten()[:, None]
+        step_MS = torch.maximum(step_MS, flat["first"][:, None])
+        rows_M = torch.arange(size[0], device=self.device).repeat_interleave(size[1])
+        windows = self.logged(rows_M, flat["slot"], step_MS, mask_MS)
+        self.context = Experience(  # several retrieved windows are read one behind the other
+            *(getattr(windows, name).unflatten(0, size).flatten(1, 2) for name in Experience.__dataclass_fields__)
+        )
+        self.has_context_B = found_BK.any(1)
+
+    def logits(self) -> Tensor:
+        window = self.window(self.chosen.context)
+        if bool((self.memory.count_E > 0).any()):
+            due = self.step_B % self.chosen.retrieve_every == 0
+            if self.context is None or due.any():
+                key_window = self.window(self.chunks.context)
+                self.retrieve(key_window)
+            return self.network(window, self.context, self.has_context_B)[0][:, -1]
+        return self.network(window)[0][:, -1]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The policy's own network, and the embedder's where it was trained here."""
+        return {**super().arrays(), **{f"embedder/{name}": value for name, value in self.embedder.arrays().items()}}
+
+
+class ContextReader:
+    """What a training window reads: the query, the search, and the retrieved window as experience."""
+
+    def __init__(
+        self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
+    ) -> None:
+        self.chosen: Hyperparameters = settings.method.hyperparameters
+        self.chunks_settings, self.store, self.embedder, self.seed = (
+            chunk_settings(memory_of(settings)), store, embedder, settings.seed,
+        )  # fmt: skip
+        index = FlatIndex.load(inputs.need("index"), inputs.device)
+        self.chunks = Chunks.from_arrays(read_arrays(inputs.need("rows"), kind="memory rows"), inputs.rows)
+        self.histories = histories
+        columns = (
+            torch.from_numpy(np.array(c))
+            for c in (self.chunks.task, self.chunks.episode, self.chunks.total_return, self.chunks.last)
+        )
+        self.memory = TrainingMemory(index.search, index.keys, *columns)
+        # Chunks stand in the order (episode, cut): the one nearest to a window's end is found by bisection.
+        self.key_ends = np.asarray(self.chunks.key_end)
+
+    def queries(self, window: Experience, rows: np.ndarray, generator: torch.Generator) -> Queries:
+        """One query per window of the batch; `rows` is the last row of each window."""
+        device = self.memory.keys_ND.device
+        if self.chosen.queries == "computed":
+            key_BD = self.embedder.keys(
+                window.last(self.chunks_settings.context), dropout=self.chosen.query_dropout, generator=generator
+            )
+        else:
+            after = np.searchsorted(self.key_ends, rows + 1).clip(1, len(self.key_ends) - 1)
+            before_is_nearer = rows + 1 - self.key_ends[after - 1] <= self.key_ends[after] - rows - 1
+            key_BD = self.memory.keys_ND[torch.from_numpy(after - before_is_nearer).to(device)]
+        episode = self.histories.episode_of_row(rows)
+        table = self.histories.episodes
+        return Queries(
+            key_BD=key_BD,
+            task_B=torch.from_numpy(table.task[episode].astype(np.int64)).to(device),
+            episode_B=torch.from_numpy(episode).to(device),
+            total_return_B=torch.from_numpy(table.total_return[episode].astype(np.float32)).to(device),
+            last_B=window.timestep[:, -1].to(device),
+        )
+
+    def read(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Experience, Tensor, dict[str, Any]]:
+        """The retrieved windows, and which rows have one: a pure function of (seed, step, window)."""
+        draws = torch.Generator().manual_seed(seed_of("retrieval", self.seed, step))
+        queries = self.queries(window, rows, draws)
+        found = retrieve(queries, self.memory, self.chosen.retrieval, draws)
+        has_BK = found.found_BK
+        if self.chosen.context_drop:
+            dropped = torch.rand(len(rows), generator=draws) < self.chosen.context_drop
+            has_BK = has_BK & ~dropped.to(has_BK.device)[:, None]
+        ids = found.id_BK.clamp(min=0).cpu().numpy()
+        length, size = self.chunks_settings.value_length, ids.shape
+        value_rows, mask = self.chunks.value_windows(ids.reshape(-1), length)
+        mask = mask & has_BK.cpu().numpy().reshape(-1, 1)
+        context = self.store.windows(value_rows.reshape(size[0], -1), mask.reshape(size[0], -1))
+        described = statistics(found, queries, self.memory) if step % 1000 == 0 else {}
+        return context, has_BK.any(1), described
+
+
+def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
+    """The untrained network of a run."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    return chosen.network.build(
+        settings.environment,
+        facts,
+        seed=settings.seed,
+        return_to_go=True,
+        predict_return=chosen.return_loss > 0 and chosen.network.tokens == "interleaved",
+        reads_context=True,
+    )
+
+
+def radt_loss(
+    model: Callable[..., Any], batch: Batch, chosen: Hyperparameters, returns: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Action cross-entropy and, where the network predicts it, return-to-go cross-entropy at the state token."""
+    logits_BTA, return_logits_BTR = model(batch.window, batch.context, batch.has_context_B)
+    loss, metrics = dt.action_loss(logits_BTA, batch.window)
+    if return_logits_BTR is not None and chosen.return_loss:
+        real = batch.window.mask
+        target = bins_of(batch.window.return_to_go[real], returns.low, returns.high, returns.bins)
+        return_loss = F.cross_entropy(return_logits_BTR[real].float(), target)
+        loss = loss + chosen.return_loss * return_loss
+        metrics["return_loss"] = return_loss.detach()
+    metrics["with_context"] = batch.has_context_B.float().mean()
+    return loss, metrics
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
+    """Learn to predict the histories' actions while reading what the memory holds of the same task."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    facts = facts_of(settings.environment)
+    network = build_network(settings, facts).to(inputs.device)
+    histories = Histories.open(inputs.need("histories"))
+    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    embedder = load_embedder(settings, inputs, facts)
+    reader = ContextReader(settings, inputs, store, histories, embedder)
+    sampler = WindowSampler(
+        histories, context=chosen.context, batch_size=chosen.optimisation.batch_size, seed=settings.seed
+    )
+
+    def batch_of(step: int) -> Batch:
+        windows = sampler.batch(step)
+        window = store.windows(windows.rows, windows.mask)
+        context, has_context_B, described = reader.read(window, windows.rows[:, -1], step)
+        if described:
+            run.log(step, **{f"retrieved_{name}": value for name, value in described.items()})
+        return Batch(window, context, has_context_B)
+
+    policy = RetrievalPolicy(network, embedder, settings)
+    train_supervised(
+        network,
+        batch_of=batch_of,
+        loss_of=lambda model, batch: radt_loss(model, batch, chosen, settings.environment.returns),
+        settings=chosen.optimisation,
+        run=run,
+        seed=settings.seed,
+        device=inputs.device,
+        evaluate=lambda step: run.evaluate_policy(policy, step),
+    )
+    return policy
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> RetrievalPolicy:
+    """The policy of a finished run, with its embedder."""
+    facts = facts_of(settings.environment)
+    network = build_network(settings, facts)
+    dt.load_network(network, arrays, settings)
+    own = {name.removeprefix("embedder/"): value for name, value in arrays.items() if name.startswith("embedder/")}
+    embedder = load_embedder(settings, inputs, facts, arrays=own)
+    return RetrievalPolicy(network.to(inputs.device).eval(), embedder, settings)

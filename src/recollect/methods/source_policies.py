@@ -1,0 +1,123 @@
+"""Sources of histories that do not learn: a uniformly random agent, and an expert whose noise is annealed away.
+
+- `random`: data without improvement, the control for every claim about learning histories.
+- `noise_annealed`: a scripted expert that acts at random with probability ε, where ε falls over the history. It looks
+  like a learning history, costs no training, and ends at the optimum (AD^ε: Zisman et al., "Emergence of In-Context
+  Reinforcement Learning from Noise Distillation", ICML 2024; not used in the RA-DT paper).
+
+A world has an expert if it is listed in `EXPERTS`; the others can be played at random only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from recollect.environments import registry
+from recollect.environments.base import Task, World
+from recollect.methods.recording import Recorder, Run, task_generators, tracked
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+
+BLOCK = 1000  # steps whose random numbers are drawn at once
+
+
+class Hyperparameters(Frozen):
+    """A source that does not learn."""
+
+    policy: Literal["random", "noise_annealed"] = Field(
+        "random", description="Uniform, or an expert with less and less noise."
+    )
+    transitions: int = Field(100_000, gt=0, description="Environment steps per task = length of its history.")
+    first_noise: float = Field(
+        1.0, ge=0, le=1, description="Probability of a random action at the start of the history."
+    )
+    last_noise: float = Field(0.0, ge=0, le=1, description="The same at its end; the last episodes are this good.")
+    power: float = Field(1.0, gt=0, description="1: noise falls linearly; above 1 it falls late, below 1 early.")
+    checkpoint_every: int = Field(0, ge=0, description="Steps between checkpoints; 0: none (a run takes seconds).")
+
+
+def generate(
+    world: str,
+    options: Mapping[str, Any],
+    tasks: Sequence[Task],
+    hyperparameters: Hyperparameters,
+    *,
+    seed: int,
+    run: Run | None = None,
+) -> dict[str, np.ndarray]:
+    """Play every task; see `recollect.methods.ppo.generate` for arguments, result and errors.
+
+    Raises:
+        UserError: also where `noise_annealed` is asked of a world without an expert.
+    """
+    settings = hyperparameters
+    if settings.policy == "noise_annealed" and world not in EXPERTS:
+        raise UserError(
+            f"The world '{world}' has no scripted expert.",
+            where="source.hyperparameters.policy",
+            do=f"use `random`, or a world that has one: {', '.join(sorted(EXPERTS))}.",
+        )
+    recorder = Recorder(lambda t, s: registry.make_world(world, options, t, s), tasks, settings.transitions, seed)
+    checkpoint = run.resume() if run is not None else None
+    if checkpoint is not None:
+        recorder.load(checkpoint.arrays)
+    expert = EXPERTS.get(world)
+    with tracked(run, settings.transitions, f"{len(tasks)} {settings.policy} agents") as progress:
+        while recorder.length < settings.transitions:
+            start = recorder.length
+            steps = min(BLOCK, settings.transitions - start)
+            draws = task_generators("source-policy", seed, tasks, start // BLOCK)
+            uniform_ET3 = np.stack([draw.random((BLOCK, 3)) for draw in draws])
+            action_TE = (uniform_ET3[:, :, 0].T * recorder.actions).astype(np.int64)
+            for t in range(steps):
+                action_E = action_TE[t]
+                if settings.policy == "noise_annealed" and expert is not None:
+                    done = (start + t) / max(1, settings.transitions - 1)
+                    noise = settings.first_noise + (settings.last_noise - settings.first_noise) * done**settings.power
+                    wise_E = expert(recorder.world, recorder.observation, uniform_ET3[:, t, 2])
+                    action_E = np.where(uniform_ET3[:, t, 1] < noise, action_E, wise_E)
+                recorder.step(action_E)
+            if progress is not None:
+                progress.update(recorder.length, episode_return=recorder.last_return())
+            if run is not None and recorder.length < settings.transitions and run.should_save(recorder.length):
+                run.save(recorder.length, recorder.arrays(), {"algorithm": "source_policies", "seed": seed})
+    return recorder.histories()
+
+
+def walk(observation_E2: np.ndarray, target_E2: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
+    """Actions of a shortest way in an empty room (0 north, 1 east, 2 south, 3 west, 4 stay); `uniform_E` breaks ties.
+
+    Args:
+        observation_E2, target_E2: (row, column).
+        uniform_E: which of two useful directions is taken, in proportion to the distance left in each.
+    """
+    gap_E2 = target_E2.astype(np.int64) - observation_E2
+    distance_E2 = np.abs(gap_E2)
+    down_E = uniform_E * distance_E2.sum(1) < distance_E2[:, 0]
+    vertical_E = np.where(gap_E2[:, 0] < 0, 0, 2)
+    horizontal_E = np.where(gap_E2[:, 1] < 0, 3, 1)
+    return np.where(distance_E2.sum(1) == 0, 4, np.where(down_E, vertical_E, horizontal_E))
+
+
+def _cells(world: World, name: str) -> np.ndarray:
+    """The tasks' cells as (row, column); tasks give (x, y)."""
+    return np.array([task.data[name][::-1] for task in world.tasks])
+
+
+def _dark_room(world: World, observation_E2: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
+    return walk(observation_E2, _cells(world, "goal"), uniform_E)
+
+
+def _key_door(world: World, observation_E2: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
+    held_E1 = world.get_state()["has_key"][:, None]
+    return walk(observation_E2, np.where(held_E1, _cells(world, "door"), _cells(world, "key")), uniform_E)
+
+
+EXPERTS: dict[str, Callable[[World, np.ndarray, np.ndarray], np.ndarray]] = {
+    "dark_room": _dark_room,
+    "key_door": _key_door,
+}

@@ -1,0 +1,190 @@
+"""What DT, AD, DPT and RA-DT share: the optimiser, the schedule, the loop, and experience on a device.
+
+One training step is a pure function of (parameters, optimiser state, seed, step): the batch and the dropout masks are
+drawn from (seed, step), so a checkpoint needs no generator state and a resumed run is bit-equal to an unbroken one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from recollect.artifacts.run import Run
+from recollect.nets.decision_transformer import DecisionTransformer, Experience
+from recollect.settings.seeding import seed_of
+
+
+class Optimisation(BaseModel):
+    """AdamW with warm-up and cosine decay (RA-DT section 3.1 of our specification; defaults are the paper's)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: int = Field(100_000, description="Gradient steps.")
+    batch_size: int = Field(128, description="Windows per step.")
+    learning_rate: float = Field(1e-4, description="Peak learning rate.")
+    weight_decay: float = Field(0.01, description="On the weights of linear layers only.")
+    beta2: float = Field(0.999, description="AdamW's second moment decay.")
+    warmup: int = Field(4000, description="Steps of linear warm-up.")
+    floor: float = Field(1e-6, description="Learning rate that the cosine ends at.")
+    clip: float = Field(0.25, description="Largest gradient norm.")
+    precision: str = Field("auto", description="`float32`, `bfloat16` (autocast), or `auto`: bfloat16 on a GPU.")
+    compile: bool = Field(False, description="torch.compile the network (pays on GPUs, not in short CPU runs).")
+    checkpoint_every: int = Field(1000, description="Steps between checkpoints; changes nothing but what a kill costs.")
+    evaluate_every: int | None = Field(None, description="Steps between evaluations during training; null: none.")
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: linear warm-up, then cosine with period `steps`, starting after the warm-up."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        phase = min(1.0, (step - self.warmup) / max(1, self.steps))
+        return self.floor + (self.learning_rate - self.floor) * 0.5 * (1 + math.cos(math.pi * phase))
+
+
+class RowTable(Protocol):
+    """What the store needs of learning histories: flat columns of equal length."""
+
+    observation: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+
+    @property
+    def return_to_go(self) -> np.ndarray:
+        """Undiscounted sum of rewards from each row to its episode's end."""
+
+    @property
+    def timestep(self) -> np.ndarray:
+        """Step within the episode."""
+
+
+class ExperienceStore:
+    """Learning histories as tensors on the training device; a batch of windows is one fancy index.
+
+    Args:
+        histories: columns `observation, action, reward, return_to_go, timestep`.
+        actions: number of actions; that index stands for "no action" in padding.
+        reward_scale: rewards and returns are divided by it.
+    """
+
+    def __init__(
+        self, histories: RowTable, *, actions: int, device: torch.device | str = "cpu", reward_scale: float = 1.0
+    ) -> None:
+        def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+            return torch.from_numpy(np.array(values)).to(device=device, dtype=dtype)
+
+        self.actions = actions
+        whole = np.issubdtype(histories.observation.dtype, np.integer)
+        self.observation = column(histories.observation, torch.int32 if whole else torch.float32)
+        self.action = column(histories.action, torch.int32)
+        self.reward = column(histories.reward, torch.float32) / reward_scale
+        self.return_to_go = column(histories.return_to_go, torch.float32) / reward_scale
+        self.timestep = column(histories.timestep, torch.int32)
+
+    def windows(self, rows_BT: np.ndarray | Tensor, mask_BT: np.ndarray | Tensor) -> Experience:
+        """Windows of the rows given; where the mask is False: zeros and the padding action."""
+        device = self.reward.device
+        rows = torch.as_tensor(rows_BT).to(device)
+        mask = torch.as_tensor(mask_BT).to(device)
+        return Experience(
+            observation=self.observation[rows] * mask[..., None],
+            return_to_go=self.return_to_go[rows] * mask,
+            action=torch.where(mask, self.action[rows].long(), self.actions),
+            reward=self.reward[rows] * mask,
+            timestep=self.timestep[rows].long() * mask,
+            mask=mask,
+        )
+
+
+def make_optimiser(network: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
+    """AdamW that decays the weights of linear layers and nothing else."""
+    decayed = {id(m.weight) for m in network.modules() if isinstance(m, nn.Linear)}
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if id(p) in decayed], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
+
+
+def optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Parameters and optimiser moments by name: everything that changes in a step."""
+    arrays = {f"network/{name}": value.detach() for name, value in network.state_dict().items()}
+    names = {id(p): name for name, p in network.named_parameters()}
+    for parameter, moments in optimiser.state.items():
+        for key, value in moments.items():
+            arrays[f"optimiser/{key}/{names[id(parameter)]}"] = torch.as_tensor(value)
+    return arrays
+
+
+def load_optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer, arrays: Mapping[str, Any]) -> None:
+    """Put back what `optimiser_arrays` took out."""
+    network.load_state_dict(
+        {name.removeprefix("network/"): torch.as_tensor(v) for name, v in arrays.items() if name.startswith("network/")}
+    )
+    parameters = dict(network.named_parameters())
+    for name, value in arrays.items():
+        if name.startswith("optimiser/"):
+            _, key, parameter = name.split("/", 2)
+            target = parameters[parameter]
+            tensor = torch.as_tensor(value).clone()
+            optimiser.state[target][key] = tensor if key == "step" else tensor.to(target.device)
+
+
+def train_supervised(
+    network: DecisionTransformer,
+    *,
+    batch_of: Callable[[int], Any],
+    loss_of: Callable[[nn.Module, Any], tuple[Tensor, dict[str, Tensor]]],
+    settings: Optimisation,
+    run: Run,
+    seed: int,
+    device: torch.device | str = "cpu",
+    evaluate: Callable[[int], None] | None = None,
+) -> None:
+    """Train the network in place; resumes from the run's newest checkpoint.
+
+    Args:
+        batch_of: step -> batch, a pure function of the step.
+        loss_of: (network, batch) -> scalar loss and metrics (tensors; read only when logged).
+        evaluate: called with the step every `evaluate_every` steps and never changes the network.
+    """
+    optimiser = make_optimiser(network, settings)
+    start = 0
+    checkpoint = run.resume()
+    if checkpoint is not None:
+        load_optimiser_arrays(network, optimiser, checkpoint.arrays)
+        start = checkpoint.step
+    half = settings.precision == "bfloat16" or (settings.precision == "auto" and torch.device(device).type == "cuda")
+    step_network = torch.compile(network) if settings.compile else network
+    network.train()
+    log_every = max(1, settings.steps // 200)
+    with run.progress(settings.steps, "training") as progress:
+        for step in range(start, settings.steps):
+            batch = batch_of(step)
+            for group in optimiser.param_groups:
+                group["lr"] = settings.rate(step)
+            network.transformer.reseed_dropout(seed_of("dropout", seed, step))
+            with torch.autocast(torch.device(device).type, torch.bfloat16) if half else nullcontext():
+                loss, metrics = loss_of(step_network, batch)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
+            optimiser.step()
+            done = step + 1
+            if done % log_every == 0 or done == settings.steps:
+                values = {name: float(value) for name, value in metrics.items()}
+                run.log(done, loss=float(loss), gradient_norm=float(norm), **values)
+                progress.update(done, loss=float(loss))
+            if evaluate is not None and settings.evaluate_every and done % settings.evaluate_every == 0:
+                network.eval()
+                evaluate(done)
+                network.train()
+            if done % settings.checkpoint_every == 0 and done < settings.steps:
+                run.save(done, optimiser_arrays(network, optimiser), {})
+    network.eval()

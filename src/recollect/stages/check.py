@@ -1,0 +1,71 @@
+"""check: the whole configuration, before anything runs.
+
+The Snakefile calls `check_once` while it is parsed. Checking imports every algorithm (seconds), so it is done only when
+the configuration or the code differs from what was last found good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from recollect.artifacts.fingerprint import code_fingerprint
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder, validated
+from recollect.settings.resolve import algorithm_module, figure_settings, names, resolve, scale_settings
+
+STAMP = Path(".snakemake") / "recollect-config-checked"
+
+
+def check() -> str:
+    """Resolve every figure's runs at every scale.
+
+    Raises:
+        UserError: the first thing that is wrong.
+    """
+    runs: set[tuple[str, str, str]] = set()
+    for scale in names("scales"):
+        overrides = scale_settings(scale)
+        for group in ("environments", "methods", "figures"):
+            for name in getattr(overrides, group):
+                if name not in names(group) and not (group == "environments" and "_" in name):
+                    from recollect.settings.errors import nearest
+
+                    raise UserError(
+                        f"the scale overrides '{name}', which is not in config/{group}",
+                        where=config_folder() / "scales" / f"{scale}.yaml",
+                        do=nearest(name, names(group)),
+                    )
+        for figure in names("figures"):
+            chosen = figure_settings(scale, figure)
+            runs |= {(scale, env, method) for env in chosen.environments for method in chosen.methods}
+    for scale, env, method in sorted(runs):
+        settings = resolve(scale, env, method, seed=0)
+        source = settings.environment.source
+        if settings.method.data == "histories" and source is not None:
+            where = f"config/environments/{env}.yaml: source.hyperparameters (scale {scale})"
+            module = algorithm_module(source.algorithm, where=where)
+            validated(module.Hyperparameters, source.hyperparameters, where=where)
+    return f"the configuration is in order: {len(runs)} combinations of scale, environment and method"
+
+
+def state() -> str:
+    """A hash of all configuration files and of all code."""
+    total = hashlib.sha256()
+    for path in sorted(config_folder().rglob("*.yaml")):
+        total.update(path.as_posix().encode() + b"\0" + path.read_bytes())
+    package = Path(__file__).resolve().parents[1]
+    stages = [f"recollect.stages.{path.stem}" for path in (package / "stages").glob("[a-z]*.py")]
+    methods = [f"recollect.methods.{path.stem}" for path in (package / "methods").glob("[a-z]*.py")]
+    total.update(code_fingerprint(*sorted(stages), *sorted(methods)).encode())
+    return total.hexdigest()
+
+
+def check_once() -> None:
+    """Check unless this very configuration and code were already found good here."""
+    current = state()
+    if STAMP.is_file() and STAMP.read_text() == current:
+        return
+    check()
+    STAMP.parent.mkdir(exist_ok=True)
+    STAMP.write_text(current)

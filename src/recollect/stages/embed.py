@@ -1,0 +1,75 @@
+"""embed: histories + embedder -> keys of every memory entry (`data/{scale}/{env}/{method}/embeddings.safetensors`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recollect.artifacts.lock import run_lock
+from recollect.artifacts.progress import Progress
+from recollect.artifacts.sealed import write_arrays
+from recollect.memory.chunks import Chunks, cut_chunks
+from recollect.methods.chunking import chunk_settings, memory_of
+from recollect.methods.contract import Inputs, facts_of
+from recollect.methods.embedding import load_embedder
+from recollect.methods.supervised import ExperienceStore
+from recollect.settings.resolve import language_model, resolve
+from recollect.settings.schema import MemorySettings
+from recollect.stages import paths, provenance
+from recollect.trajectories.histories import Histories
+
+BATCH = 256
+
+
+def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """The artifact that a method's embedder is read from: another run's policy, or a fetched language model."""
+    kind, name, seed = provenance.embedder_of(scale, env, method)
+    if kind == "method":
+        return {"embedder_policy": paths.policy(scale, env, name, seed)}
+    if kind == "lm" and language_model(name).source == "hub":
+        return {"language_model": paths.model(name)}
+    return {}
+
+
+def evenly_spaced(chunks: Chunks, per_task: int | None) -> Chunks:
+    """At most so many chunks of each task, evenly spaced over its history; all of them if None."""
+    if per_task is None:
+        return chunks
+    kept = []
+    for task in np.unique(chunks.task):
+        own = np.flatnonzero(chunks.task == task)
+        kept.append(own[np.unique(np.linspace(0, len(own) - 1, min(per_task, len(own))).round().astype(int))])
+    return chunks.take(np.concatenate(kept))
+
+
+def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
+    """Embed the key window of every chunk of the histories."""
+    settings = resolve(scale, env, method, seed=0)
+    memory: MemorySettings = memory_of(settings)
+    inputs = Inputs(histories=paths.histories(scale, env), device=device, **embedder_inputs(scale, env, method))
+    known = provenance.describe(
+        provenance.memory_settings(scale, env, method),
+        provenance.memory_code("embed", scale, env, method),
+        [inputs.histories, inputs.embedder_policy, inputs.language_model],
+        device,
+    )
+    target = paths.embeddings(scale, env, method)
+    with run_lock(target.parent):
+        facts = facts_of(settings.environment)
+        embedder = load_embedder(settings, inputs, facts)
+        histories = Histories.open(inputs.need("histories"))
+        store = ExperienceStore(histories, actions=facts.actions, device=device)
+        table = histories.episodes
+        cut = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
+        chunks = evenly_spaced(cut, memory.max_entries_per_task)
+        keys = np.zeros((len(chunks), embedder.width), np.float32)
+        with Progress(len(chunks), f"embedding {len(chunks)} windows", "windows") as progress:
+            for first in range(0, len(chunks), BATCH):
+                places = np.arange(first, min(first + BATCH, len(chunks)))
+                rows, mask = chunks.key_windows(places, memory.key_context)
+                with torch.inference_mode():
+                    keys[places] = embedder.keys(store.windows(rows, mask)).float().cpu().numpy()
+                progress.update(places[-1] + 1)
+        write_arrays(target, {"keys": keys, **chunks.to_arrays()}, kind="embeddings", provenance=known)

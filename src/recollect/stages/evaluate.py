@@ -1,0 +1,64 @@
+"""evaluate: policy -> `scores.parquet`, the one table that figures read.
+
+Scores hold the final evaluation and every evaluation that was made while the method learned.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import pandas as pd
+
+from recollect.artifacts.lock import run_lock
+from recollect.artifacts.progress import Progress
+from recollect.artifacts.scores import concat_scores
+from recollect.artifacts.sealed import read_arrays, read_table, write_table
+from recollect.settings.resolve import algorithm_module, resolve
+from recollect.settings.schema import Settings
+from recollect.stages import paths, provenance
+from recollect.stages.train import run_inputs
+
+
+def final_step(train_table: pd.DataFrame) -> int:
+    """The last training step that was logged."""
+    return int(train_table["step"].max()) if len(train_table) else 0
+
+
+def learning_rows(train_table: pd.DataFrame) -> pd.DataFrame:
+    """Evaluations that were made while learning (everything that is not a training statistic)."""
+    return train_table[train_table["split"] != "train"]
+
+
+def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
+    """Play the environment's evaluation with a finished run's policy.
+
+    Raises:
+        UserError: the policy is missing, corrupted, or does not fit the environment.
+    """
+    settings: Settings = resolve(scale, env, method, seed)
+    module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
+    inputs = run_inputs(settings, device)
+    source, table = paths.policy(scale, env, method, seed), paths.train_table(scale, env, method, seed)
+    known = provenance.describe(
+        provenance.evaluate_settings(scale, env, method),
+        provenance.evaluate_code(scale, env, method),
+        [source, table, inputs.language_model],
+        device,
+    )
+    target = paths.scores(scale, env, method, seed)
+    with run_lock(target.parent):
+        train_table = read_table(table, kind="train")
+        policy = module.load_policy(settings, read_arrays(source, kind="policy"), inputs)
+        protocol = importlib.import_module(f"recollect.evaluation.{settings.environment.evaluation.protocol}")
+        episodes = settings.environment.evaluation.episodes
+        with Progress(episodes, f"evaluating {method} on {env}, seed {seed}", "episodes") as progress:
+            final = protocol.evaluate(
+                policy,
+                settings.environment,
+                method=method,
+                seed=seed,
+                step=final_step(train_table),
+                progress=lambda done: progress.update(done),
+            )
+        rows = concat_scores([learning_rows(train_table), final])
+        write_table(target, rows, kind="scores", provenance={**known, "seed": seed})

@@ -1,0 +1,52 @@
+"""generate: environment config -> learning histories (`data/{scale}/{env}/histories.safetensors`).
+
+The source agents of all tasks learn at once; what they do is written down in time order.
+"""
+
+from __future__ import annotations
+
+from recollect.artifacts.lock import run_lock
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import write_arrays
+from recollect.environments import registry
+from recollect.settings.errors import UserError
+from recollect.settings.loading import validated
+from recollect.settings.resolve import algorithm_module, environment_settings
+from recollect.stages import paths, provenance
+
+
+def generate(scale: str, env: str) -> None:
+    """Make the learning histories of an environment.
+
+    Raises:
+        UserError: the environment has no source of histories, or a setting is wrong.
+    """
+    environment = environment_settings(scale, env)
+    source = environment.source
+    if source is None:
+        raise UserError(
+            "this environment has no source of histories",
+            where=f"config/environments/{env}.yaml",
+            do="add a `source:` section, or use methods with `data: online`",
+        )
+    module = algorithm_module(source.algorithm, where=f"config/environments/{env}.yaml: source.algorithm")
+    chosen = validated(
+        module.Hyperparameters, source.hyperparameters, where=f"config/environments/{env}.yaml: source.hyperparameters"
+    )
+    settings, code = provenance.generate_settings(scale, env), provenance.generate_code(scale, env)
+    known = provenance.describe(settings, code, [])
+    options = {**environment.options, **environment.training_options}
+    tasks = registry.tasks(environment.world, options, source.split)
+    target = paths.histories(scale, env)
+    with run_lock(paths.history_checkpoints(scale, env)):
+        run = Run(
+            target.parent,
+            paths.history_checkpoints(scale, env),
+            checkpoint_every=chosen.checkpoint_every,
+            settings_text=settings + code,
+            env=env,
+            method=source.algorithm,
+            seed=source.seed,
+        )
+        arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run)
+        write_arrays(target, arrays, kind="histories", provenance=known)

@@ -1,0 +1,81 @@
+"""Where every artifact lies. The rules, the commands and the documentation all read it here.
+
+No time stamp, process id or random id stands in any path; names come from the five wildcards `scale`, `env`, `method`,
+`seed` and `figure`. Paths are relative to the working directory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recollect.artifacts.sealed import MANIFEST_SUFFIX
+
+
+def histories(scale: str, env: str) -> Path:
+    """Learning histories of an environment."""
+    return Path("data") / scale / env / "histories.safetensors"
+
+
+def embeddings(scale: str, env: str, method: str) -> Path:
+    """Keys of a method's memory, before the index."""
+    return Path("data") / scale / env / method / "embeddings.safetensors"
+
+
+def index(scale: str, env: str, method: str) -> Path:
+    """Search index of a method's memory."""
+    return Path("data") / scale / env / method / "memory.faiss"
+
+
+def rows(scale: str, env: str, method: str) -> Path:
+    """Row table beside the index: which window each entry is."""
+    return Path("data") / scale / env / method / "memory_rows.safetensors"
+
+
+def model(name: str) -> Path:
+    """A frozen language model."""
+    return Path("data") / "models" / name / "model.safetensors"
+
+
+def run_folder(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """Results of one run."""
+    return Path("results") / scale / "runs" / env / method / f"seed_{seed}"
+
+
+def policy(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """A trained policy."""
+    return run_folder(scale, env, method, seed) / "policy.safetensors"
+
+
+def train_table(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """What was logged while training."""
+    return run_folder(scale, env, method, seed) / "train.parquet"
+
+
+def scores(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """Scores of a policy."""
+    return run_folder(scale, env, method, seed) / "scores.parquet"
+
+
+def checkpoints(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """Checkpoints of a run, outside declared outputs, so that the workflow engine never deletes them."""
+    return Path("results") / scale / "checkpoints" / env / method / f"seed_{seed}"
+
+
+def history_checkpoints(scale: str, env: str) -> Path:
+    """Checkpoints of the generation of histories."""
+    return Path("results") / scale / "checkpoints" / env / "_histories"
+
+
+def figure(scale: str, name: str, suffix: str = "") -> Path:
+    """A figure's files: `.pdf`, `.png`, `.csv`, `.json`; without suffix the stem."""
+    return Path("results") / scale / "figures" / f"{name}{suffix}"
+
+
+def report(scale: str) -> Path:
+    """The report of a scale."""
+    return Path("results") / scale / "report.html"
+
+
+def manifest(path: Path) -> Path:
+    """The manifest beside an artifact."""
+    return path.with_name(path.name + MANIFEST_SUFFIX)

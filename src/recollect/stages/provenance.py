@@ -1,0 +1,160 @@
+"""What each stage is a function of: its part of the settings, the code it can reach, and its inputs.
+
+The same texts are params of the rules (so that a change reruns what depends on it and nothing else), part of every
+manifest, and the identity under which checkpoints are found again. Nothing here imports torch: Snakemake parses with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from recollect.artifacts.fingerprint import code_fingerprint
+from recollect.artifacts.sealed import sha256_of, verify
+from recollect.settings.resolve import (
+    canonical,
+    environment_mapping,
+    figure_settings,
+    language_model,
+    method_mapping,
+    scale_settings,
+)
+
+
+def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key not in keys}
+
+
+def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
+    """(`method`, `lm` or ``""`` for none, name, seed) of the embedder of a method's memory."""
+    memory = method_mapping(scale, env, method).get("memory") or {}
+    kind, _, name = str(memory.get("embedder", "")).partition(":")
+    return kind, name, int(memory.get("embedder_seed", 0))
+
+
+def generate_settings(scale: str, env: str) -> str:
+    """Everything in the configuration that histories depend on."""
+    content = environment_mapping(scale, env)
+    return canonical(_without(content, "evaluation", "title", "returns"))
+
+
+def memory_settings(scale: str, env: str, method: str) -> str:
+    """Everything in the configuration that embeddings and the index depend on, besides the embedder's own run."""
+    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    kind, name, _ = embedder_of(scale, env, method)
+    model = canonical(language_model(name)) if kind == "lm" else None
+    own = _without(environment, "evaluation", "title", "source")
+    return canonical({"environment": own, "memory": content.get("memory"), "language_model": model})
+
+
+def train_settings(scale: str, env: str, method: str) -> str:
+    """Everything in the configuration that a run depends on, besides its seed."""
+    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    hidden = ("title", "source") if _evaluates_while_training(content) else ("title", "source", "evaluation")
+    return canonical({"environment": _without(environment, *hidden), "method": _without(content, "title")})
+
+
+def evaluate_settings(scale: str, env: str, method: str) -> str:
+    """Everything in the configuration that scores depend on."""
+    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    return canonical({"environment": _without(environment, "title", "source"), "method": _without(content, "title")})
+
+
+def figure_text(scale: str, figure: str) -> str:
+    """Everything in the configuration that a figure depends on."""
+    chosen = figure_settings(scale, figure)
+    titles = {
+        "methods": {m: method_mapping(scale, chosen.environments[0], m).get("title", m) for m in chosen.methods},
+        "environments": {e: environment_mapping(scale, e).get("title", e) for e in chosen.environments},
+    }
+    return canonical({"figure": chosen.model_dump(mode="json"), "titles": titles})
+
+
+def _evaluates_while_training(method: Mapping[str, Any]) -> bool:
+    optimisation = (method.get("hyperparameters") or {}).get("optimisation") or {}
+    return method.get("data") == "online" or bool(optimisation.get("evaluate_every"))
+
+
+def generate_code(scale: str, env: str) -> str:
+    """Fingerprint of the code that makes histories."""
+    content = environment_mapping(scale, env)
+    algorithm = (content.get("source") or {}).get("algorithm", "ppo")
+    return code_fingerprint(
+        "recollect.stages.generate", f"recollect.environments.{content['world']}", f"recollect.methods.{algorithm}"
+    )
+
+
+def embedder_modules(scale: str, env: str, method: str) -> list[str]:
+    """The modules that the embedder of a method's memory adds."""
+    kind, name, _ = embedder_of(scale, env, method)
+    if kind != "method":
+        return []
+    return [f"recollect.methods.{method_mapping(scale, env, name)['algorithm']}"]
+
+
+def memory_code(stage: str, scale: str, env: str, method: str) -> str:
+    """Fingerprint of the code that embeds or indexes."""
+    world = environment_mapping(scale, env)["world"]
+    extra = embedder_modules(scale, env, method) if stage == "embed" else []
+    return code_fingerprint(f"recollect.stages.{stage}", f"recollect.environments.{world}", *extra)
+
+
+def train_code(scale: str, env: str, method: str) -> str:
+    """Fingerprint of the code that trains."""
+    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    modules = [
+        "recollect.stages.train",
+        f"recollect.environments.{environment['world']}",
+        f"recollect.methods.{content['algorithm']}",
+        *embedder_modules(scale, env, method),
+    ]
+    if _evaluates_while_training(content):
+        modules.append(_evaluator(environment))
+    return code_fingerprint(*modules)
+
+
+def _evaluator(environment: Mapping[str, Any]) -> str:
+    return f"recollect.evaluation.{(environment.get('evaluation') or {}).get('protocol', 'in_context')}"
+
+
+def evaluate_code(scale: str, env: str, method: str) -> str:
+    """Fingerprint of the code that evaluates."""
+    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    return code_fingerprint(
+        "recollect.stages.evaluate",
+        f"recollect.environments.{environment['world']}",
+        f"recollect.methods.{content['algorithm']}",
+        *embedder_modules(scale, env, method),
+        _evaluator(environment),
+    )
+
+
+def figure_code(scale: str, figure: str) -> str:
+    """Fingerprint of the code that draws a figure."""
+    return code_fingerprint("recollect.stages.figure", f"recollect.figures.{figure_settings(scale, figure).kind}")
+
+
+def digest(text: str) -> str:
+    """A short hash of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def describe(settings: str, code: str, inputs: Iterable[Path | None], device: str = "cpu") -> dict[str, Any]:
+    """The provenance that a manifest holds. Inputs are verified here, before any work.
+
+    Raises:
+        UserError: an input is missing, truncated or corrupted.
+    """
+    hashes = {}
+    for path in inputs:
+        if path is not None:
+            verify(path)
+            hashes[path.as_posix()] = sha256_of(path)
+    return {"settings": settings, "code": code, "inputs": hashes, "device": device}
+
+
+def seeds_of(scale: str) -> tuple[int, ...]:
+    """The seeds of a scale."""
+    return scale_settings(scale).seeds

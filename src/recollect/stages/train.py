@@ -1,0 +1,75 @@
+"""train: histories and index, or nothing (online methods) -> `policy.safetensors` and `train.parquet` of one run.
+
+Killed at any instant, the same command goes on from the newest checkpoint and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from recollect.artifacts.lock import run_lock
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import write_arrays, write_table
+from recollect.methods.contract import Inputs
+from recollect.settings.resolve import algorithm_module, resolve
+from recollect.settings.schema import Settings
+from recollect.stages import paths, provenance
+from recollect.stages.embed import embedder_inputs
+
+
+def run_inputs(settings: Settings, device: str) -> Inputs:
+    """The artifacts that a method learns from."""
+    scale, env, method = settings.scale, settings.environment.name, settings.method.name
+    found: dict[str, Any] = {"device": device}
+    if settings.method.data == "histories":
+        found["histories"] = paths.histories(scale, env)
+    if settings.method.memory is not None:
+        found |= {"index": paths.index(scale, env, method), "rows": paths.rows(scale, env, method)}
+        found |= embedder_inputs(scale, env, method)
+    return Inputs(**found)
+
+
+def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:
+    """What judges a policy while it learns: the environment's protocol."""
+    protocol = importlib.import_module(f"recollect.evaluation.{settings.environment.evaluation.protocol}")
+
+    def evaluate(policy: Any, step: int) -> pd.DataFrame:
+        frame: pd.DataFrame = protocol.evaluate(
+            policy, settings.environment, method=settings.method.name, seed=settings.seed, step=step
+        )
+        return frame
+
+    return evaluate
+
+
+def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
+    """Train one run, or go on with it.
+
+    Raises:
+        UserError: a setting or an input is wrong, or another process trains this run.
+    """
+    settings = resolve(scale, env, method, seed)
+    module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
+    inputs = run_inputs(settings, device)
+    text, code = provenance.train_settings(scale, env, method), provenance.train_code(scale, env, method)
+    files = [inputs.histories, inputs.index, inputs.rows, inputs.embedder_policy, inputs.language_model]
+    known = provenance.describe(text, code, files, device)
+    with run_lock(paths.checkpoints(scale, env, method, seed)):
+        run = Run(
+            paths.run_folder(scale, env, method, seed),
+            paths.checkpoints(scale, env, method, seed),
+            checkpoint_every=0,
+            settings_text=provenance.digest(repr(known)) + f" seed {seed}",
+            evaluate=evaluator(settings),
+            env=env,
+            method=method,
+            seed=seed,
+        )
+        policy = module.train(settings, inputs, run)
+        known = {**known, "seed": seed}
+        write_table(paths.train_table(scale, env, method, seed), run.table(), kind="train", provenance=known)
+        write_arrays(paths.policy(scale, env, method, seed), policy.arrays(), kind="policy", provenance=known)

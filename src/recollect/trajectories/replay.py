@@ -1,0 +1,192 @@
+"""A replay of whole episodes that lives on the training device, and windows of it with masks.
+
+Layout (Memory-RL's "efficient" buffer): a ring of steps, one byte-compact row each. An episode of length l takes l + 1
+rows in a row; row k holds observation o_k and the action, reward and terminal flag of the transition that leaves it. The
+extra last row holds the final observation (action 0, reward 0, terminal). Observations are stored once: uint8 where the
+environment says so, else float32. That is 22 MB per million steps of a T-Maze, so the whole replay fits on any GPU, and
+drawing a batch moves only the start rows to the device.
+
+A window starts at one of the first max(1, l - n + 1) rows of an episode; all these starts of all stored episodes are
+equally likely (with n = l: uniform over episodes, with replacement). What lies past the episode's end is masked.
+An episode is forgotten as soon as one of its rows is overwritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.settings.errors import UserError
+from recollect.settings.seeding import generator
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows of n transitions; B windows.
+
+    Attributes:
+        observation_BTD: [B, n + 1, D], o_0 .. o_n of the window, in the stored dtype.
+        action_BT: int64 [B, n], the action taken at o_k.
+        reward_BT: float32 [B, n], what followed it.
+        terminal_BT: float32 [B, n], 1 where nothing follows (no bootstrapping).
+        mask_BT: float32 [B, n], 0 past the end of the episode.
+    """
+
+    observation_BTD: Tensor
+    action_BT: Tensor
+    reward_BT: Tensor
+    terminal_BT: Tensor
+    mask_BT: Tensor
+
+
+class EpisodeReplay:
+    """Ring of whole episodes.
+
+    Args:
+        capacity: rows (an episode of length l takes l + 1).
+        observation_width: entries of a flat observation.
+        observation_dtype: numpy dtype of the environment's observations; uint8 stays uint8, all else becomes float32.
+        device: where the rows live.
+
+    Raises:
+        UserError: the capacity holds not even one step.
+    """
+
+    def __init__(
+        self, capacity: int, observation_width: int, observation_dtype: np.dtype | type, device: torch.device | str
+    ) -> None:
+        if capacity < 2:
+            raise UserError(
+                f"a replay of {capacity} rows holds no episode", where="replay_transitions", do="raise replay_transitions"
+            )
+        self.capacity = capacity
+        self.device = torch.device(device)
+        compact = torch.uint8 if np.dtype(observation_dtype) == np.uint8 else torch.float32
+        self.observation = torch.zeros(capacity, observation_width, dtype=compact, device=self.device)
+        self.action = torch.zeros(capacity, dtype=torch.int16, device=self.device)
+        self.reward = torch.zeros(capacity, dtype=torch.float32, device=self.device)
+        self.terminal = torch.zeros(capacity, dtype=torch.uint8, device=self.device)
+        self._next_row = 0
+        self._written = 0  # rows that were ever written
+        self._starts = np.zeros(0, np.int64)  # oldest first
+        self._lengths = np.zeros(0, np.int64)
+        self._starts_until: np.ndarray | None = None
+        self._starts_for = 0
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that can be drawn now."""
+        return len(self._starts)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Their lengths in transitions, oldest first."""
+        return self._lengths.copy()
+
+    def add(
+        self,
+        observation_BTD: np.ndarray,
+        action_BT: np.ndarray,
+        reward_BT: np.ndarray,
+        terminal_BT: np.ndarray,
+        length_B: np.ndarray,
+    ) -> None:
+        """Store B episodes of at most T transitions: observations [B, T + 1, D], the rest [B, T], lengths [B].
+
+        Raises:
+            UserError: an episode does not fit into the replay.
+        """
+        length_B = np.asarray(length_B, np.int64)
+        if int(length_B.max(initial=0)) + 1 > self.capacity:
+            raise UserError(
+                f"an episode of {int(length_B.max())} steps does not fit into a replay of {self.capacity} rows",
+                where="replay_transitions",
+                do="raise replay_transitions (or replay_episodes) in the method's hyperparameters",
+            )
+        done = 0
+        while done < len(length_B):  # as many episodes at once as the ring can hold without overlapping themselves
+            rows_until = np.cumsum(length_B[done:] + 1)
+            some = max(1, int(np.searchsorted(rows_until, self.capacity, side="right")))
+            part = slice(done, done + some)
+            self._add(observation_BTD[part], action_BT[part], reward_BT[part], terminal_BT[part], length_B[part])
+            done += some
+
+    def _add(
+        self, observation: np.ndarray, action: np.ndarray, reward: np.ndarray, terminal: np.ndarray, length: np.ndarray
+    ) -> None:
+        slots = length + 1
+        offsets = np.concatenate([[0], np.cumsum(slots)])
+        total = int(offsets[-1])
+        first = self._next_row
+        # (episode, time) of every written row; the last row of an episode keeps only the final observation
+        episode = np.repeat(np.arange(len(length)), slots)
+        time = np.arange(total) - offsets[episode]
+        last = time == length[episode]
+        within = np.minimum(time, action.shape[1] - 1)
+        rows = torch.as_tensor((first + np.arange(total)) % self.capacity, device=self.device)
+
+        def put(store: Tensor, values: np.ndarray) -> None:
+            store[rows] = torch.as_tensor(values).to(self.device, store.dtype)
+
+        put(self.observation, observation[episode, time])
+        put(self.action, np.where(last, 0, action[episode, within]))
+        put(self.reward, np.where(last, 0.0, reward[episode, within]).astype(np.float32))
+        put(self.terminal, np.where(last, 1, terminal[episode, within]).astype(np.uint8))
+
+        # Rows are written in ring order, so what is overwritten is always a run of the oldest episodes.
+        kept = (self._starts - first) % self.capacity >= total
+        self._starts = np.concatenate([self._starts[kept], (first + offsets[:-1]) % self.capacity])
+        self._lengths = np.concatenate([self._lengths[kept], length])
+        self._written = max(self._written, min(self.capacity, first + total))
+        self._next_row = (first + total) % self.capacity
+        self._starts_until = None
+
+    def draw(self, windows: int, n: int, *, seed: int, counter: int) -> tuple[np.ndarray, np.ndarray]:
+        """Start rows [B] and remaining transitions [B] of random windows: a pure function of contents, seed, counter."""
+        if self._starts_until is None or self._starts_for != n:
+            self._starts_until, self._starts_for = np.cumsum(np.maximum(1, self._lengths - n + 1)), n
+        if not len(self._starts):
+            raise UserError("no episode to draw from", where="replay", do="collect episodes before training")
+        choice = generator("replay", seed, counter).integers(int(self._starts_until[-1]), size=windows)
+        episode = np.searchsorted(self._starts_until, choice, side="right")
+        before = np.where(episode > 0, self._starts_until[episode - 1], 0)
+        offset = choice - before
+        return (self._starts[episode] + offset) % self.capacity, self._lengths[episode] - offset
+
+    def sample(self, windows: int, n: int, *, seed: int, counter: int) -> Batch:
+        """Random windows of n transitions (n + 1 observations), gathered on the device."""
+        start_B, remaining_B = self.draw(windows, n, seed=seed, counter=counter)
+        both = torch.as_tensor(np.stack([start_B, remaining_B])).to(self.device, non_blocking=True)
+        offsets = torch.arange(n + 1, device=self.device)
+        rows_BT = (both[0, :, None] + offsets) % self.capacity
+        transitions_BT = rows_BT[:, :-1]
+        return Batch(
+            self.observation[rows_BT],
+            self.action[transitions_BT].long(),
+            self.reward[transitions_BT],
+            self.terminal[transitions_BT].float(),
+            (offsets[:-1] < both[1, :, None]).float(),
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that `load` needs; rows never written are left out."""
+        stores = {"observation": self.observation, "action": self.action, "reward": self.reward}
+        stores["terminal"] = self.terminal
+        found = {name: store[: self._written].cpu().numpy() for name, store in stores.items()}
+        found["start"], found["length"] = self._starts, self._lengths
+        found["next_row"] = np.asarray([self._next_row], np.int64)
+        return found
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take over what `arrays` of a replay of the same capacity gave."""
+        self._written = written = len(arrays["action"])
+        for name in ("observation", "action", "reward", "terminal"):
+            store: Tensor = getattr(self, name)
+            store.zero_()
+            store[:written] = torch.as_tensor(np.array(arrays[name])).to(self.device)
+        self._starts, self._lengths = np.array(arrays["start"]), np.array(arrays["length"])
+        self._next_row = int(arrays["next_row"][0])
+        self._starts_until = None

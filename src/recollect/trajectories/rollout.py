@@ -1,0 +1,108 @@
+"""The one rollout loop: every instance of a world plays one whole episode, all of them in one batch.
+
+Data collection of the online methods and episodic evaluation both use it. Worlds and policies are known by their
+interface only (a gymnasium vector environment without autoreset, and a function that maps a step to actions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class VectorWorld(Protocol):
+    """What the loop needs of a world; `recollect.environments.base.World` has it."""
+
+    num_envs: int
+    horizon: int
+    single_observation_space: Any
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """Reset the instances of `options["reset_mask"]`."""
+        ...
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Play one action per instance."""
+        ...
+
+
+Act = Callable[[np.ndarray, np.ndarray, np.ndarray, int, np.ndarray], np.ndarray]
+"""(observation [B, D], reward of the last step [B], done [B], step t, live [B]) -> action int [B]."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """B whole episodes, padded on the right to the longest.
+
+    Attributes:
+        observation_BTD: [B, T + 1, D]; row l of an episode of length l is its final observation.
+        action_BT: int64 [B, T].
+        reward_BT: float32 [B, T], 0 after the end.
+        terminal_BT: uint8 [B, T], 1 where the episode terminated (not where it was truncated).
+        length_B: int64 [B].
+        success_B: float64 [B], from `info["success"]` at the last step; NaN where the world has no such thing.
+    """
+
+    observation_BTD: np.ndarray
+    action_BT: np.ndarray
+    reward_BT: np.ndarray
+    terminal_BT: np.ndarray
+    length_B: np.ndarray
+    success_B: np.ndarray
+
+    @property
+    def return_B(self) -> np.ndarray:
+        """Undiscounted returns, float64 [B]."""
+        return self.reward_BT.sum(axis=1, dtype=np.float64)
+
+    def first(self, count: int) -> Episodes:
+        """The first `count` episodes."""
+        return Episodes(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
+
+
+def play_episodes(world: VectorWorld, act: Act) -> Episodes:
+    """Reset every instance and play until each has ended once.
+
+    Instances that end before others are reset and go on, so that the world stays legal, but nothing of that is kept.
+    """
+    batch, horizon = world.num_envs, world.horizon
+    space = world.single_observation_space
+    observations = np.zeros((batch, horizon + 1, *space.shape), space.dtype)
+    actions = np.zeros((batch, horizon), np.int64)
+    rewards = np.zeros((batch, horizon), np.float32)
+    terminals = np.zeros((batch, horizon), np.uint8)
+    lengths = np.zeros(batch, np.int64)
+    successes = np.full(batch, np.nan)
+    live = np.ones(batch, bool)
+    observation, _ = world.reset(options={"reset_mask": np.ones(batch, bool)})
+    reward, done = np.zeros(batch, np.float32), np.zeros(batch, bool)
+    observations[:, 0] = observation
+    for t in range(horizon):
+        action = act(observation, reward, done, t, live)
+        observation, reward, terminated, truncated, info = world.step(action)
+        done = np.asarray(terminated | truncated)
+        actions[live, t], rewards[live, t] = action[live], reward[live]
+        observations[live, t + 1] = observation[live]
+        terminals[live, t] = terminated[live]
+        lengths[live] += 1
+        ended = live & done
+        if ended.any():
+            if "success" in info:
+                successes[ended] = np.asarray(info["success"], np.float64)[ended]
+            live = live & ~ended
+            if not live.any():
+                break
+        if done.any():
+            observation, _ = world.reset(options={"reset_mask": done})
+    longest = int(lengths.max())
+    return Episodes(
+        observations[:, : longest + 1],
+        actions[:, :longest],
+        rewards[:, :longest],
+        terminals[:, :longest],
+        lengths,
+        successes,
+    )

@@ -1,0 +1,268 @@
+"""Promises of locks and leases, each with real processes: one writer, one job per device, freed by any death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recollect.artifacts import lease
+from recollect.artifacts.lease import device_lease, parse_nvidia_smi
+from recollect.artifacts.lock import run_lock
+from recollect.settings.errors import UserError
+
+HOLD_LOCK = """
+import sys, time
+from recollect.artifacts.lock import run_lock
+with run_lock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+HOLD_LEASE = """
+import os, sys, time
+from recollect.artifacts.lease import device_lease
+with device_lease("cuda", int(sys.argv[3]), sys.argv[1], sys.argv[2].split(",")) as device:
+    print(device, os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def start():
+    """Start python code in a process of its own; all are killed at the end."""
+    started: list[subprocess.Popen] = []
+
+    def run(code: str, *arguments: object) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def line(process: subprocess.Popen) -> str:
+    return process.stdout.readline().strip()
+
+
+# ------------------------------------------------------------------------------------------------ lock
+
+
+def test_a_second_holder_is_refused_by_name_and_gets_it_when_the_first_is_killed(tmp_path: Path, start) -> None:
+    holder = start(HOLD_LOCK, tmp_path, 60)
+    assert line(holder) == "held"
+    with pytest.raises(UserError) as caught, run_lock(tmp_path):
+        pass
+    assert f"pid {holder.pid}" in caught.value.what and os.uname().nodename in caught.value.what
+    assert f"kill {holder.pid}" in caught.value.do
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with run_lock(tmp_path), pytest.raises(UserError, match=f"pid {os.getpid()}"), run_lock(tmp_path):
+        pass
+
+
+def test_a_waiting_holder_gets_the_lock_when_it_is_let_go(tmp_path: Path, start) -> None:
+    holder = start(HOLD_LOCK, tmp_path, 0.3)
+    assert line(holder) == "held"
+    with run_lock(tmp_path, wait_seconds=30):
+        assert holder.wait() == 0
+
+
+def test_locks_of_two_folders_do_not_meet_and_an_error_lets_go(tmp_path: Path) -> None:
+    with run_lock(tmp_path / "a"), run_lock(tmp_path / "b"):
+        pass
+    with pytest.raises(ZeroDivisionError), run_lock(tmp_path / "a"):
+        raise ZeroDivisionError
+    with run_lock(tmp_path / "a"):
+        pass
+
+
+ORPHAN = """
+import os, sys, time
+from recollect.artifacts.lock import dies_with_parent, dies_with_scheduler
+{call}
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+def gone(pid: int) -> bool:
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's own")
+def test_a_job_dies_with_its_killed_parent(start) -> None:
+    parent = start(
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])",
+        ORPHAN.format(call="assert dies_with_parent()"),
+    )
+    job = int(line(parent))
+    os.kill(job, 0)
+    parent.kill()
+    assert gone(job)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's process file descriptors")
+def test_a_job_behind_a_shell_dies_with_its_killed_scheduler(tmp_path: Path) -> None:
+    program = tmp_path / "snakemake"
+    program.write_text("import subprocess, sys; subprocess.run(['bash', '-c', sys.argv[1] + '; true'])")
+    code = tmp_path / "job.py"
+    code.write_text(ORPHAN.format(call="assert dies_with_scheduler() == int(os.environ['SCHEDULER'])"))
+    code_alone = tmp_path / "alone.py"
+    code_alone.write_text(ORPHAN.format(call="assert dies_with_scheduler('no-such-scheduler') is None"))
+    for script, dies in ((code, True), (code_alone, False)):
+        command = f"SCHEDULER=$PPID {sys.executable} {script}"
+        with subprocess.Popen([sys.executable, program, command], stdout=subprocess.PIPE, text=True) as scheduler:
+            job = int(line(scheduler))
+            scheduler.kill()
+            scheduler.wait()
+            if dies:
+                assert gone(job)
+            else:
+                time.sleep(0.3)
+                os.kill(job, signal.SIGKILL)
+
+
+# ------------------------------------------------------------------------------------------------ lease
+
+
+def test_jobs_get_distinct_devices_and_a_killed_one_frees_its_own(tmp_path: Path, start) -> None:
+    jobs = [start(HOLD_LEASE, tmp_path, "GPU-a,GPU-b,GPU-c", 1) for _ in range(3)]
+    assert sorted(line(job) for job in jobs) == ["cuda GPU-a", "cuda GPU-b", "cuda GPU-c"]
+    devices = ["GPU-a", "GPU-b", "GPU-c"]
+    with (
+        pytest.raises(UserError, match="all 3 devices are taken"),
+        device_lease("cuda", 1, tmp_path, devices, wait_seconds=0),
+    ):
+        pass
+    jobs[1].send_signal(signal.SIGKILL)
+    jobs[1].wait()
+    with device_lease("cuda", 1, tmp_path, devices, wait_seconds=10) as device:
+        assert device == "cuda" and os.environ["CUDA_VISIBLE_DEVICES"] in devices
+        with pytest.raises(UserError), device_lease("cuda", 1, tmp_path, devices, wait_seconds=0.2):
+            pass
+
+
+def test_packed_jobs_spread_first_then_share_and_never_meet_a_job_that_wants_a_device_alone(tmp_path: Path) -> None:
+    devices = ["0", "1"]
+    with device_lease("cuda", 2, tmp_path, devices, wait_seconds=0):
+        first = os.environ["CUDA_VISIBLE_DEVICES"]
+        with device_lease("cuda", 2, tmp_path, devices, wait_seconds=0):
+            assert {first, os.environ["CUDA_VISIBLE_DEVICES"]} == {"0", "1"}
+            with device_lease("cuda", 2, tmp_path, devices, wait_seconds=0):
+                assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+                with pytest.raises(UserError), device_lease("cuda", 1, tmp_path, devices, wait_seconds=0):
+                    pass
+                with device_lease("cuda", 2, tmp_path, devices, wait_seconds=0):
+                    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+                    with pytest.raises(UserError), device_lease("cuda", 2, tmp_path, devices, wait_seconds=0):
+                        pass
+    with (
+        device_lease("cuda", 1, tmp_path, ["0"]),
+        pytest.raises(UserError),
+        device_lease("cuda", 2, tmp_path, ["0"], wait_seconds=0),
+    ):
+        pass
+
+
+def test_a_job_waits_for_a_device(tmp_path: Path, start) -> None:
+    with device_lease("cuda", 1, tmp_path, ["GPU-a"]):
+        waiting = start(HOLD_LEASE, tmp_path, "GPU-a", 1)
+        time.sleep(0.4)
+        assert waiting.poll() is None
+    assert line(waiting) == "cuda GPU-a"
+
+
+def test_visibility_is_put_back_as_it_was(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
+    with device_lease("cuda", 1, tmp_path, ["3"]):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,4"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with device_lease("auto", 1, tmp_path, ["3"]) as device:
+        assert device == "cuda"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path, monkeypatch) -> None:
+    with device_lease("auto", 1, tmp_path, []) as device:
+        assert device == "cpu"
+    with pytest.raises(UserError, match="a GPU is asked for and there is none"), device_lease("cuda", 1, tmp_path, []):
+        pass
+    monkeypatch.setattr(lease, "_torch_is_cpu_only", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UserError, match="nvidia-smi lists none"), device_lease("cuda", 1, tmp_path):
+        pass
+    with device_lease("cpu", 1, tmp_path, ["GPU-a"]) as device:
+        assert device == "cpu" and "CUDA_VISIBLE_DEVICES" not in os.environ
+    with pytest.raises(UserError, match="not known"), device_lease("gpu", 1, tmp_path, ["GPU-a"]):  # type: ignore[arg-type]
+        pass
+
+
+def test_a_torch_for_cpus_only_counts_as_no_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(lease.metadata, "version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr(lease, "_nvidia_smi", lambda: [["GPU-a"]])
+    with pytest.raises(UserError, match="build for CPUs only"), device_lease("cuda"):
+        pass
+    monkeypatch.setattr(lease.metadata, "version", lambda name: "2.13.0")
+    assert lease._cuda_devices() == ["GPU-a"] or "CUDA_VISIBLE_DEVICES" in os.environ
+
+
+SMI = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0000)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1111)
+  MIG 3g.20gb     Device  0: (UUID: MIG-aaaa)
+  MIG 3g.20gb     Device  1: (UUID: MIG-bbbb)
+"""
+
+
+def test_the_devices_of_nvidia_smi_are_named_by_uuid_and_mig_slices_stand_for_their_device() -> None:
+    assert parse_nvidia_smi(SMI) == [["GPU-0000"], ["MIG-aaaa", "MIG-bbbb"]]
+    assert parse_nvidia_smi("No devices found.\n") == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, ["GPU-0000", "MIG-aaaa", "MIG-bbbb"]),
+        ("0", ["GPU-0000"]),
+        ("1,0", ["1", "GPU-0000"]),
+        ("MIG-bbbb", ["MIG-bbbb"]),
+        ("", []),
+        ("-1", []),
+        ("0,-1,1", ["GPU-0000"]),
+        ("7", ["7"]),
+    ],
+)
+def test_a_visibility_that_is_already_set_is_what_is_chosen_from(visible, expected, monkeypatch) -> None:
+    monkeypatch.setattr(lease, "_torch_is_cpu_only", lambda: False)
+    monkeypatch.setattr(lease, "_nvidia_smi", lambda: parse_nvidia_smi(SMI))
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert lease._cuda_devices() == expected
+
+
+def test_under_slurm_the_default_lease_folder_is_the_jobs_own(monkeypatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    alone = lease._default_folder()
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert lease._default_folder() == alone / "slurm-77"

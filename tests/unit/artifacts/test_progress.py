@@ -1,0 +1,73 @@
+"""Promises of the progress display: quiet logs, a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from recollect.artifacts.progress import Progress
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_log_gets_the_first_one_per_interval_and_the_last_line() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress(100, "train dt", interval=30, stream=stream, clock=clock) as progress:
+        for step in range(1, 101):
+            clock.now += 1
+            progress.update(step, loss=1 / step)
+    lines = stream.getvalue().splitlines()
+    assert [line.split(" steps")[0] for line in lines] == [
+        "train dt: 1/100",
+        "train dt: 31/100",
+        "train dt: 61/100",
+        "train dt: 91/100",
+        "train dt: 100/100",
+    ]
+    assert lines[1] == "train dt: 31/100 steps (31%), 1 steps/s, 69 s left, loss 0.03226"
+    assert lines[-1] == "train dt: 100/100 steps (100%), 1 steps/s, took 1 min 40 s, loss 0.01"
+
+
+def test_the_speed_of_a_resumed_run_leaves_out_what_was_done_before() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress(1000, "train", start=900, stream=stream, clock=clock) as progress:
+        clock.now += 10
+        progress.update(950)
+    assert stream.getvalue() == "train: 950/1000 steps (95%), 5 steps/s, 10 s left\n"
+
+
+def test_an_error_is_told_with_the_place_where_it_stopped() -> None:
+    stream = io.StringIO()
+    with pytest.raises(KeyError), Progress(10, "embed", "rows", stream=stream, clock=Clock()) as progress:
+        progress.update(3)
+        raise KeyError
+    assert stream.getvalue().splitlines()[-1].startswith("embed: stopped by KeyError at 3/10 rows")
+
+
+def test_an_empty_job_is_done_at_once() -> None:
+    stream = io.StringIO()
+    with Progress(0, "embed", stream=stream):
+        pass
+    assert stream.getvalue() == "embed: 0/0 steps (100%)\n"
+
+
+def test_a_terminal_gets_a_bar_with_the_last_state() -> None:
+    stream = Terminal()
+    with Progress(5, "train [radt]", stream=stream) as progress:
+        for step in range(1, 6):
+            progress.update(step, loss=0.25)
+    shown = stream.getvalue()
+    assert "train [radt]" in shown and "5/5" in shown and "loss 0.25" in shown
+    assert "steps/s" not in shown

@@ -1,0 +1,162 @@
+"""The T-Maze equals a plain one written from the published rules, and scripted walks get their closed-form returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recollect.environments import tmaze
+from recollect.settings.errors import UserError
+
+RIGHT, UP, LEFT, DOWN = range(4)
+
+
+class PlainMaze:
+    """One maze with plain cells; the side of the goal is told to it."""
+
+    def __init__(self, length: int, back: int, distract_reward: float) -> None:
+        self.length, self.back, self.distract_reward = length, back, distract_reward
+        self.junction = back + length
+        self.free = {(x, 0) for x in range(self.junction + 1)} | {(self.junction, 1), (self.junction, -1)}
+        self.horizon = length + 2 * back + 1
+
+    def reset(self, goal: int) -> list[float]:
+        self.x, self.y, self.t, self.goal, self.seen = self.back, 0, 0, goal, False
+        return self.observe()
+
+    def observe(self) -> list[float]:
+        if self.x == 0:
+            first = not self.seen
+            self.seen = True
+            return [0.0, float(self.goal) if first else 0.0]
+        return [1.0, float(self.y)] if self.x == self.junction else [0.0, 0.0]
+
+    def step(self, action: int) -> tuple[list[float], float, bool]:
+        dx, dy = [(1, 0), (0, 1), (-1, 0), (0, -1)][action]
+        if (self.x + dx, self.y + dy) in self.free:
+            self.x, self.y = self.x + dx, self.y + dy
+        self.t += 1
+        observation = self.observe()
+        if self.t == self.horizon:
+            return observation, float(self.y == self.goal), True
+        reward = -1.0 / self.length if self.x < self.t - self.back else 0.0
+        return observation, reward + (self.distract_reward if self.x == 0 else 0.0), False
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["passive", "active"]),
+    st.integers(1, 9),
+    st.sampled_from([None, 0, 1, 3]),
+    st.sampled_from([0.0, 0.25]),
+    st.integers(1, 5),
+    st.integers(0, 2**32),
+)
+def test_batch_equals_plain_mazes(
+    variant: str, length: int, oracle_length: int | None, distract_reward: float, batch: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    options: dict[str, Any] = {"length": length, "oracle_length": oracle_length, "distract_reward": distract_reward}
+    tasks = tmaze.tasks("train", variant=variant, **options) * batch
+    world = tmaze.World(tasks, seeds=rng.integers(0, 2**63, batch), variant=variant, **options)
+    back = int(variant == "active") if oracle_length is None else oracle_length
+    plain = [PlainMaze(length, back, distract_reward) for _ in range(batch)]
+    assert world.horizon == plain[0].horizon
+    done = np.ones(batch, dtype=bool)
+    shown = np.zeros((batch, 2), dtype=np.float32)
+    for _ in range(3 * world.horizon):
+        mask = done | (rng.random(batch) < 0.05)
+        observations, _ = world.reset(options={"reset_mask": mask})
+        goals = world.get_state()["goal"]
+        for i in range(batch):
+            expected = plain[i].reset(int(goals[i])) if mask[i] else shown[i].tolist()
+            assert observations[i].tolist() == expected
+        # Mostly rightwards, so that the junction is reached.
+        actions = rng.choice(4, size=batch, p=[0.6, 0.15, 0.1, 0.15])
+        shown, rewards, terminated, truncated, _ = world.step(actions)
+        steps = [one.step(int(action)) for one, action in zip(plain, actions, strict=True)]
+        assert shown.tolist() == [observation for observation, _, _ in steps]
+        assert rewards == pytest.approx([reward for _, reward, _ in steps])
+        assert terminated.tolist() == [ended for _, _, ended in steps]
+        assert not truncated.any()
+        done = terminated
+
+
+def total(variant: str, length: int, walk: Any, batch: int = 400) -> np.ndarray:
+    """Returns of a walk: a function (step, remembered side [B], generator) -> actions [B]."""
+    options: dict[str, Any] = {"variant": variant, "length": length}
+    world = tmaze.World(tmaze.tasks("train", **options) * batch, seeds=np.arange(batch), **options)
+    rng = np.random.default_rng(0)
+    observations, _ = world.reset()
+    side, returns, done = observations[:, 1].copy(), np.zeros(batch), False
+    step = 0
+    while not done:
+        observations, rewards, terminated, _, _ = world.step(walk(step, side, rng))
+        side = np.where(observations[:, 0] == 0, side + observations[:, 1], side)
+        returns += rewards
+        step, done = step + 1, bool(terminated.all())
+    assert step == {"passive": length + 1, "active": length + 3}[variant]
+    return returns
+
+
+@pytest.mark.parametrize("length", [1, 10, 50])
+@pytest.mark.parametrize("variant", ["passive", "active"])
+def test_scripted_walks_get_the_reference_returns(variant: str, length: int) -> None:
+    last = length if variant == "passive" else length + 2
+
+    def optimal(step: int, side: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        if variant == "active" and step == 0:
+            return np.full(side.size, LEFT)
+        return np.where(side > 0, UP, DOWN) if step == last else np.full(side.size, RIGHT)
+
+    def guesser(step: int, side: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return rng.choice([UP, DOWN], side.size) if step == last else optimal(step, side, rng)
+
+    def always_left(step: int, side: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return np.full(side.size, LEFT)
+
+    assert total(variant, length, optimal).tolist() == [1.0] * 400
+    assert total(variant, length, guesser).mean() == pytest.approx(0.5, abs=0.1)
+    worst = -1.0 if variant == "passive" else -(length + 1) / length
+    assert total(variant, length, always_left) == pytest.approx(worst, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "length", "expected"),
+    [("passive", 10, -0.96), ("passive", 50, -0.99), ("active", 10, -0.97), ("active", 50, -0.995)],
+)
+def test_uniform_random_actions_get_the_recorded_mean_return(variant: str, length: int, expected: float) -> None:
+    mean = total(variant, length, lambda step, side, rng: rng.integers(0, 4, side.size), batch=4000).mean()
+    assert mean == pytest.approx(expected, abs=0.02)
+
+
+def test_sides_are_even_and_drawn_anew_each_episode() -> None:
+    world = tmaze.World(tmaze.tasks("eval") * 4000, seeds=np.arange(4000))
+    first, second = world.reset()[0][:, 1], world.reset()[0][:, 1]
+    assert set(first.tolist()) == {-1.0, 1.0}
+    assert abs(first.mean()) < 0.08
+    assert abs((first * second).mean()) < 0.08
+
+
+def test_exposed_entries_follow_the_two_published_ones() -> None:
+    world = tmaze.World(
+        tmaze.tasks("train"), seeds=np.zeros(1), length=2, expose_goal=True, expose_position=True, expose_timestep=True
+    )
+    side = world.reset()[0][0, 1]
+    seen = [world.step(np.array([action]))[0][0].tolist() for action in (RIGHT, RIGHT, UP)]
+    third = pytest.approx(1 / 3)
+    assert seen[0] == [0, 0, side, 0.5, 0, third]
+    assert seen[1] == [1, 0, side, 1, 0, pytest.approx(2 / 3)]
+    assert seen[2] == [1, 1, side, 1, 1, 1]
+    assert world.single_observation_space.shape == (6,)
+
+
+def test_optimal_return_is_known_only_where_the_published_plan_is_the_best() -> None:
+    tasks = tmaze.tasks("train", length=5)
+    assert tmaze.World(tasks, seeds=np.zeros(1), length=5).optimal_return().tolist() == [1.0]
+    with pytest.raises(UserError, match="optimal return"):
+        tmaze.World(tasks, seeds=np.zeros(1), length=5, distract_reward=0.5).optimal_return()

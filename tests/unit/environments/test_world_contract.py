@@ -1,0 +1,336 @@
+"""What every world promises: independence of instances, exact resume, masks, modes, errors, gymnasium's rules."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recollect.environments import registry
+from recollect.environments.base import Task, World
+from recollect.settings.errors import UserError
+
+WORLDS: list[tuple[str, dict[str, Any]]] = [
+    ("dark_room", {"width": 4, "height": 3}),
+    ("key_door", {"width": 3, "height": 4, "key_reset": "sticky", "final_step_reward": "zero"}),
+    ("tmaze", {"variant": "active", "length": 4}),
+]
+MODES = st.sampled_from([AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
+
+
+def make(name: str, options: dict[str, Any], which: list[int], mode: AutoresetMode = AutoresetMode.DISABLED) -> World:
+    """Instance `number` plays task `number` (around the list) with seed `number`; task 0 of a room starts at random."""
+    listed = registry.tasks(name, options, "train")
+    if name != "tmaze":
+        goal = {"goal": (0, 0), "key": (1, 1), "door": (0, 0)}
+        listed = [Task(0, "start", "train", goal), *listed]
+    chosen = [listed[number % len(listed)] for number in which]
+    return registry.make_world(name, options, chosen, np.array(which, dtype=np.uint64), mode)
+
+
+def trace(world: World, which: list[int], steps: int, seed: int) -> list[tuple[Any, ...]]:
+    """What each step gave; the actions and resets of an instance depend on its number and the step only."""
+    found = []
+    done = np.ones(world.num_envs, dtype=bool)
+    actions_count = int(world.single_action_space.n)  # type: ignore[attr-defined]
+    for step in range(steps):
+        rngs = [np.random.default_rng([seed, number, step]) for number in which]
+        mask = np.array([rng.random() < 0.1 for rng in rngs])
+        if world.autoreset_mode is AutoresetMode.DISABLED or step == 0:
+            mask |= done
+        start, _ = world.reset(options={"reset_mask": mask})
+        actions = np.array([rng.integers(actions_count) for rng in rngs])
+        observations, rewards, terminated, truncated, _ = world.step(actions)
+        done = terminated | truncated
+        found.append((start, observations, rewards, terminated, truncated))
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(WORLDS), MODES, st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 2**32))
+def test_a_trace_does_not_depend_on_who_else_stands_in_the_batch(
+    world: tuple[str, dict[str, Any]], mode: AutoresetMode, which: list[int], seed: int
+) -> None:
+    together = trace(make(*world, which, mode), which, 30, seed)
+    for place, number in enumerate(which):
+        alone = trace(make(*world, [number], mode), [number], 30, seed)
+        for step_together, step_alone in zip(together, alone, strict=True):
+            for array_together, array_alone in zip(step_together, step_alone, strict=True):
+                assert array_together[place].tolist() == array_alone[0].tolist()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(WORLDS), MODES, st.integers(0, 40), st.integers(0, 2**32))
+def test_a_world_with_a_set_state_continues_identically(
+    world: tuple[str, dict[str, Any]], mode: AutoresetMode, steps: int, seed: int
+) -> None:
+    which = [0, 3, 0, 5]
+    first, second = make(*world, which, mode), make(*world, which, mode)
+    first.reset(seed=seed)
+    second.reset()
+    trace(first, which, steps, seed)
+    state = first.get_state()
+    second.set_state(state)
+    # The state handed out is a copy: the two worlds do not write into it, nor into each other.
+    kept = {name: array.copy() for name, array in state.items()}
+    for ours, theirs in zip(trace(first, which, 30, 1), trace(second, which, 30, 1), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.tolist() == other.tolist()
+    assert all((state[name] == kept[name]).all() for name in state)
+    assert {name: array.tolist() for name, array in first.get_state().items()} == {
+        name: array.tolist() for name, array in second.get_state().items()
+    }
+
+
+@pytest.mark.parametrize(("name", "options"), WORLDS)
+def test_reset_with_a_seed_repeats_and_an_empty_mask_changes_nothing(name: str, options: dict[str, Any]) -> None:
+    world = make(name, options, list(range(12)) * 4)
+
+    def after_reset(seed: int | None = None) -> list[Any]:
+        observations, _ = world.reset(seed=seed)
+        drawn = world.get_state()["goal" if name == "tmaze" else "position"]
+        return [observations.tolist(), drawn.tolist()]
+
+    first = [after_reset(seed=4), after_reset()]
+    assert [after_reset(seed=4), after_reset()] == first
+    assert first[0] != first[1]
+    assert after_reset(seed=5) != first[0]
+    before = world.get_state()
+    world.reset(options={"reset_mask": np.zeros(48, dtype=bool)})
+    after = world.get_state()
+    assert all((before[key] == after[key]).all() for key in before)
+
+
+@pytest.mark.parametrize(("name", "options"), WORLDS)
+def test_same_step_gives_the_final_and_the_first_observation(name: str, options: dict[str, Any]) -> None:
+    world = make(name, options, [0, 1, 2], AutoresetMode.SAME_STEP)
+    world.reset()
+    action = np.ones(3, dtype=np.int64)
+    for _ in range(3):  # let instance 1 be three steps behind the others
+        world.step(action)
+    world.reset(options={"reset_mask": np.array([False, True, False])})
+    for step in range(3, 2 * world.horizon):
+        before = world.get_state()["timestep"].tolist()
+        observations, _, terminated, truncated, info = world.step(action)
+        ends = [t + 1 == world.horizon for t in before]
+        assert (terminated | truncated).tolist() == ends, step
+        assert world.get_state()["timestep"].tolist() == [0 if t + 1 == world.horizon else t + 1 for t in before]
+        assert (info["_final_obs"].tolist() if any(ends) else info) == (ends if any(ends) else {})
+        if any(ends):
+            for i in np.flatnonzero(~info["_final_obs"]):
+                assert info["final_obs"][i].tolist() == observations[i].tolist()
+
+
+def test_final_observation_is_where_the_episode_ended() -> None:
+    options = {"width": 4, "height": 1}
+    task = Task(0, "t", "train", {"goal": (3, 0)})
+    world = registry.make_world("dark_room", options, [task], np.zeros(1), AutoresetMode.SAME_STEP)
+    world.reset()
+    for _ in range(3):
+        world.step(np.array([1]))
+    observations, rewards, _, truncated, info = world.step(np.array([1]))
+    assert truncated.tolist() == [True]
+    assert rewards.tolist() == [1.0]
+    assert info["final_obs"].tolist() == [[0, 3]]
+    assert observations.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("steps", [3, 12])
+def test_a_set_state_counts_the_steps_that_are_left_without_a_reset(steps: int) -> None:
+    options = {"width": 4, "height": 3}
+    first, second = make("dark_room", options, [1, 2]), make("dark_room", options, [1, 2])
+    stay = np.full(2, 4)
+    first.reset()
+    for _ in range(steps):
+        first.step(stay)
+    second.set_state(first.get_state())
+    for t in range(steps + 1, 13):
+        assert second.step(stay)[3].tolist() == [t == 12] * 2
+    with pytest.raises(UserError, match="2 of 2 instances"):
+        second.step(stay)
+
+
+def test_a_masked_reset_with_a_seed_gives_an_instance_the_stream_of_its_place() -> None:
+    world, other = make("dark_room", {}, [0] * 6), make("dark_room", {}, [0] * 6)
+    everyone = world.reset(seed=9)[0]
+    other.reset(seed=1)
+    mask = np.array([False, True, False, False, True, False])
+    assert other.reset(seed=9, options={"reset_mask": mask})[0][mask].tolist() == everyone[mask].tolist()
+    assert len({tuple(cell) for cell in everyone.tolist()}) > 1
+
+
+class Countdown(World):
+    """Ends instance i after i + 1 steps, or at the horizon of 3."""
+
+    def __init__(self, count: int, mode: AutoresetMode, horizon_terminates: bool) -> None:
+        self.horizon_terminates = horizon_terminates  # type: ignore[misc]
+        spaces: dict[str, Any] = {"observation_space": Box(0, 9, (1,), np.int32), "action_space": Discrete(2)}
+        named = [Task(i, "t", "train") for i in range(count)]
+        super().__init__(named, seeds=np.zeros(count), autoreset_mode=mode, horizon=3, **spaces)
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        pass
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        return np.zeros(self.num_envs, dtype=np.float32), self._timestep_B > np.arange(self.num_envs)
+
+    def _observe(self) -> np.ndarray:
+        return self._timestep_B[:, None].copy()
+
+
+@pytest.mark.parametrize("horizon_terminates", [False, True])
+def test_an_episode_that_ends_by_itself_is_terminated_and_never_also_truncated(horizon_terminates: bool) -> None:
+    world = Countdown(4, AutoresetMode.SAME_STEP, horizon_terminates)
+    world.reset()
+    steps = [world.step(np.zeros(4, dtype=np.int64)) for _ in range(3)]
+    assert [step[2].tolist() for step in steps] == [
+        [True, False, False, False],
+        [True, True, False, False],
+        [True, False, True, horizon_terminates],
+    ]
+    assert [step[3].tolist() for step in steps] == [[False] * 4, [False] * 4, [False] * 3 + [not horizon_terminates]]
+    assert [step[4]["final_obs"][0].tolist() for step in steps] == [[1], [1], [1]]
+    assert [step[0].ravel().tolist() for step in steps] == [[0, 1, 1, 1], [0, 0, 2, 2], [0, 1, 0, 0]]
+
+
+def test_returned_arrays_are_never_written_again() -> None:
+    world = make("dark_room", {"width": 4, "height": 3}, [1, 2, 3])
+    kept = [world.reset()[0]]
+    kept += [array for array in world.step(np.array([1, 2, 1])) if isinstance(array, np.ndarray)]
+    copies = [array.copy() for array in kept]
+    world.step(np.array([2, 1, 2]))
+    world.reset()
+    assert all((one == other).all() for one, other in zip(kept, copies, strict=True))
+
+
+@pytest.mark.parametrize(("name", "options"), WORLDS)
+def test_stepping_an_ended_or_never_reset_instance_is_refused(name: str, options: dict[str, Any]) -> None:
+    world = make(name, options, [0, 1, 2])
+    action = np.zeros(3, dtype=np.int64)
+    with pytest.raises(UserError, match="3 of 3 instances"):
+        world.step(action)
+    world.reset()
+    world.step(action)
+    world.reset(options={"reset_mask": np.array([True, False, True])})
+    for _ in range(world.horizon - 1):
+        world.step(action)
+    with pytest.raises(UserError, match=r"1 of 3 instances .*\(instances 1\)"):
+        world.step(action)
+    world.reset(options={"reset_mask": np.array([False, True, False])})
+    _, _, terminated, truncated, _ = world.step(action)
+    assert (terminated | truncated).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "actions", [[0, 1], [0, 1, 5], [0, -1, 2], [0.0, 1.0, 2.0], [[0], [1], [2]], [True, False, True]]
+)
+def test_bad_actions_are_refused(actions: list[Any]) -> None:
+    world = make("dark_room", {}, [1, 2, 3])
+    world.reset()
+    with pytest.raises(UserError, match=r"0\.\.4"):
+        world.step(np.array(actions))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+def test_any_integer_type_of_actions_does(dtype: Any) -> None:
+    world = make("dark_room", {"width": 4, "height": 4}, [1, 2, 3])
+    world.reset()
+    assert world.step(np.array([1, 2, 4], dtype=dtype))[0].tolist() == [[0, 1], [1, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reset_mask": [1, 0, 1]}, "bool array"),
+        ({"reset_mask": np.ones(2, dtype=bool)}, r"shape \(3,\)"),
+        ({"mask": np.ones(3, dtype=bool)}, "reset_mask"),
+    ],
+)
+def test_bad_reset_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make("dark_room", {}, [1, 2, 3]).reset(options=options)
+
+
+def test_bad_states_are_refused_and_change_nothing() -> None:
+    world = make("key_door", {}, [1, 2])
+    world.reset()
+    state = world.get_state()
+    with pytest.raises(UserError, match="has_key"):
+        world.set_state({name: array for name, array in state.items() if name != "has_key"})
+    with pytest.raises(UserError, match="expected"):
+        world.set_state(make("key_door", {}, [1, 2, 3]).get_state())
+    with pytest.raises(UserError, match="'draws' is int64"):
+        world.set_state({name: array.astype(np.int64) if name == "draws" else array for name, array in state.items()})
+    assert all((world.get_state()[name] == state[name]).all() for name in state)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dark_room", {"widht": 4}, "did you mean 'width'"),
+        ("dark_room", {"width": "4"}, "valid integer"),
+        ("dark_room", {"width": 0}, "greater than or equal to 1"),
+        ("key_door", {"key_reset": "stick"}, "'per_episode' or 'sticky'"),
+        ("tmaze", {"variant": "lazy"}, "'passive' or 'active'"),
+        ("dark_rom", {}, "did you mean 'dark_room'"),
+        ("base", {}, "unknown world"),
+    ],
+)
+def test_bad_names_and_options_are_refused_with_a_hint(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        registry.tasks(name, options, "train")
+
+
+def test_bad_splits_seeds_tasks_and_modes_are_refused() -> None:
+    with pytest.raises(UserError, match="did you mean 'train'"):
+        registry.tasks("dark_room", {}, "trian")
+    listed = registry.tasks("dark_room", {}, "train")
+    with pytest.raises(UserError, match="one seed per task"):
+        registry.make_world("dark_room", {}, listed, np.zeros(3))
+    with pytest.raises(UserError, match="at least one task"):
+        registry.make_world("dark_room", {}, [], np.zeros(0))
+    with pytest.raises(UserError, match="SAME_STEP"):
+        registry.make_world("dark_room", {}, listed[:1], np.zeros(1), AutoresetMode.NEXT_STEP)
+    with pytest.raises(UserError, match="no goal inside the room"):
+        registry.make_world("dark_room", {"width": 3, "height": 3}, listed, np.zeros(80))
+    with pytest.raises(UserError, match="no task 80"):
+        gymnasium.make("recollect/DarkRoom-v0", task=80)
+
+
+@pytest.mark.parametrize("gymnasium_id", sorted(registry.GYMNASIUM_IDS))
+def test_registered_worlds_pass_gymnasiums_checker_without_a_warning(gymnasium_id: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(gymnasium_id).unwrapped)
+
+
+@pytest.mark.parametrize("gymnasium_id", sorted(registry.GYMNASIUM_IDS))
+def test_batch_equals_gymnasiums_vector_of_single_worlds(gymnasium_id: str) -> None:
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    loop = gymnasium.make_vec(gymnasium_id, num_envs=3, vectorization_mode="sync", vector_kwargs=same_step)
+    batch = gymnasium.make_vec(gymnasium_id, num_envs=3, vectorization_mode="vector_entry_point")
+    assert batch.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert batch.single_observation_space == loop.single_observation_space
+    assert batch.observation_space.contains(batch.reset(seed=0)[0])
+    loop.reset(seed=0)
+    for _ in range(5):
+        ours, theirs = batch.step(batch.action_space.sample()), loop.step(loop.action_space.sample())
+        for mine, other in zip(ours[:4], theirs[:4], strict=True):
+            assert mine.shape == other.shape
+        assert batch.observation_space.contains(ours[0])
+    loop.close()
+
+
+def test_single_world_plays_the_asked_task() -> None:
+    env = gymnasium.make("recollect/DarkRoom-v0", width=20, height=20, split="eval", task=0)
+    env.reset(seed=0)
+    rewards = [env.step(action)[1] for action in [1] * 16 + [2] * 12]
+    assert rewards == [0.0] * 27 + [1.0]  # the goal is at x = 16, y = 12
