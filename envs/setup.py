@@ -122,6 +122,7 @@ class Setup:
         Where hashes are asked for, pip prefers an index, which lists them, to a local wheel, which does not; so a
         wheel that its `find-links` offers (a CPU build instead of several GB) is looked for first, and alone.
         """
+        self.state.pop("cuda", None)
         options = ["--no-deps", *(["--force-reinstall"] if again else []), "-r", str(LOCKS / "torch.txt")]
         if "find-links=" in self.pip_configuration():
             with contextlib.suppress(Stop):
@@ -184,10 +185,6 @@ def say(line: str) -> None:
 
 def read(*locks: str) -> list[str]:
     """The texts of some locks: what a step depends on."""
-    missing = [name for name in locks if not (LOCKS / (name + ".txt")).is_file()]
-    if missing:
-        known = ", ".join(sorted(x.stem for x in LOCKS.glob("*.txt")))
-        raise Stop(f"There is no envs/locks/{missing[0]}.txt.\n  to do: choose a family with a lock ({known}).")
     return [(LOCKS / (name + ".txt")).read_text() for name in locks]
 
 
@@ -280,6 +277,9 @@ def main(arguments: list[str] | None = None) -> int:
         with alone():
             setup = Setup(prefix, chosen.family or "base", tools=not chosen.here)
             setup.family = chosen.family or setup.state["family"]
+            families = sorted(path.stem for path in LOCKS.parent.glob("*.yaml"))
+            if setup.family not in families:
+                raise Stop(f"There is no family `{setup.family}`.\n  to do: choose one of {', '.join(families)}.")
             setup.run()
     except Stop as stop:
         print(f"set-up stopped. {stop}", file=sys.stderr)

@@ -7,8 +7,8 @@ them again. So the last DVC stage packs the records (`save`), and the Snakefile 
   `dvc checkout` of another commit, `dvc exp apply`. Otherwise it costs one hash of a small file.
 - A record is restored only where it is about the file on disk (same size and sha256, as the artifact's manifest says),
   or where there is no file yet. So a file made here from other settings is not taken for the one that was recorded.
-- Records of jobs that were not finished, and of files that are gone, are not packed; records of files that this clone
-  never pulled are kept.
+- Packed are the records of finished jobs whose files stand here; what is packed already about other files (which this
+  clone never pulled) is kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def save(tracked: Path = TRACKED) -> int:
         How many records the file holds.
 
     Raises:
-        UserError: the tracked file is damaged, or Snakemake keeps its records elsewhere.
+        UserError: the tracked file is damaged.
     """
     from recollect.artifacts import sealed
 
@@ -48,9 +48,8 @@ def save(tracked: Path = TRACKED) -> int:
         if not record.get("incomplete") and Path(target).is_file():
             records[target] = {**record, "job_hash": _job_hash(record), "file": _identity(Path(target))}
     packed = json.dumps(records, sort_keys=True, separators=(",", ":")).encode()
-    with sealed.sealing(tracked, kind=KIND) as temporary, temporary.open("wb") as raw:
-        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as file:  # no name, no time: same bytes
-            file.write(packed)
+    with sealed.sealing(tracked, kind=KIND) as temporary:
+        temporary.write_bytes(gzip.compress(packed, mtime=0))  # without a time in its header: same records, same bytes
     _replace(STAMP, _sha256(tracked))
     return len(records)
 

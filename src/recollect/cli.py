@@ -134,7 +134,8 @@ def finished(scale: Scale = "demo") -> None:
 
 def main() -> None:
     """Run a command; a `UserError` becomes one message and exit status 2."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("recollect").setLevel(logging.INFO)
     try:
         app()
     except UserError as error:

@@ -26,9 +26,14 @@ def measured(table: pd.DataFrame) -> pd.DataFrame:
     return table[~table["method"].str.startswith((PUBLISHED, LINE))]
 
 
+def lines_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Seeds and tasks of each measured line. Where a line's runs stop one by one, all of them count."""
+    return measured(table).groupby(["panel", "method"], sort=False)[["seeds", "tasks"]].max()
+
+
 def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
     """One sentence for each number of seeds in the figure that is too small for its interval, worst case over tasks."""
-    rows = measured(table)
+    rows = lines_of(table)
     worst = rows.groupby("seeds")["tasks"].min()
     sentences = [narrow_interval_warning(int(str(seeds)), int(tasks), statistic) for seeds, tasks in worst.items()]
     return [sentence for sentence in sentences if sentence]
@@ -36,7 +41,7 @@ def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
 
 def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -> list[str]:
     """The lines at the bottom of a figure: scale, seeds, tasks, what the band is, and warnings."""
-    rows = measured(table)
+    rows = lines_of(table)
     facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
     many = rows["seeds"].max() > 1
     facts.append(f"{STATISTIC_WORDS[statistic]}{', 95 % bootstrap interval' if many else ''}")
@@ -58,7 +63,7 @@ def notes_on_method(
     figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, resamples: int, over: str
 ) -> list[str]:
     """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources."""
-    rows = measured(table)
+    rows = lines_of(table)
     many = rows["seeds"].max() > 1
     word = STATISTIC_WORDS[statistic]
     counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"

@@ -32,7 +32,8 @@ class Options(Frozen):
 
     lengths: dict[str, float] = Field(description="Environment -> its memory (or credit-assignment) length, in steps.")
     ends: dict[str, int] = Field(
-        default_factory=dict, description="Environment -> last step of its plot; otherwise the longest run's last step."
+        default_factory=dict,
+        description="Environment -> last step of its plot; otherwise the last step that all complete runs reach.",
     )
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str = Field("learning", description="Split of the scores that is drawn.")
@@ -86,7 +87,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     ends: dict[str, int] = {}
     for environment in figure.environments:
         there = rows[rows["env"] == environment]
-        end = ends[environment] = options.ends.get(environment, int(there["step"].max()))
+        end = ends[environment] = options.ends.get(environment) or _common_end(there)
         for method in figure.methods:
             cell = there[there["method"] == method]
             tasks = cell["task"].nunique()
@@ -113,6 +114,12 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
         ignore_index=True,
     )
     return _Measured(table[list(TABLE_COLUMNS)], dropped, ends)
+
+
+def _common_end(rows: pd.DataFrame) -> int:
+    """The last step that all runs reach which come within 0.9 of the longest."""
+    last = rows.groupby(["method", "seed"])["step"].max()
+    return int(last[last >= learning_curves.SHORTEST * last.max()].min())
 
 
 def _curves(
@@ -185,9 +192,10 @@ def _draw_aggregation(
     place = {length: float(i) if options.x_scale == "categorical" else length for i, length in enumerate(lengths)}
     looks = style.styles_of(figure.methods)
     extra_rows = []
-    for method, look in looks.items():
+    for k, (method, look) in enumerate(looks.items()):
         rows = table[(table["panel"] == AGGREGATION) & (table["method"] == method)]
-        style.draw_band(axes, rows.assign(x=rows["x"].map(place)), look)
+        # Methods often meet at the best value; smaller markers on larger ones keep each of them in sight.
+        style.draw_band(axes, rows.assign(x=rows["x"].map(place)), look, size=max(3.0, 6.8 - 2.2 * k))
     for item in figure.references_of(AGGREGATION):
         known = [(x, y) for x, y in zip(item.x, item.y, strict=True) if x in place]
         if item.method in looks and known:

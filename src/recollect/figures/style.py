@@ -32,7 +32,7 @@ STYLE_FILE = Path(__file__).with_name("recollect.mplstyle")
 SINGLE_COLUMN, DOUBLE_COLUMN = 3.4, 7.0  # inches
 
 BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
-VERMILLION, ORANGE, GREY, BLACK = "#D55E00", "#E69F00", "#7F7F7F", "#1A1A1A"
+VERMILLION, ORANGE, GREY, BLACK = "#D55E00", "#E69F00", "#5E5E5E", "#1A1A1A"
 SOLID: Any = "solid"
 LONG_DASH: Any = (0, (4.6, 1.1))
 DASH_DOT: Any = (0, (4.6, 1.1, 1.1, 1.1))
@@ -56,7 +56,7 @@ METHOD_STYLES: dict[str, MethodStyle] = {
     "dpt": MethodStyle(ORANGE, "D", LONG_DASH),
     "dt": MethodStyle(GREY, "v"),
     "helm": MethodStyle(BLUE, "o"),
-    "helmv2": MethodStyle(SKY, "s", DASH_DOT),
+    "helmv2": MethodStyle(SKY, "D", DASH_DOT),
     "shelm": MethodStyle(GREEN, "P"),
     "ppo_lstm": MethodStyle(VERMILLION, "s"),
     "ppo_cnn": MethodStyle(GREY, "v", LONG_DASH),
@@ -120,25 +120,34 @@ def blank_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def draw_band(axes: Axes, rows: pd.DataFrame, look: MethodStyle, *, markers: int | None = None, first: int = 0) -> None:
+def draw_band(
+    axes: Axes,
+    rows: pd.DataFrame,
+    look: MethodStyle,
+    *,
+    markers: int | None = None,
+    first: int = 0,
+    size: float | None = None,
+) -> None:
     """Draw one method of one panel: a line through ``x, y`` and its interval as a band.
 
     Args:
         rows: rows of the figure's table, in the order of x.
         markers: draw a marker at about this many points (``None``: at each), starting at point ``first``.
+        size: marker size in points, where it is not the usual one.
     """
     x, y = rows["x"].to_numpy(float), rows["y"].to_numpy(float)
     low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
     if np.isfinite(low).any():
         axes.fill_between(x, low, high, color=look.color, alpha=0.16, linewidth=0, zorder=2)
-    every = None if markers is None else (min(first, len(x) - 1), max(1, round(len(x) / markers)))
     axes.plot(
         x,
         y,
         color=look.color,
         linestyle=look.dash,
         marker=look.marker,
-        markevery=every,
+        markersize=size or mpl.rcParams["lines.markersize"],
+        markevery=None if markers is None else (min(first, len(x) - 1), max(1, round(len(x) / markers))),
         markeredgecolor="white",
         zorder=3,
     )
@@ -217,11 +226,12 @@ def _freeze(figure: Figure) -> None:
     """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    for part in (figure, *figure.subfigs):
-        for axes in part.axes:
-            axes.set_position([round(float(edge), 5) for edge in axes.get_position().bounds])
-        for text in part.texts:
-            text.set_position([round(float(edge), 5) for edge in text.get_position()])
+    for axes in figure.get_axes():  # those of the subfigures too
+        left, bottom, width, height = (round(float(edge), 5) for edge in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
+    for text in [text for part in (figure, *figure.subfigs) for text in part.texts]:
+        x, y = text.get_position()
+        text.set_position((round(float(x), 5), round(float(y), 5)))
 
 
 def _legend_rows(figure: Figure, methods: Sequence[Line2D], extras: Sequence[Line2D]) -> list[list[Line2D]]:

@@ -38,7 +38,7 @@ def deduplicate(
     task_N: Tensor,
     *,
     threshold: float = 0.98,
-    mode: Literal["greedy", "upstream"] = "greedy",
+    mode: Literal["keep_first", "upstream"] = "keep_first",
     total_return_N: Tensor | None = None,
     block: int = 512,
     neighbours: int = 10,
@@ -49,9 +49,9 @@ def deduplicate(
         keys_ND: keys of length one, on any device.
         task_N: task of each entry.
         threshold: an entry is a copy if its cosine with a kept one of its task is above this.
-        mode: ``greedy`` or ``upstream`` (see the module's text).
+        mode: ``keep_first`` or ``upstream`` (see the module's text).
         total_return_N: if given, an entry is only removed in favour of one whose return is at least as high.
-        block: entries handled at once (greedy: no effect on the answer; upstream: its batch size, 512).
+        block: entries handled at once (keep_first: no effect on the answer; upstream: its batch size, 512).
         neighbours: nearest entries looked at by ``upstream``, the entry itself among them.
     """
     task_N = task_N.to(keys_ND.device)

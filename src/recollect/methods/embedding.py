@@ -8,7 +8,7 @@ import numpy as np
 
 from recollect.artifacts.sealed import read_arrays
 from recollect.memory.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
-from recollect.memory.language_models import LanguageModelSettings, load_language_model
+from recollect.memory.language_models import load_language_model
 from recollect.methods.contract import Facts, Inputs
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, language_model, resolve
@@ -50,8 +50,7 @@ def load_embedder(
         module.load_network(network, arrays, of)
         return DomainSpecificEmbedder(network.to(inputs.device), memory)
     model = load_language_model(
-        LanguageModelSettings(source=language_model(name).source, name=name, layers=memory.layers),
-        device=inputs.device,
+        language_model(name), folder=inputs.language_model, layers=memory.layers, device=inputs.device
     )
     return DomainAgnosticEmbedder(
         model,

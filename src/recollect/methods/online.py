@@ -8,7 +8,8 @@
 - Ours: all draws (actions, batches, dropout) are functions of (seed, purpose, counter), the two worlds carry their own
   random streams, and everything else is arrays, so a run that is stopped between any two units of work goes on
   bit-exactly. Upstream has no checkpoints.
-- Upstream keeps dropout on while collecting and in target passes; `dropout_while_acting` and `dropout_in_targets` switch it.
+- Upstream keeps dropout on while collecting and in target passes; see `dropout_while_acting`,
+  `dropout_in_targets`.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.environments.base import World
 from recollect.environments.registry import make_world, tasks
+from recollect.methods.contract import Facts
+from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy
 from recollect.nets.feedforward import TokenEmbedder
-from recollect.nets.heads import Head
 from recollect.nets.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
-from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Frozen
 from recollect.settings.seeding import generator, seed_of
 from recollect.trajectories.replay import Batch, EpisodeReplay
@@ -63,127 +64,32 @@ class OnlineHyperparameters(Frozen):
     evaluate_every: int = Field(10, ge=1, description="Episodes between evaluations. Paper: T-Mazes 10, Pycolab 50.")
     evaluation_episodes: int = Field(10, ge=1, description="Per evaluation. Paper: T-Mazes 10, Pycolab 20.")
     dropout_while_acting: bool = Field(True, description="Dropout stays on while collecting. Paper's code: yes.")
-    dropout_in_targets: bool = Field(True, description="Dropout stays on in passes without gradient. Paper's code: yes.")
+    checkpoint_every: int = Field(2000, ge=1, description="Updates between checkpoints; only what a kill costs.")
+    dropout_in_targets: bool = Field(
+        True, description="Dropout stays on in passes without gradient. Paper's code: yes."
+    )
 
     def window(self, horizon: int) -> int:
         """Transitions per training window, n."""
         return horizon if self.sampled_seq_len <= 0 else min(self.sampled_seq_len, horizon)
 
 
-class HistoryNetwork(nn.Module):
-    """Encoder of the history and a head: one output per action. [B, T, ...] -> [B, T, A]."""
-
-    def __init__(self, encoder: HistoryEncoder, head: Head) -> None:
-        super().__init__()
-        self.encoder, self.head = encoder, head
-
-    def forward(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> Tensor:
-        """Outputs at every token."""
-        return self.head(self.encoder(action_BT, reward_BT, observation_BTD))
-
-    def reseed_dropout(self, seed: int) -> None:
-        """Restart the dropout stream, if there is any."""
-        if self.encoder.sequence.random:
-            self.encoder.sequence.reseed_dropout(seed)
-
-
-def make_encoder(hp: OnlineHyperparameters, world: World, *, seed: int) -> HistoryEncoder:
-    """The history encoder that the hyperparameters describe, for the spaces of a world."""
-    space: Any = world.single_observation_space
-    actions: Any = world.single_action_space
-    image = space.shape if len(space.shape) == 3 else getattr(world, "image_shape", None)
+def make_encoder(
+    hp: OnlineHyperparameters, facts: Facts, *, seed: int, image_shape: tuple[int, int, int] | None = None
+) -> HistoryEncoder:
+    """The history encoder that the hyperparameters describe, for an environment."""
     embedder = TokenEmbedder(
-        int(actions.n),
-        int(np.prod(space.shape)),
+        facts.actions,
+        facts.observation_size,
         action_embedding=hp.action_embedding,
         reward_embedding=hp.reward_embedding,
         observation_embedding=hp.observation_embedding,
-        image_shape=image,
+        image_shape=image_shape,
         generator=torch.Generator().manual_seed(seed_of("embedder weights", seed)),
     )
-    n = hp.window(world.horizon)
-    sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < world.horizon, seed=seed)
+    n = hp.window(facts.horizon)
+    sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < facts.horizon, seed=seed)
     return HistoryEncoder(embedder, sequence)
-
-
-def tokens(batch: Batch, actions: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A batch of n transitions as n + 1 tokens (a_k, r_k, o_k); the first has no action and reward 0."""
-    action_BT = nn.functional.pad(batch.action_BT, (1, 0), value=actions)
-    return action_BT, nn.functional.pad(batch.reward_BT, (1, 0)), batch.observation_BTD
-
-
-class HistoryPolicy:
-    """Greedy batched policy: remembers the history of each row and takes the action with the largest output."""
-
-    def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu") -> None:
-        self.network, self.device = network, torch.device(device)
-        self.actions = network.encoder.embedder.actions
-        self._state: Any = None
-        self._previous_B = torch.zeros(0, dtype=torch.int64)
-        self._fresh_B = np.zeros(0, bool)
-
-    def start(self, batch: int) -> None:
-        """Prepare for `batch` rows, all at the start of an episode."""
-        if len(self._previous_B) != batch or self._state is None:
-            self._state = self.network.encoder.sequence.initial_state(batch, self.device)
-        self._previous_B = torch.full((batch,), self.actions, device=self.device)
-        self._fresh_B = np.ones(batch, bool)
-        self._state = self.network.encoder.sequence.reset(self._state, self._fresh_B)
-
-    def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the history of the rows where the mask is True."""
-        mask_B = np.asarray(mask_B, bool)
-        if mask_B.any():
-            self._state = self.network.encoder.sequence.reset(self._state, mask_B)
-            self._previous_B = self._previous_B.masked_fill(torch.as_tensor(mask_B, device=self.device), self.actions)
-            self._fresh_B = self._fresh_B | mask_B
-
-    @torch.no_grad()
-    def outputs(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> Tensor:
-        """Outputs [B, A] after one more token per row. A row that is done starts a new history."""
-        self.reset(np.asarray(done_B, bool) & ~self._fresh_B)
-        reward = torch.as_tensor(np.where(self._fresh_B, 0.0, reward_B).astype(np.float32)).to(self.device)
-        observation = torch.as_tensor(observation_BD).to(self.device).flatten(1)
-        h_BH, self._state = self.network.encoder.step(self._previous_B, reward, observation, self._state)
-        self._fresh_B = np.zeros_like(self._fresh_B)
-        return self.network.head(h_BH)
-
-    def took(self, action_B: np.ndarray) -> None:
-        """Tell the policy which actions were taken, where they are not its own."""
-        self._previous_B = torch.as_tensor(action_B).to(self.device)
-
-    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        """Greedy actions int64 [B]; reward and done are those of the step that led to the observation."""
-        self.network.eval()
-        self._previous_B = self.outputs(observation_BD, reward_B, done_B).argmax(-1)
-        return self._previous_B.cpu().numpy()
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters by name, for the policy file."""
-        return {name: value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
-
-
-def policy_from(network: HistoryNetwork, arrays: Mapping[str, Any], device: torch.device | str) -> HistoryPolicy:
-    """A policy with the parameters of a policy file.
-
-    Raises:
-        UserError: the arrays do not fit the network that the settings describe.
-    """
-    own = network.state_dict()
-    wrong = [
-        f"{name}: {tuple(arrays[name].shape) if name in arrays else 'missing'}, expected {tuple(value.shape)}"
-        for name, value in own.items()
-        if name not in arrays or tuple(arrays[name].shape) != tuple(value.shape)
-    ]
-    wrong += [f"{name}: not expected" for name in arrays if name not in own]
-    if wrong:
-        raise UserError(
-            f"the policy does not fit these settings ({'; '.join(wrong[:3])})",
-            where="policy arrays",
-            do="use the settings and the environment it was trained with, or train it again",
-        )
-    network.load_state_dict({name: torch.as_tensor(np.array(arrays[name])) for name in own})
-    return HistoryPolicy(network.to(device).eval(), device)
 
 
 class Learner:
@@ -192,7 +98,7 @@ class Learner:
     network: HistoryNetwork
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        """One update in place; a function of the arrays, the batch and the counter. Metrics are scalars on the device."""
+        """One update in place; a function of the arrays, the batch and the counter. Metrics are device scalars."""
         raise NotImplementedError
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
@@ -317,13 +223,13 @@ class OnlineTrainer:
             at.updates_due = math.floor(hp.updates_per_step * at.env_steps)
 
     def play_round(self, warming: bool, count: int) -> Episodes:
-        """One episode of each actor with the behaviour policy (uniform while warming up); the first `count` are kept."""
+        """One episode of each actor with the behaviour policy (or uniform); the first `count` are kept."""
         learner, at, batch = self.learner, self.at, self.world.num_envs
         draws = generator("behaviour", self.seed, at.rounds)
         network = learner.network
         network.train(self.hp.dropout_while_acting)
         network.reseed_dropout(seed_of("dropout while acting", self.seed, at.rounds))
-        self.policy.start(batch)
+        self.policy.start(np.zeros(batch, np.uint64))
         kept_B = np.arange(batch) < count
         actions = self.policy.actions
 
@@ -351,7 +257,7 @@ class OnlineTrainer:
 
     def _evaluate(self, run: Run) -> None:
         at, (env, method) = self.at, self.names
-        self.policy.start(self.evaluation_world.num_envs)
+        self.policy.start(np.zeros(self.evaluation_world.num_envs, np.uint64))
         episodes = play_episodes(
             self.evaluation_world, lambda observation, reward, done, t, live: self.policy.act(observation, reward, done)
         )
@@ -369,7 +275,7 @@ class OnlineTrainer:
                     value=value_B,
                 )
                 run.log_scores(scores)
-        values = {name: float(total) / at.logged_updates for name, total in self.sums.items()}
+        values = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
         run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **values)
         self.sums, at.logged_updates = {}, 0
         at.evaluations += 1
@@ -402,11 +308,14 @@ class OnlineTrainer:
         checkpoint = run.resume()
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
+        saved_at = self.at.updates
         with run.progress(self.planned_updates, "training", "updates") as progress:
             while not self.done:
                 self.advance(run)
                 progress.update(self.at.updates)
-                if run.should_save(self.at.updates) and not self.done:
-                    run.save(self.at.updates, *self.saved())
+                now, every = self.at.updates, self.hp.checkpoint_every
+                if (run.should_save(now) or now // every > saved_at // every) and not self.done:
+                    run.save(now, *self.saved())
+                    saved_at = now
         self.learner.network.eval()
         return self.policy

@@ -1,11 +1,11 @@
 """PPO for the learning histories: one agent per task, all tasks trained at once as a batched ensemble.
 
-- Every agent is SB3 1.5's ``PPO("MlpPolicy")``, the source agent of RA-DT (its released code has the class, no command):
+- Every agent is SB3 1.5's ``PPO("MlpPolicy")``, the source agent of RA-DT (its code has the class, no command):
   separate actor and critic of two tanh layers of 64, orthogonal start, Adam (eps 1e-5), advantages normalised per
   minibatch, gradient norm clipped to 0.5, GAE, clipped surrogate, entropy bonus.
-- What is one per agent there is one per *task* here: weights (a leading axis, ``bmm``), advantage moments, gradient norm,
-  minibatch order, random numbers. A task's history depends on the seed and on its own split and index only, not on which
-  other tasks are in the ensemble.
+- What is one per agent there is one per *task* here: weights (a leading axis, ``bmm``), advantage moments, gradient
+  norm, minibatch order, random numbers. A task's history depends on the seed and on its own split and index only, not
+  on which other tasks are in the ensemble.
 - Where the observations are few (a grid), a rollout's policy is tabulated once, so acting is a table look-up, and a
   minibatch larger than the table is computed on the table: the same gradients, summed in another order.
 - The end of an episode by time limit is an end (no bootstrapping), as the published environments report it.

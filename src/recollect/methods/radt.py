@@ -205,22 +205,17 @@ class ContextReader:
             for c in (self.chunks.task, self.chunks.episode, self.chunks.total_return, self.chunks.last)
         )
         self.memory = TrainingMemory(index.search, index.keys, *columns)
-        # Chunks stand in the order (episode, cut): the one nearest to a window's end is found by bisection.
-        self.key_ends = np.asarray(self.chunks.key_end)
 
     def queries(self, window: Experience, rows: np.ndarray, generator: torch.Generator) -> Queries:
         """One query per window of the batch; `rows` is the last row of each window."""
         device = self.memory.keys_ND.device
+        table, episode = self.histories.episodes, self.histories.episode_of_row(rows)
         if self.chosen.queries == "computed":
             key_BD = self.embedder.keys(
                 window.last(self.chunks_settings.context), dropout=self.chosen.query_dropout, generator=generator
             )
         else:
-            after = np.searchsorted(self.key_ends, rows + 1).clip(1, len(self.key_ends) - 1)
-            before_is_nearer = rows + 1 - self.key_ends[after - 1] <= self.key_ends[after] - rows - 1
-            key_BD = self.memory.keys_ND[torch.from_numpy(after - before_is_nearer).to(device)]
-        episode = self.histories.episode_of_row(rows)
-        table = self.histories.episodes
+            key_BD = self.memory.keys_ND[torch.from_numpy(self.nearest(rows, table.task[episode])).to(device)]
         return Queries(
             key_BD=key_BD,
             task_B=torch.from_numpy(table.task[episode].astype(np.int64)).to(device),
@@ -228,6 +223,15 @@ class ContextReader:
             total_return_B=torch.from_numpy(table.total_return[episode].astype(np.float32)).to(device),
             last_B=window.timestep[:, -1].to(device),
         )
+
+    def nearest(self, rows: np.ndarray, task: np.ndarray) -> np.ndarray:
+        """The entry of the same task whose key window ends nearest to each row's."""
+        ends = rows + 1
+        first, last = np.searchsorted(self.chunks.task, task), np.searchsorted(self.chunks.task, task, side="right") - 1
+        after = np.searchsorted(self.chunks.key_end, ends).clip(first, last)
+        before = (after - 1).clip(first, last)
+        nearer = np.abs(ends - self.chunks.key_end[before]) <= np.abs(self.chunks.key_end[after] - ends)
+        return np.where(nearer, before, after)
 
     def read(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Experience, Tensor, dict[str, Any]]:
         """The retrieved windows, and which rows have one: a pure function of (seed, step, window)."""

@@ -179,8 +179,8 @@ def train_supervised(
             done = step + 1
             if done % log_every == 0 or done == settings.steps:
                 values = {name: float(value) for name, value in metrics.items()}
-                run.log(done, loss=float(loss), gradient_norm=float(norm), **values)
-                progress.update(done, loss=float(loss))
+                run.log(done, loss=float(loss.detach()), gradient_norm=float(norm), **values)
+                progress.update(done, loss=float(loss.detach()))
             if evaluate is not None and settings.evaluate_every and done % settings.evaluate_every == 0:
                 network.eval()
                 evaluate(done)

@@ -1,8 +1,9 @@
 """Attention for training on CPUs: blocks that stay in the cache, half the causal work, dropout from our own stream.
 
 PyTorch's fused CPU kernel has no dropout; with dropout `F.scaled_dot_product_attention` falls back to whole score
-matrices and `bernoulli_`. Here the batch is cut so that a block of scores fits the cache, queries are cut so that keys in
-their future are not touched, and one number per pair is kept for the backward: the probability, negative where dropped.
+matrices and `bernoulli_`. Here the batch is cut so that a block of scores fits the cache, queries are cut so that keys
+in their future are not touched, and the backward needs one number per pair: the probability, negative where dropped.
+Float32 only: other inputs are cast.
 """
 
 from __future__ import annotations
@@ -90,18 +91,20 @@ def gather(x_BTD: Tensor, packing: Packing) -> Tensor:
 
 
 def _blocks(T: int, causal: bool) -> list[tuple[int, int]]:
+    """Query blocks (start, end), the last one first."""
     size = -(-T // max(1, T // _QUERY_BLOCK)) if causal else T
-    return [(start, min(start + size, T)) for start in range(0, T, size)]
+    return [(start, min(start + size, T)) for start in range(0, T, size)][::-1]
 
 
+@torch.autocast("cpu", enabled=False)
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, bias_BS: Tensor | None, p: float, dropout: Dropout, save: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """q (already scaled), k, v: contiguous [B, H, T|S, Dh]. Returns y [B, H, T, Dh] and the signed probabilities."""
-    (B, H, T, Dh), S = q.shape, k.shape[2]
+    (B, H, T, _), S = q.shape, k.shape[2]
     y, saved = torch.empty_like(q), []
     blocks = _blocks(T, causal)
-    size = blocks[0][1]
+    size = blocks[-1][1]
     future = torch.full((size, size), float("-inf")).triu_(1) if causal else None
     rows = max(1, _CACHE_ELEMENTS // (H * size * S))
     for b in range(0, B, rows):
@@ -120,25 +123,26 @@ def _forward(
                 dropped = torch.mul(weights, keep, out=scores)
                 if save:
                     saved.append(torch.copysign(weights, keep.sub_(0.5), out=weights))
-                y_part[:, start:end] = torch.bmm(dropped, v_part[:, :seen])
+                torch.bmm(dropped, v_part[:, :seen], out=y_part[:, start:end])
             else:
                 if save:
                     saved.append(weights)
-                y_part[:, start:end] = torch.bmm(weights, v_part[:, :seen])
+                torch.bmm(weights, v_part[:, :seen], out=y_part[:, start:end])
     return (y.mul_(dropout.scale(p)) if p else y), saved
 
 
+@torch.autocast("cpu", enabled=False)
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, y: Tensor, dy: Tensor, causal: bool, p: float, scale: float, saved: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for the unscaled q, k, v. ``y, dy``: [B, H, T, Dh]; ``scale`` is what q was multiplied by."""
-    (B, H, T, Dh), S = q.shape, k.shape[2]
+    """Gradients for the unscaled q, k, v. ``y, dy``: [B, H, T, Dh]; dy is used up. ``scale`` is q's."""
+    (B, H, T, _), S = q.shape, k.shape[2]
     inner = (dy * y).sum(-1, keepdim=True)
     if p:
-        dy = dy * Dropout.scale(p)
-    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        dy.mul_(Dropout.scale(p))
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     blocks = _blocks(T, causal)
-    rows = max(1, _CACHE_ELEMENTS // (H * blocks[0][1] * S))
+    rows = max(1, _CACHE_ELEMENTS // (H * blocks[-1][1] * S))
     pieces = iter(saved)
     for b in range(0, B, rows):
         part = slice(b, b + rows)
@@ -150,18 +154,22 @@ def _backward(
             dropped, weights = (torch.clamp_min(signed, 0), signed.abs()) if p else (signed, signed)
             dscores = torch.bmm(dy_block, v_part[:, :seen].transpose(1, 2)).mul_(dropped)
             dscores.addcmul_(weights, inner_part[:, start:end], value=-1)
-            dq_part[:, start:end] = torch.bmm(dscores, k_part[:, :seen])
-            dk_part[:, :seen] += torch.bmm(dscores.transpose(1, 2), q_part[:, start:end])
-            dv_part[:, :seen] += torch.bmm(dropped.transpose(1, 2), dy_block)
+            torch.bmm(dscores, k_part[:, :seen], out=dq_part[:, start:end])
+            if end == T:  # the first block: it sees all keys
+                torch.bmm(dscores.transpose(1, 2), q_part[:, start:end], out=dk_part)
+                torch.bmm(dropped.transpose(1, 2), dy_block, out=dv_part)
+            else:
+                dk_part[:, :seen] += torch.bmm(dscores.transpose(1, 2), q_part[:, start:end])
+                dv_part[:, :seen] += torch.bmm(dropped.transpose(1, 2), dy_block)
     return dq.mul_(scale), dk, dv
 
 
 def _to_heads(x: Tensor, parts: int, heads: int, shape: tuple[int, int], index: Tensor | None) -> Tensor:
-    """[B, T, parts*D] (or packed [N, parts*D]) to a contiguous [parts, B, H, T, Dh]."""
+    """[B, T, parts*D] (or packed [N, parts*D]) to a new contiguous [parts, B, H, T, Dh]."""
     B, T = shape
     if index is not None:
         x = x.new_zeros(B * T, x.shape[-1]).index_copy_(0, index, x)
-    return x.reshape(B, T, parts, heads, -1).permute(2, 0, 3, 1, 4).contiguous()
+    return x.reshape(B, T, parts, heads, -1).permute(2, 0, 3, 1, 4).clone(memory_format=torch.contiguous_format)
 
 
 def _from_heads(x: Tensor, index: Tensor | None) -> Tensor:
@@ -215,7 +223,7 @@ class _CrossAttention(torch.autograd.Function):
         q = _to_heads(q, 1, heads, shape, index)[0]
         stacked = _to_heads(kv_BS, 2, heads, (kv_BS.shape[0], kv_BS.shape[1]), None)
         scale = q.shape[-1] ** -0.5
-        q = q * scale
+        q.mul_(scale)
         y, saved = _forward(q, stacked[0], stacked[1], False, bias_BS, p, dropout, save)
         if save:
             ctx.save_for_backward(q, stacked, y, *saved)
@@ -234,6 +242,7 @@ class _CrossAttention(torch.autograd.Function):
 
 def self_attention(qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None = None) -> Tensor:
     """Causal self-attention on the CPU. ``qkv`` [B, T, 3D], or packed [N, 3D]; returns [B, T, D] or [N, D]."""
+    qkv = qkv.float()
     return _SelfAttention.apply(qkv, heads, p, dropout, packing, torch.is_grad_enabled() and qkv.requires_grad)
 
 
@@ -246,6 +255,6 @@ def cross_attention(
     dropout: Dropout,
     packing: Packing | None = None,
 ) -> Tensor:
-    """Attention to a context on the CPU. ``q`` [B, T, D] or [N, D]; ``kv_BS`` [B, S, 2D]; ``bias_BS``: 0 or -inf per key."""
+    """Attention to a context on the CPU. ``q`` [B, T, D] or [N, D]; ``kv_BS`` [B, S, 2D]; ``bias_BS``: 0 or -inf."""
     save = torch.is_grad_enabled() and (q.requires_grad or kv_BS.requires_grad)
-    return _CrossAttention.apply(q, kv_BS, bias_BS, heads, p, dropout, packing, save)
+    return _CrossAttention.apply(q.float(), kv_BS.float(), bias_BS, heads, p, dropout, packing, save)

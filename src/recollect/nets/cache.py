@@ -1,14 +1,21 @@
-"""Static key/value cache: one allocation per layer, rows of different lengths, no host synchronisation while stepping."""
+"""Static key/value cache: one allocation per layer, rows of different lengths, no host synchronisation while stepping.
+
+- Rows may be reset, skipped and prefilled independently; ``lengths_B`` says how many tokens each row holds.
+- While all rows are equally long (lockstep episodes) no mask is built and a write is a slice.
+- The host knows bounds of the lengths, exact on CPUs. On other devices `reset` reads them back, and a step does only
+  when by the bound a row may be full.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from recollect.nets.kernels import gelu
 from recollect.settings.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class KeyValueCache:
-    """Keys and values ``[2, B, H, L+1, Dh]`` per layer; ``lengths_B`` tokens of each row are valid.
+    """Keys and values ``[2, B, H, L+1, Dh]`` per layer; the first ``lengths_B`` slots of each row are valid.
 
-    Slot L is never read: padding and rows that do not take part write there (or to the slot after their last valid one).
+    Slot L is never read as a key: padding is written there, and so is what a full row that takes no part would write.
+    Make it with `Transformer.make_cache`.
     """
 
     def __init__(self, model: Transformer, batch: int, length: int, device: torch.device, dtype: torch.dtype) -> None:
         self.model, self.batch, self.length = model, batch, length
+        self._blocks = cast("list[Block]", list(model.blocks))
         shape = (2, batch, model.heads, length + 1, model.head_width)
-        self.layers = [torch.zeros(shape, device=device, dtype=dtype) for _ in model.blocks]
+        self.layers = [torch.zeros(shape, device=device, dtype=dtype) for _ in self._blocks]
         self.lengths_B = torch.zeros(batch, dtype=torch.int64, device=device)
-        self._rows_B = torch.arange(batch, device=device)
+        self._rows_B1 = torch.arange(batch, device=device)[:, None]
         self._slots = torch.arange(length + 1, device=device)
-        self._shortest = self._longest = 0  # host-side bounds of lengths_B
-        self.contexts: list[tuple[Tensor, Tensor] | None] = [None] * len(model.blocks)
-        self._context_attend: Tensor | None = None
-        self._context_factor: Tensor | None = None
+        self._shortest = self._longest = 0  # bounds of lengths_B that the host knows
+        self.clear_context()
 
     def reset(self, mask_B: Tensor | np.ndarray | None = None) -> None:
         """Forget all tokens of the rows where the mask is True (None: of all rows). Contexts stay."""
@@ -39,67 +46,170 @@ class KeyValueCache:
             self.lengths_B = torch.zeros_like(self.lengths_B)
             self._shortest = self._longest = 0
             return
-        mask = torch.as_tensor(mask_B, device=self.lengths_B.device)
-        self.lengths_B = self.lengths_B.masked_fill(mask, 0)
+        self.lengths_B = self.lengths_B.masked_fill(self._mask(mask_B, (self.batch,)), 0)
         self._measure()
 
-    def _measure(self) -> None:
-        bounds = torch.stack(torch.aminmax(self.lengths_B)).tolist()
-        self._shortest, self._longest = int(bounds[0]), int(bounds[1])
+    def clear_context(self) -> None:
+        """From now on no row has a context."""
+        self._contexts: list[tuple[Tensor, Tensor] | None] = [None] * len(self.layers)
+        self._context_mask_BS: Tensor | None = None
+        self._has_context_B: Tensor | None = None
+        self._context_attend: Tensor | None = None
+        self._context_factor: Tensor | None = None
 
     @torch.no_grad()
     def set_context(
-        self, context_BSD: Tensor | None, mask_BS: Tensor | None = None, has_context_B: Tensor | None = None
+        self,
+        context_BSD: Tensor,
+        mask_BS: Tensor | None = None,
+        has_context_B: Tensor | None = None,
+        *,
+        rows_B: Tensor | np.ndarray | None = None,
     ) -> None:
-        """What the cross-attention layers read from now on; its keys and values are computed here, once. None: no context."""
+        """Set what the cross-attention layers read from now on; its keys and values are computed here, once.
+
+        Args:
+            context_BSD: context tokens.
+            mask_BS: True where a context token is real.
+            has_context_B: False: this row has none and skips cross-attention.
+            rows_B: change these rows only (only their keys and values are computed); the others keep what they have.
+
+        Raises:
+            UserError: shapes that do not fit the cache, or the context that rows keep.
+        """
+        B, S, _ = context_BSD.shape
+        if self.batch != B:
+            raise UserError(
+                f"a context of {B} rows was given to a cache of {self.batch} rows",
+                where="set_context",
+                do="give one row each",
+            )
+        device = self.lengths_B.device
+        mask = torch.ones(B, S, dtype=torch.bool) if mask_BS is None else mask_BS
+        has = torch.ones(B, dtype=torch.bool) if has_context_B is None else has_context_B
         model = self.model
-        context, self._context_attend, self._context_factor = model.prepare_context(context_BSD, mask_BS, has_context_B)
-        self.contexts = [
-            tuple(model._heads(block.cross_kv(context), 2)) if context is not None and block.cross else None
-            for block in model.blocks
-        ]
+        if rows_B is None:
+            self._contexts = [self._keys_values(i, context_BSD) for i in range(len(self.layers))]
+        else:
+            rows = self._mask(rows_B, (B,))
+            if self._context_mask_BS is None:
+                self._context_mask_BS, self._has_context_B = torch.zeros_like(mask), torch.zeros_like(has)
+                zeros = torch.zeros(B, model.heads, S, model.head_width, device=device, dtype=self.layers[0].dtype)
+                self._contexts = [(zeros.clone(), zeros.clone()) if block.cross else None for block in self._blocks]
+            if self._context_mask_BS.shape != mask.shape:
+                raise UserError(
+                    f"rows with contexts of {S} and {self._context_mask_BS.shape[1]} tokens cannot stand in one cache",
+                    where="set_context",
+                    do="pad contexts to one length, or set all rows at once",
+                )
+            assert self._has_context_B is not None
+            for i, kept in enumerate(self._contexts):
+                fresh = self._keys_values(i, context_BSD[rows])
+                if kept is not None and fresh is not None:
+                    kept[0][rows], kept[1][rows] = fresh[0].to(kept[0].dtype), fresh[1].to(kept[1].dtype)
+            here = rows.to(mask.device)
+            mask = torch.where(here[:, None], mask, self._context_mask_BS.to(mask.device))
+            has = torch.where(rows.to(has.device), has, self._has_context_B.to(has.device))
+        self._context_mask_BS, self._has_context_B = mask, has
+        shown, self._context_attend, self._context_factor = model.prepare_context(context_BSD, mask, has)
+        self._any_context = shown is not None
+
+    def _keys_values(self, layer: int, context_BSD: Tensor) -> tuple[Tensor, Tensor] | None:
+        block = self._blocks[layer]
+        if not block.cross:
+            return None
+        k, v = self.model.split_heads(block.cross_kv(context_BSD), 2)
+        return k.contiguous(), v.contiguous()
 
     @torch.no_grad()
-    def run(self, x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    def run(self, x_BTD: Tensor, mask_BT: Tensor | np.ndarray | None) -> Tensor:
         """Append the (real) tokens and give their hidden states; see `Transformer.step` and `Transformer.extend`."""
-        model, L = self.model, self.length
+        model, before_B = self.model, self.lengths_B
         B, T, D = x_BTD.shape
-        n = self._longest + T
-        before_B = self.lengths_B
-        if mask_BT is None:
-            counts_B: Tensor | int = T
-            position_BT = before_B[:, None] + torch.arange(T, device=before_B.device)
-        else:
-            mask_BT = mask_BT.to(before_B.device)
+        H, Dh = model.heads, model.head_width
+        if self.batch != B:
+            raise UserError(
+                f"{B} rows were given to a key/value cache of {self.batch} rows",
+                where="KeyValueCache",
+                do="give one row each",
+            )
+        n, write_BT, attend = self._longest + T, None, None
+        causal = False
+        if mask_BT is not None:
+            mask_BT = self._mask(mask_BT, (B, T))
             nth_BT = mask_BT.cumsum(1)
-            counts_B = nth_BT[:, -1]
-            position_BT = before_B[:, None] + nth_BT - 1
-        if n > L:
-            n = int((before_B + counts_B).max())
-            if n > L:
-                raise UserError(
-                    f"a row of the key/value cache would hold {n} tokens, but it was made for {L}",
-                    where="KeyValueCache",
-                    do="make the cache longer, or reset the rows whose episode is over",
-                )
-        write_BT = position_BT if mask_BT is None else torch.where(mask_BT, position_BT, L)
-        attend = self._slots[:n] <= position_BT.clamp(min=0)[:, None, :, None]
-        rows = self._rows_B[:, None]
-        h = model._drop(x_BTD, model.p_embedding)
-        for kv, context, block in zip(self.layers, self.contexts, model.blocks, strict=True):
-            qkv = block.qkv(block.norm_attention(h)).view(B, T, 3, model.heads, model.head_width)
-            kv[:, rows, :, write_BT] = qkv[:, :, 1:].to(kv.dtype)
+            counts_B: Tensor | int = nth_BT[:, -1]
+            position_BT = (before_B[:, None] + nth_BT - 1).clamp_(min=0)
+            if n > self.length:
+                n = self._checked(int((before_B + counts_B).max()))
+            write_BT = torch.where(mask_BT, position_BT, self.length) if T > 1 else before_B[:, None]
+            attend = self._slots[:n] <= position_BT[:, None, :, None]
+        else:
+            counts_B = T
+            if n > self.length:
+                n = self._checked(int(before_B.max()) + T)
+            if self._shortest == self._longest:
+                causal = T > 1 and n == T
+                if T > 1 and not causal:
+                    attend = self._slots[:n] <= self._slots[n - T : n, None]
+            else:
+                write_BT = before_B[:, None] + self._slots[:T]
+                attend = self._slots[:n] <= write_BT[:, None, :, None]
+        h = x_BTD
+        training = model.training
+        if training:
+            h = model._drop(h, model.p_embedding)
+        for kv, context, block in zip(self.layers, self._contexts, self._blocks, strict=True):
+            qkv = block.qkv.forward(block.norm_attention.forward(h)).view(B, T, 3, H, Dh)
+            if write_BT is None:
+                kv[:, :, :, n - T : n] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
+            else:
+                kv[:, self._rows_B1, :, write_BT] = qkv[:, :, 1:].to(kv.dtype)
             q = qkv[:, :, 0].transpose(1, 2).to(kv.dtype)
-            y = F.scaled_dot_product_attention(q, kv[0, :, :, :n], kv[1, :, :, :n], attn_mask=attend)
-            h = h + model._drop(block.attention_out(y.transpose(1, 2).reshape(B, T, D)), model.p_residual)
-            if context is not None:
-                q = block.cross_q(block.norm_cross(h)).view(B, T, model.heads, model.head_width).transpose(1, 2)
-                y = F.scaled_dot_product_attention(q, *context, attn_mask=self._context_attend)
-                y = block.cross_out(y.transpose(1, 2).reshape(B, T, D))
-                h = h + model._drop(model._gate(block, y, self._context_factor), model.p_residual)
-            y = F.gelu(block.mlp_in(block.norm_mlp(h)), approximate=model._gelu)
-            h = h + model._drop(block.mlp_out(y), model.p_residual)
+            y = self._attention(q, kv[0, :, :, :n], kv[1, :, :, :n], attend, causal)
+            h = model._add(h, block.attention_out.forward(y.transpose(1, 2).reshape(B, T, D)))
+            if context is not None and self._any_context:
+                q = block.cross_q.forward(block.norm_cross.forward(h)).view(B, T, H, Dh).transpose(1, 2).to(context[0].dtype)
+                y = self._attention(q, *context, self._context_attend, False)
+                y = block.cross_out.forward(y.transpose(1, 2).reshape(B, T, D))
+                h = model._add(h, model._gate(block, y, self._context_factor))
+            h = model._add(h, block.mlp_out.forward(gelu(block.mlp_in.forward(block.norm_mlp.forward(h)), model._gelu)))
         self.lengths_B = before_B + counts_B
-        self._longest = n
-        self._shortest += T if mask_BT is None else 0
+        if mask_BT is None:
+            self._shortest, self._longest = self._shortest + T, n
+        elif before_B.device.type == "cpu":
+            self._measure()
+        else:
+            self._longest = n
         return model.norm_final(h)
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None, causal: bool) -> Tensor:
+        model = self.model
+        if model.training and model.p_attention:  # acting with dropout on, as Memory-RL does
+            if causal:
+                attend = self._slots[: q.shape[2], None] >= self._slots[: q.shape[2]]
+            return model.plain_attention(q, k, v, attend)[0]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=causal)
+
+    def _checked(self, n: int) -> int:
+        if n > self.length:
+            raise UserError(
+                f"a row of the key/value cache would hold {n} tokens, but it was made for {self.length}",
+                where="KeyValueCache",
+                do="make the cache longer, or reset the rows whose episode is over",
+            )
+        return n
+
+    def _measure(self) -> None:
+        shortest, longest = torch.stack(torch.aminmax(self.lengths_B)).tolist()
+        self._shortest, self._longest = int(shortest), int(longest)
+
+    def _mask(self, mask: Tensor | np.ndarray, shape: tuple[int, ...]) -> Tensor:
+        result = torch.as_tensor(mask, device=self.lengths_B.device)
+        if result.dtype != torch.bool or tuple(result.shape) != shape:
+            raise UserError(
+                f"a mask of dtype {result.dtype} and shape {tuple(result.shape)} does not fit",
+                where="KeyValueCache",
+                do=f"give a bool mask of shape {shape}",
+            )
+        return result

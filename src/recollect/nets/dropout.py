@@ -1,7 +1,7 @@
-"""Dropout from a stream of its own: nothing depends on torch's global generator, and it costs a seventh of `F.dropout`.
+"""Dropout from a stream of its own: nothing depends on torch's global generator, at a seventh of the cost.
 
-On x86 CPUs `F.dropout` spends 5 ns per element in `bernoulli_`; sixteen random bits per element from numpy's SFC64 and one
-comparison cost 0.6 ns. Sixteen bits round p to a multiple of 1/65536; the scale uses the rounded p, so the mean is exact.
+On CPUs `F.dropout` spends 5 ns per element in `bernoulli_`; sixteen random bits per element from numpy's SFC64 and one
+comparison cost 0.6 ns. That rounds p to a multiple of 1/65536; the scale uses the rounded p, so the mean is exact.
 On CUDA the fused kernels can only draw from the device's default generator; `reseed` seeds that one too.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +41,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.input_width, self.width = input_width, width
         widths = [input_width, *[width] * layers]
-        self.linears = nn.ModuleList(
-            nn.utils.skip_init(nn.Linear, a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.linears = nn.ModuleList(nn.utils.skip_init(nn.Linear, a, b) for a, b in pairwise(widths))
         for linear in self.linears:
             assert isinstance(linear, nn.Linear)
             default_init(linear, generator)

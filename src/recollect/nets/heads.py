@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -43,9 +44,7 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         widths = [input_width, *hidden]
-        self.hidden = nn.ModuleList(
-            nn.utils.skip_init(nn.Linear, a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.hidden = nn.ModuleList(nn.utils.skip_init(nn.Linear, a, b) for a, b in pairwise(widths))
         self.last = nn.utils.skip_init(nn.Linear, widths[-1], outputs)
         with torch.no_grad():
             for layer in self.hidden:

@@ -6,7 +6,7 @@ zero, no dropout. `forget_bias` is ours: 0 is the paper's, 1 the usual remedy fo
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 RecurrentState = tuple[Tensor, ...]
 """`(h, c)` of an LSTM or `(h,)` of a GRU or RNN, each [layers, B, H]."""
 
-_CELLS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+_CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
 class Recurrent(nn.Module):
@@ -41,8 +41,9 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         self.kind, self.input_width, self.width, self.layers = kind, input_width, width, layers
-        # skip_init: the default weights would be drawn from the global generator
-        self.cells = nn.utils.skip_init(_CELLS[kind], input_width, width, num_layers=layers, batch_first=True)
+        # made on "meta" because the default weights would be drawn from the global generator
+        on_meta = _CELLS[kind](input_width, width, num_layers=layers, batch_first=True, device="meta")
+        self.cells = on_meta.to_empty(device="cpu")
         with torch.no_grad():
             for name, parameter in self.cells.named_parameters():
                 if name.startswith("weight"):
@@ -67,8 +68,8 @@ class Recurrent(nn.Module):
 
     def initial_state(self, batch: int, device: torch.device | str | None = None) -> RecurrentState:
         """The zero state of `batch` rows."""
-        device = device or self.cells.weight_ih_l0.device
-        zero = torch.zeros(self.layers, batch, self.width, device=device)
+        where = device if device is not None else next(self.parameters()).device
+        zero = torch.zeros(self.layers, batch, self.width, device=where)
         return (zero, zero.clone()) if self.kind == "lstm" else (zero,)
 
     def reset(self, state: RecurrentState, mask_B: Tensor) -> RecurrentState:

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from recollect.nets.encodings import sinusoid
+from recollect.nets.encodings import Positions
 from recollect.nets.feedforward import FeedForward, TokenEmbedder
 from recollect.nets.recurrent import Recurrent, RecurrentState
 from recollect.nets.transformer import Transformer, TransformerSettings
@@ -32,13 +32,13 @@ Mask = Tensor | np.ndarray
 class SequenceSettings(Frozen):
     """Which sequence model, and how large. Defaults are Memory-RL's GPT on T-Mazes."""
 
-    kind: Literal["gpt", "lstm", "gru", "rnn", "ff"] = Field("gpt", description="`ff` has no memory.")
-    width: int = Field(128, ge=1, description="Hidden width H. A gpt's must equal the width of its tokens.")
-    layers: int = Field(1, ge=1, description="Stacked layers.")
-    heads: int = Field(1, ge=1, description="Attention heads (gpt).")
-    dropout: float = Field(0.1, ge=0.0, lt=1.0, description="Embedding, residual and attention dropout (gpt).")
-    positions: Literal["sinusoid", "learned"] = Field("sinusoid", description="Positional code (gpt).")
-    forget_bias: float = Field(0.0, description="Initial forget-gate bias (lstm). Paper: 0.")
+    kind: Literal["gpt", "lstm", "gru", "rnn", "ff"] = Field(default="gpt", description="`ff` has no memory.")
+    width: int = Field(default=128, ge=1, description="Hidden width H. A gpt's must equal the width of its tokens.")
+    layers: int = Field(default=1, ge=1, description="Stacked layers.")
+    heads: int = Field(default=1, ge=1, description="Attention heads (gpt).")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="Embedding, residual and attention dropout (gpt).")
+    positions: Literal["sinusoid", "learned"] = Field(default="sinusoid", description="Positional code (gpt).")
+    forget_bias: float = Field(default=0.0, description="Initial forget-gate bias (lstm). Paper: 0.")
 
     @model_validator(mode="after")
     def _check(self) -> SequenceSettings:
@@ -158,11 +158,7 @@ class TransformerSequence(SequenceModel):
         seed: of weights and dropout.
     """
 
-    table_LD: Tensor
-
-    def __init__(
-        self, settings: SequenceSettings, input_width: int, *, context: int, slides: bool, seed: int
-    ) -> None:
+    def __init__(self, settings: SequenceSettings, input_width: int, *, context: int, slides: bool, seed: int) -> None:
         super().__init__()
         if settings.width != input_width:
             raise UserError(
@@ -181,22 +177,13 @@ class TransformerSequence(SequenceModel):
             init="plain",
         )
         self.transformer = Transformer(shape, seed=seed)
-        self.learned = settings.positions == "learned"
         self.dropout_probability = settings.dropout
-        if self.learned:
-            draws = torch.Generator().manual_seed(seed_of("learned positions", seed))
-            self.positions = nn.Parameter(torch.randn(context, input_width, generator=draws))
-        else:
-            self.register_buffer("table_LD", sinusoid(context, input_width), persistent=False)
+        self.positions = Positions(context, input_width, kind=settings.positions, std=1.0, seed=seed)
 
     @property
     def random(self) -> bool:
         """See `SequenceModel`."""
         return self.dropout_probability > 0
-
-    @property
-    def _table(self) -> Tensor:
-        return self.positions if self.learned else self.table_LD
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """See `SequenceModel`."""
@@ -207,11 +194,11 @@ class TransformerSequence(SequenceModel):
                 where="TransformerSequence",
                 do="make the model with a longer context",
             )
-        return self.transformer(x_BTD + self._table[:T])
+        return self.transformer(x_BTD + self.positions.table_LD[:T])
 
     def initial_state(self, batch: int, device: torch.device | str | None = None) -> TransformerState:
         """An empty cache."""
-        device = torch.device(device) if device is not None else self._table.device
+        device = torch.device(device) if device is not None else self.positions.table_LD.device
         recent = torch.zeros(batch, self.context, self.input_width, device=device) if self.slides else None
         seen = torch.zeros(batch, dtype=torch.int64, device=device) if self.slides else None
         return TransformerState(self.transformer.make_cache(batch, self.context, device), recent, seen)
@@ -223,7 +210,7 @@ class TransformerSequence(SequenceModel):
         if state.cached and (not self.slides or state.longest < self.context):
             state.longest += 1
             position_B = state.cache.lengths_B.clamp(max=self.context - 1)  # a full cache says so itself
-            return self.transformer.step(x_BD + self._table[position_B], state.cache), state
+            return self.transformer.step(x_BD + self.positions.table_LD[position_B], state.cache), state
         state.cached = False
         assert state.recent_BLD is not None and state.seen_B is not None
         h_BLD = self.forward(state.recent_BLD)  # right padding is harmless: attention is causal

@@ -1,6 +1,6 @@
-"""The one causal transformer that all four systems use: pre-LN GPT-2 blocks, optional cross-attention, a static KV cache.
+"""The causal transformer that all systems use: pre-LN GPT-2 blocks, optional cross-attention, a static KV cache.
 
-- Block: ``x + SelfAttention(LN x)``; ``[x + CrossAttention(LN x, context)]``; ``x + MLP(LN x)``; a final LayerNorm after the last.
+- Block: ``x + SelfAttention(LN x)``; ``[x + CrossAttention(LN x, context)]``; ``x + MLP(LN x)``. A LayerNorm ends it.
 - Positions are the caller's business (sinusoids, learned tables, time steps); embedding dropout happens here.
 - Acting goes through `make_cache`, `step` and `extend`, which equal the full forward.
 - Padding costs nothing on CPUs: only real tokens are computed (see `attention.Packing`).
@@ -13,7 +13,7 @@ import math
 from typing import Literal, NamedTuple, overload
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,27 +22,32 @@ from recollect.nets.cache import KeyValueCache
 from recollect.nets.dropout import Dropout
 from recollect.nets.kernels import Linear, gelu
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
 
-class TransformerSettings(BaseModel):
-    """Shape and regularisation of a `Transformer`. ``dropout`` sets all three dropouts that are not set on their own."""
+class TransformerSettings(Frozen):
+    """Shape and regularisation of a `Transformer`. ``dropout`` stands for each of the three that is not set itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    width: int = Field(128, ge=1, description="model width d; a multiple of heads")
-    layers: int = Field(2, ge=1)
-    heads: int = Field(4, ge=1)
-    inner_multiple: int = Field(4, ge=1, description="MLP inner width / width")
-    dropout: float = Field(0.1, ge=0.0, lt=1.0)
-    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)
-    residual_dropout: float | None = Field(None, ge=0.0, lt=1.0)
-    attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)
-    activation: Literal["gelu", "gelu_tanh"] = Field("gelu", description="exact or tanh-approximated GELU")
-    cross_attention: Literal["none", "all"] | tuple[int, ...] = Field("none", description="layers that read a context")
-    cross_gate: bool = Field(False, description="scale the cross-attention by a learned sigmoid gate (RA-DT option)")
-    init: Literal["gpt2", "plain"] = Field("gpt2", description="gpt2: output projections at 0.02/sqrt(2 layers)")
-    norm_eps: float = Field(1e-5, gt=0.0)
+    width: int = Field(default=128, ge=1, description="model width d; a multiple of heads")
+    layers: int = Field(default=2, ge=1)
+    heads: int = Field(default=4, ge=1)
+    inner_multiple: int = Field(default=4, ge=1, description="MLP inner width / width")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    embedding_dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
+    residual_dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
+    attention_dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
+    activation: Literal["gelu", "gelu_tanh"] = Field(default="gelu", description="exact or tanh-approximated GELU")
+    cross_attention: Literal["none", "all"] | tuple[int, ...] = Field(
+        default="none", description="layers that read a context"
+    )
+    cross_gate: bool = Field(
+        default=False, description="scale the cross-attention by a learned sigmoid gate (RA-DT option)"
+    )
+    init: Literal["gpt2", "plain"] = Field(
+        default="gpt2", description="gpt2: output projections at 0.02/sqrt(2 layers)"
+    )
+    norm_eps: float = Field(default=1e-5, gt=0.0)
 
     @model_validator(mode="after")
     def _check(self) -> TransformerSettings:
@@ -77,7 +82,7 @@ class TransformerSettings(BaseModel):
 
 
 class AttentionMaps(NamedTuple):
-    """Attention weights before dropout: per layer ``[B, H, T, T]``, and ``[B, H, T, S]`` or None where there was no context."""
+    """Attention weights before dropout, one tensor per layer; the cross map is None where there was no context."""
 
     self_BHTT: list[Tensor]
     cross_BHTS: list[Tensor | None]
@@ -135,7 +140,7 @@ class Transformer(nn.Module):
                     module.bias.zero_()
 
     def reseed_dropout(self, seed: int) -> None:
-        """Start the dropout stream anew, e.g. from ``seed_of("dropout", seed, step)``, so that a resumed run draws the same."""
+        """Start the dropout stream anew; ``seed_of("dropout", seed, step)`` every step makes a resume draw the same."""
         self.dropout.reseed(seed)
 
     # ---------------------------------------------------------------- whole sequences
@@ -177,7 +182,7 @@ class Transformer(nn.Module):
         Args:
             x_BTD: token embeddings with positions already added.
             mask_BT: True where a token is real; padding may stand anywhere. None: no padding (the fastest path).
-            context_BSD: tokens that the cross-attention layers read (no causal mask). None: these sub-layers are skipped.
+            context_BSD: tokens that the cross-attention layers read, all of them. None: these sub-layers are skipped.
             context_mask_BS: True where a context token is real.
             has_context_B: False: this row has no context and skips cross-attention. A CPU tensor lets the whole
                 computation be skipped when it is False everywhere; a device tensor is never read back.
@@ -245,7 +250,7 @@ class Transformer(nn.Module):
         if packing is not None:
             q = spread(q, packing)
         q = q.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
-        k, v = self._heads(kv, 2)
+        k, v = self.split_heads(kv, 2)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, dropout_p=p).transpose(1, 2).flatten(2)
         return y if packing is None else gather(y, packing)
 
@@ -267,14 +272,15 @@ class Transformer(nn.Module):
         h = self._drop(x_BTD, self.p_embedding)
         for block in self.blocks:
             assert isinstance(block, Block)
-            q, k, v = self._heads(block.qkv(block.norm_attention(h)), 3)
-            y, weights = self._plain_attention(q, k, v, attend)
-            h = self._add(h, block.attention_out(y))
+            q, k, v = self.split_heads(block.qkv(block.norm_attention(h)), 3)
+            y, weights = self.plain_attention(q, k, v, attend)
+            h = self._add(h, block.attention_out(y.transpose(1, 2).flatten(2)))
             maps.self_BHTT.append(weights)
             if block.cross and context is not None:
-                (q,) = self._heads(block.cross_q(block.norm_cross(h)), 1)
-                y, weights = self._plain_attention(q, *self._heads(block.cross_kv(context), 2), context_attend)
-                h = self._add(h, self._gate(block, block.cross_out(y), factor))
+                (q,) = self.split_heads(block.cross_q(block.norm_cross(h)), 1)
+                k, v = self.split_heads(block.cross_kv(context), 2)
+                y, weights = self.plain_attention(q, k, v, context_attend)
+                h = self._add(h, self._gate(block, block.cross_out(y.transpose(1, 2).flatten(2)), factor))
                 maps.cross_BHTS.append(weights)
             else:
                 maps.cross_BHTS.append(None)
@@ -282,13 +288,14 @@ class Transformer(nn.Module):
         h = self.norm_final(h)
         return (h if mask_BT is None else h.masked_fill(~mask_BT[:, :, None].to(h.device), 0.0)), maps
 
-    def _plain_attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None) -> tuple[Tensor, Tensor]:
+    def plain_attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(y [B,H,T,Dh], weights before dropout [B,H,T,S]); ``attend``: bool, which keys are read."""
         scores = q @ k.transpose(-2, -1) * self.head_width**-0.5
         weights = (scores if attend is None else scores.masked_fill(~attend, float("-inf"))).softmax(-1)
         dropped = self._drop(weights, self.p_attention)
-        return (dropped @ v).transpose(1, 2).flatten(2), weights
+        return dropped @ v, weights
 
-    def _heads(self, x: Tensor, parts: int) -> Tensor:
+    def split_heads(self, x: Tensor, parts: int) -> Tensor:
         """[B, T, parts*D] to a view [parts, B, H, T, Dh]."""
         return x.view(*x.shape[:2], parts, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
 
@@ -317,13 +324,12 @@ class Transformer(nn.Module):
                 has_B = None
         device = context_BSD.device
         attend = None
-        if mask_BS is not None:
-            if mask_BS.device.type != "cpu" or not bool(mask_BS.all()):
-                attend = mask_BS.to(device)
-                # A row without any real context token would be a softmax over nothing: it attends, and is then dropped.
-                empty_B1 = ~attend.any(dim=1, keepdim=True)
-                has_B = ~empty_B1[:, 0] if has_B is None else has_B.to(device) & ~empty_B1[:, 0]
-                attend = (attend | empty_B1)[:, None, None, :]
+        if mask_BS is not None and (mask_BS.device.type != "cpu" or not bool(mask_BS.all())):
+            attend = mask_BS.to(device)
+            # A row without any real context token would be a softmax over nothing: it attends, and is then dropped.
+            empty_B1 = ~attend.any(dim=1, keepdim=True)
+            has_B = ~empty_B1[:, 0] if has_B is None else has_B.to(device) & ~empty_B1[:, 0]
+            attend = (attend | empty_B1)[:, None, None, :]
         return context_BSD, attend, None if has_B is None else has_B.to(device)[:, None, None].to(context_BSD.dtype)
 
     # ---------------------------------------------------------------- one token at a time

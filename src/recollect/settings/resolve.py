@@ -51,7 +51,9 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
         stem = parametrised.group(1)
         if not (folder / f"{stem}.yaml").is_file():
             raise UserError(
-                f"no environment named '{env}'", where=folder, do=f"{nearest(env, names('environments'))} (or add a file)"
+                f"no environment named '{env}'",
+                where=folder,
+                do=f"{nearest(env, names('environments'))} (or add a file)",
             )
         content = read_yaml(folder / f"{stem}.yaml")
         if "parameter" not in content:

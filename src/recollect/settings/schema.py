@@ -81,7 +81,7 @@ class MemorySettings(Frozen):
     layers: int | None = Field(None, description="Keep only the first layers of the language model; null keeps all.")
     beta: float = Field(10.0, description="FrozenHopfield inverse temperature. Paper: 10.")
     similarity: Literal["cosine", "dot"] = Field("cosine", description="FrozenHopfield: code cosine, paper dot.")
-    deduplicate: Literal["none", "greedy", "upstream"] = Field("greedy", description="See memory.deduplication.")
+    deduplicate: Literal["none", "keep_first", "upstream"] = Field("keep_first", description="See memory.deduplication.")
     deduplicate_above: float = Field(0.98, description="Cosine above which two keys of one task are duplicates.")
     max_entries_per_task: int | None = Field(
         None, description="Budget: evenly spaced chunks per task that are embedded; null embeds all."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
@@ -15,22 +13,13 @@ from recollect.methods.chunking import chunk_settings, memory_of
 from recollect.methods.contract import Inputs, facts_of
 from recollect.methods.embedding import load_embedder
 from recollect.methods.supervised import ExperienceStore
-from recollect.settings.resolve import language_model, resolve
+from recollect.settings.resolve import resolve
 from recollect.settings.schema import MemorySettings
 from recollect.stages import paths, provenance
+from recollect.stages.inputs import embedder_inputs
 from recollect.trajectories.histories import Histories
 
 BATCH = 256
-
-
-def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """The artifact that a method's embedder is read from: another run's policy, or a fetched language model."""
-    kind, name, seed = provenance.embedder_of(scale, env, method)
-    if kind == "method":
-        return {"embedder_policy": paths.policy(scale, env, name, seed)}
-    if kind == "lm" and language_model(name).source == "hub":
-        return {"language_model": paths.model(name)}
-    return {}
 
 
 def evenly_spaced(chunks: Chunks, per_task: int | None) -> Chunks:

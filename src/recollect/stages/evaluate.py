@@ -16,7 +16,7 @@ from recollect.artifacts.sealed import read_arrays, read_table, write_table
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
-from recollect.stages.train import run_inputs
+from recollect.stages.inputs import run_inputs
 
 
 def final_step(train_table: pd.DataFrame) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recollect.figures.reference import published
+from recollect.figures import reference
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.resolve import environment_mapping, figure_settings, language_model, method_mapping
@@ -42,11 +42,9 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         "methods": chosen.methods,
         "seeds": chosen.seeds,
         "options": chosen.options,
-        "references": [*published(figure), *chosen.references],
+        "references": reference.resolve(chosen.references, environments=chosen.environments, methods=chosen.methods),
         "labels": {
-            m: title
-            for m in chosen.methods
-            if (title := method_mapping(scale, chosen.environments[0], m).get("title"))
+            m: title for m in chosen.methods if (title := method_mapping(scale, chosen.environments[0], m).get("title"))
         },
         "environment_labels": {
             e: title for e in chosen.environments if (title := environment_mapping(scale, e).get("title"))
@@ -61,4 +59,4 @@ def figure(scale: str, name: str) -> None:
     spec = spec_of(scale, name)
     files: list[Path] = [paths.scores(scale, *run) for run in runs_of(scale, name)]
     known = provenance.describe(provenance.figure_text(scale, name), provenance.figure_code(scale, name), files)
-    render(spec, files, paths.figure(scale, name), {"code_fingerprint": known["code"], "settings": known["settings"]})
+    render(spec, files, paths.figure(scale, name), {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"})

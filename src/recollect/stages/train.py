@@ -14,23 +14,10 @@ import pandas as pd
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays, write_table
-from recollect.methods.contract import Inputs
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
-from recollect.stages.embed import embedder_inputs
-
-
-def run_inputs(settings: Settings, device: str) -> Inputs:
-    """The artifacts that a method learns from."""
-    scale, env, method = settings.scale, settings.environment.name, settings.method.name
-    found: dict[str, Any] = {"device": device}
-    if settings.method.data == "histories":
-        found["histories"] = paths.histories(scale, env)
-    if settings.method.memory is not None:
-        found |= {"index": paths.index(scale, env, method), "rows": paths.rows(scale, env, method)}
-        found |= embedder_inputs(scale, env, method)
-    return Inputs(**found)
+from recollect.stages.inputs import run_inputs
 
 
 def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:

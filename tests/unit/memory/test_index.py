@@ -1,5 +1,6 @@
 """The index: faiss and the torch reference give the same exact answer, files are stable, and errors say what to do."""
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -15,8 +16,8 @@ def unit(rng, n, d):
     return keys / np.linalg.norm(keys, axis=1, keepdims=True)
 
 
-def filled(keys):
-    index = FlatIndex(keys.shape[1])
+def filled(keys, engine="faiss"):
+    index = FlatIndex(keys.shape[1], engine=engine)
     index.add(keys)
     return index
 
@@ -27,7 +28,7 @@ def by_hand(queries, keys, k):
     return np.take_along_axis(scores, ids, 1), ids
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     n=st.integers(1, 200),
     distinct=st.integers(1, 60),
@@ -43,6 +44,7 @@ def test_both_searches_equal_the_definition_also_with_duplicates(n, distinct, qu
     expected_scores, expected_ids = by_hand(asked, keys, min(k, n))
     for scores, ids in (
         filled(keys).search(asked, k),
+        filled(keys, "auto").search(asked, k),
         matmul_search(torch.from_numpy(asked), torch.from_numpy(keys), k),
     ):
         assert ids[:, : min(k, n)].tolist() == expected_ids.tolist()
@@ -61,10 +63,12 @@ def test_ties_beyond_the_candidates_are_looked_up_in_full():
     assert matmul_search(torch.from_numpy(asked), torch.from_numpy(keys), 5)[1].tolist() == expected
 
 
-def test_the_answer_does_not_depend_on_how_many_queries_are_asked_at_once():
+@pytest.mark.parametrize("engine", ["faiss", "torch"])
+def test_the_answer_does_not_depend_on_how_many_queries_are_asked_at_once(engine):
     rng = np.random.default_rng(1)
     keys, asked = unit(rng, 3000, 48), unit(rng, 64, 48)
-    index = filled(keys)
+    index = filled(keys, engine)
+    assert index.backend == {"faiss": "faiss-cpu"}.get(engine, engine)
     scores, ids = index.search(asked, 20)
     for row in range(0, 64, 9):
         alone_scores, alone_ids = index.search(asked[row : row + 1], 20)
@@ -84,8 +88,8 @@ def test_blocks_of_keys_do_not_change_the_answer(monkeypatch):
     rng = np.random.default_rng(3)
     keys, asked = torch.from_numpy(unit(rng, 500, 8)), torch.from_numpy(unit(rng, 5, 8))
     expected = matmul_search(asked, keys, 30)
-    monkeypatch.setattr("recollect.memory.index.BLOCK_SCORES", 5 * 37)
-    monkeypatch.setattr("recollect.memory.index.BLOCK_PAIRS", 8 * 11)
+    monkeypatch.setattr("recollect.memory.index.BLOCK_SCORES", {"cpu": 5 * 37})
+    monkeypatch.setattr("recollect.memory.index.BLOCK_PAIRS", {"cpu": 8 * 11})
     found = matmul_search(asked, keys, 30)
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
@@ -110,7 +114,7 @@ def test_adding_after_a_search_is_seen():
     assert index.search(keys[30:31], 1)[1].item() == 30 and index.keys.shape == (40, 8)
 
 
-def test_bad_use_is_refused(tmp_path):
+def test_bad_use_is_refused(tmp_path, monkeypatch):
     keys = unit(np.random.default_rng(6), 4, 8)
     with pytest.raises(UserError, match="empty"):
         FlatIndex(8).search(keys, 1)
@@ -118,6 +122,9 @@ def test_bad_use_is_refused(tmp_path):
         filled(keys).search(keys[:, :5], 1)
     with pytest.raises(UserError, match="width 8"):
         FlatIndex(8).add(keys[:, :5])
+    monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
+    with pytest.raises(UserError, match="no GPU support"):
+        FlatIndex(8, device="cuda", engine="faiss")
     with pytest.raises(UserError, match="not finite"):
         FlatIndex(8).add(np.full((1, 8), np.nan, dtype=np.float32))
     with pytest.raises(UserError, match="no such index"):
@@ -128,8 +135,6 @@ def test_bad_use_is_refused(tmp_path):
     (tmp_path / "short.faiss").write_bytes(filled(keys).to_bytes().tobytes()[:-20])
     with pytest.raises(UserError, match="not a readable"):
         FlatIndex.load(tmp_path / "short.faiss")
-    import faiss
-
     (tmp_path / "l2.faiss").write_bytes(faiss.serialize_index(faiss.IndexFlatL2(8)).tobytes())
     with pytest.raises(UserError, match="not a Flat index of inner products"):
         FlatIndex.load(tmp_path / "l2.faiss")

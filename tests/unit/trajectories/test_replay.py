@@ -13,7 +13,7 @@ from recollect.trajectories.replay import Batch, EpisodeReplay
 
 
 def add(replay: EpisodeReplay, ids: list[int], lengths: list[int]) -> None:
-    """Episodes whose numbers say which episode and which time they are of: observation (id, t), action t + 1, reward id + t/1000."""
+    """Episodes whose numbers say what they are of: observation (id, t), action t + 1, reward id + t/1000."""
     longest = max(lengths)
     time = np.arange(longest + 1)
     number = np.array(ids)[:, None]

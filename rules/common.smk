@@ -1,0 +1,192 @@
+"""What the rules share: names, checks before anything runs, params, priorities and resources.
+
+Every job is one `recollect` command. A rule's params are two short hashes: `settings` (all of the configuration that the job
+depends on) and `code` (all of the package that it can reach), so that a change reruns what depends on it and nothing else.
+"""
+
+import os
+import runpy
+import shutil
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import canonical, figure_settings, language_model, method_mapping, names
+from recollect.stages import dependencies, paths, provenance
+from recollect.stages.check import check_once
+
+
+wildcard_constraints:
+    scale=r"[\w-]+",
+    env=r"[\w-]+",
+    method=r"[\w-]+",
+    seed=r"\d+",
+    figure=r"[\w-]+",
+    model=r"[\w.-]+",
+
+
+# Jobs find the commands that belong to this Python, also where .venv is not activated.
+if shutil.which("recollect") is None:
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}{os.pathsep}{Path(sys.executable).parent}"
+
+
+# ------------------------------------------------------------------------------------ checked before anything runs
+try:
+    check_once()
+    SELECTED = dependencies.selection(config)
+    dependencies.check_targets(sys.argv[1:])
+    # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
+    runpy.run_path(f"{workflow.basedir}/workflow/provenance.py")["restore"]()
+except UserError as error:
+    sys.exit(f"error: {error}")
+
+
+# ------------------------------------------------------------------------------------------------- inputs and params
+# Called for every job of the run, but computed once for all seeds.
+embed_inputs = lru_cache(maxsize=None)(dependencies.embed_inputs)
+train_inputs = lru_cache(maxsize=None)(dependencies.train_inputs)
+figure_runs = lru_cache(maxsize=None)(dependencies.figure_runs)
+embedder_runs = lru_cache(maxsize=None)(dependencies.embedder_runs)
+
+
+@lru_cache(maxsize=None)
+def hash_of(part, *names):
+    """The hash of a text of recollect.stages.provenance, e.g. `settings 0123456789abcdef`."""
+    label = "code" if part.endswith("_code") else "settings"
+    return f"{label} {provenance.digest(getattr(provenance, part)(*names))}"
+
+
+def params_of(part, *wildcard_names):
+    """A param: the hash of one part of the provenance for the job's wildcards."""
+
+    def hashed(wildcards):
+        return hash_of(part, *(wildcards[name] for name in wildcard_names))
+
+    return hashed
+
+
+def memory_code_of(stage):
+    """A param: the hash of the code that embeds or indexes."""
+
+    def hashed(wildcards):
+        return hash_of("memory_code", stage, wildcards.scale, wildcards.env, wildcards.method)
+
+    return hashed
+
+
+def model_settings(wildcards):
+    """A param: the hash of where a language model comes from and what it must be."""
+    return f"settings {provenance.digest(canonical(language_model(wildcards.model)))}"
+
+
+def inputs_to_embed(wildcards):
+    return embed_inputs(wildcards.scale, wildcards.env, wildcards.method)
+
+
+def inputs_to_train(wildcards):
+    return train_inputs(wildcards.scale, wildcards.env, wildcards.method)
+
+
+def inputs_to_evaluate(wildcards):
+    return dependencies.evaluate_inputs(
+        wildcards.scale, wildcards.env, wildcards.method, wildcards.seed
+    )
+
+
+def scores_for_figure(wildcards):
+    runs = figure_runs(wildcards.scale, wildcards.figure)
+    return [paths.scores(wildcards.scale, *run) for run in runs]
+
+
+def selected(stage, scale=SELECTED.scale):
+    """What one stage makes for the selected figures."""
+    return dependencies.artifacts(stage, scale, SELECTED.figure_names)
+
+
+def figures_in_report(wildcards):
+    return selected("figure", wildcards.scale)
+
+
+# --------------------------------------------------------------------------------------------- what the report says
+def figure_category(wildcards):
+    return figure_settings(wildcards.scale, wildcards.figure).category or "Figures"
+
+
+def figure_caption(wildcards):
+    """A param for workflow/report/figure.rst: title, caption and what stands behind them."""
+    chosen = figure_settings(wildcards.scale, wildcards.figure)
+    methods = ", ".join(chosen.methods)
+    behind = f"Scale {wildcards.scale}, seeds {', '.join(map(str, chosen.seeds))}, methods {methods}."
+    return {"title": chosen.title or chosen.name, "text": " ".join(chosen.caption.split()), "behind": behind}
+
+
+# ---------------------------------------------------------------------------------------------------------- priorities
+@lru_cache(maxsize=None)
+def method_of(scale, env, method):
+    return method_mapping(scale, env, method)
+
+
+def has_memory(wildcards):
+    return method_of(wildcards.scale, wildcards.env, wildcards.method).get("memory") is not None
+
+
+def learns_online(wildcards):
+    return method_of(wildcards.scale, wildcards.env, wildcards.method).get("data") == "online"
+
+
+def train_priority(wildcards):
+    """Longest chain first: generate (70) > the embedder's run > embed (50) > index > methods that read a memory > the rest."""
+    if (wildcards.method, int(wildcards.seed)) in embedder_runs(wildcards.scale, wildcards.env):
+        return 60
+    if has_memory(wildcards):
+        return 40
+    return 30 if learns_online(wildcards) else 20
+
+
+def evaluate_priority(wildcards):
+    """Below all training, so that the last jobs are short ones and the cores end together."""
+    return 12 if has_memory(wildcards) else 10
+
+
+# ----------------------------------------------------------------------------------------------------------- resources
+# What a machine needs to have. What a machine is (partitions, number of GPUs) stands in workflow/profiles.
+PAPER = "paper"  # the one scale that asks for GPUs and for more than two cores
+
+
+def generate_threads(wildcards):
+    """All agents learn at once as batched matrix products: two threads where two cores are the promise."""
+    return 8 if wildcards.scale == PAPER else 2
+
+
+def job_threads(wildcards):
+    """One thread each, so that jobs run side by side: two jobs of one thread do more than one job of two threads."""
+    return 4 if wildcards.scale == PAPER else 1
+
+
+def train_gpus(wildcards):
+    """One GPU per run at paper scale: long sequences are backpropagated through, also by the online methods."""
+    return int(wildcards.scale == PAPER)
+
+
+def play_gpus(wildcards):
+    """Embedding and in-context evaluation batch thousands of windows; an online method plays one short episode at a time."""
+    return int(wildcards.scale == PAPER and not learns_online(wildcards))
+
+
+def memory_mb(base, per_input_mb=0.0):
+    """RAM in MB: what Python, torch and the network take, plus a share of the inputs; more at each attempt."""
+
+    def mem_mb(wildcards, input, attempt):
+        return int((base + per_input_mb * input.size_mb) * attempt)
+
+    return mem_mb
+
+
+def minutes(small, paper):
+    """Wall time in minutes: a generous limit at paper scale, where jobs are killed at it (and resume)."""
+
+    def runtime(wildcards, attempt):
+        return (paper if wildcards.scale == PAPER else small) * attempt
+
+    return runtime

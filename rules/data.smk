@@ -1,0 +1,48 @@
+"""Data: learning histories (generated), frozen language models (fetched)."""
+
+
+rule generate:
+    output:
+        histories=paths.histories("{scale}", "{env}"),
+        manifest=paths.manifest(paths.histories("{scale}", "{env}")),
+    params:
+        settings=params_of("generate_settings", "scale", "env"),
+        code=params_of("generate_code", "scale", "env"),
+    log:
+        "logs/{scale}/{env}/generate.log",
+    benchmark:
+        "logs/{scale}/{env}/generate.benchmark.jsonl"
+    conda:
+        "../envs/base.yaml"
+    threads: generate_threads
+    priority: 70
+    resources:
+        # The histories of all tasks are held until they are written: at most some 20 bytes for each of 16 M steps.
+        mem_mb=lambda wildcards, attempt: attempt * (4000 if wildcards.scale == PAPER else 1500),
+        runtime=minutes(60, 480),
+    shell:
+        "recollect generate --scale {wildcards.scale} --env {wildcards.env} --threads {threads} > {log} 2>&1"
+
+
+# Needs the internet, so it runs where Snakemake runs: compute nodes often have none.
+localrules:
+    fetch,
+
+
+rule fetch:
+    output:
+        model=paths.model("{model}"),
+        manifest=paths.manifest(paths.model("{model}")),
+    params:
+        settings=model_settings,
+    log:
+        "logs/models/{model}.log",
+    benchmark:
+        "logs/models/{model}.benchmark.jsonl"
+    conda:
+        "../envs/base.yaml"
+    resources:
+        mem_mb=1500,
+        runtime=60,
+    shell:
+        "recollect fetch --model {wildcards.model} > {log} 2>&1"

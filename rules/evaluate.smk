@@ -1,0 +1,27 @@
+"""Scores: the final evaluation of a run, and every evaluation that was made while it learned."""
+
+
+rule evaluate:
+    input:
+        unpack(inputs_to_evaluate),
+    output:
+        scores=paths.scores("{scale}", "{env}", "{method}", "{seed}"),
+        manifest=paths.manifest(paths.scores("{scale}", "{env}", "{method}", "{seed}")),
+    params:
+        settings=params_of("evaluate_settings", "scale", "env", "method"),
+        code=params_of("evaluate_code", "scale", "env", "method"),
+    log:
+        "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.log",
+    benchmark:
+        "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.benchmark.jsonl"
+    conda:
+        "../envs/base.yaml"
+    threads: job_threads
+    priority: evaluate_priority
+    resources:
+        mem_mb=memory_mb(base=3000, per_input_mb=4),
+        runtime=minutes(60, 240),
+        gpu=play_gpus,
+    shell:
+        "recollect evaluate --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
+        " --seed {wildcards.seed} --device auto --threads {threads} > {log} 2>&1"

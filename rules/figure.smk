@@ -1,0 +1,69 @@
+"""Figures, and the report that shows them."""
+
+
+# Seconds each: not worth a place in a cluster's queue.
+localrules:
+    figure,
+    report_page,
+
+
+rule figure:
+    input:
+        scores=scores_for_figure,
+    output:
+        pdf=report(
+            paths.figure("{scale}", "{figure}", ".pdf"),
+            caption="../workflow/report/figure.rst",
+            category=figure_category,
+            labels={"figure": "{figure}", "file": "PDF"},
+        ),
+        png=report(
+            paths.figure("{scale}", "{figure}", ".png"),
+            caption="../workflow/report/figure.rst",
+            category=figure_category,
+            labels={"figure": "{figure}", "file": "picture"},
+        ),
+        csv=report(
+            paths.figure("{scale}", "{figure}", ".csv"),
+            caption="../workflow/report/figure.rst",
+            category=figure_category,
+            labels={"figure": "{figure}", "file": "what is drawn"},
+        ),
+        json=paths.figure("{scale}", "{figure}", ".json"),
+        manifests=[
+            paths.manifest(paths.figure("{scale}", "{figure}", suffix))
+            for suffix in (".pdf", ".png", ".csv", ".json")
+        ],
+    params:
+        settings=params_of("figure_text", "scale", "figure"),
+        code=params_of("figure_code", "scale", "figure"),
+        caption=figure_caption,
+    log:
+        "logs/{scale}/figures/{figure}.log",
+    benchmark:
+        "logs/{scale}/figures/{figure}.benchmark.jsonl"
+    conda:
+        "../envs/base.yaml"
+    resources:
+        mem_mb=memory_mb(base=1500, per_input_mb=10),
+        runtime=30,
+    shell:
+        "recollect figure --scale {wildcards.scale} --figure {wildcards.figure} > {log} 2>&1"
+
+
+# Snakemake's own report, made by a second Snakemake once the figures are there. It runs nothing and only reads the
+# records, so it needs no lock.
+rule report_page:
+    input:
+        figures=figures_in_report,
+    output:
+        html=paths.report("{scale}"),
+    log:
+        "logs/{scale}/report.log",
+    conda:
+        "../envs/base.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    shell:
+        "snakemake --nolock --cores 1 --report {output.html} -- {input.figures} > {log} 2>&1"

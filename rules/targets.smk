@@ -1,0 +1,77 @@
+"""What can be asked for by name. Without a name: `all`.
+
+`all` and the targets of one stage are about the selected figures at the selected scale (config/config.yaml, or
+`--config scale=paper figures=all`). dvc.yaml calls the targets of one stage.
+"""
+
+
+localrules:
+    all,
+    figures,
+    smoke,
+    paper,
+    report,
+    data,
+    embedders,
+    embedded,
+    indexed,
+    trained,
+    evaluated,
+
+
+rule all:
+    input:
+        selected("figure"),
+
+
+# Every figure of config/figures, at the scale of the papers.
+rule paper:
+    input:
+        dependencies.artifacts("figure", PAPER, names("figures")),
+
+
+# The selected figures on toy sizes: proves the wiring in minutes.
+rule smoke:
+    input:
+        selected("figure", "smoke"),
+
+
+rule report:
+    input:
+        paths.report(SELECTED.scale),
+
+
+rule data:
+    input:
+        selected("generate"),
+        selected("fetch"),
+
+
+rule embedders:
+    input:
+        dependencies.embedders(SELECTED.scale, SELECTED.figure_names),
+
+
+rule embedded:
+    input:
+        selected("embed"),
+
+
+rule indexed:
+    input:
+        selected("index"),
+
+
+rule trained:
+    input:
+        selected("train"),
+
+
+rule evaluated:
+    input:
+        selected("evaluate"),
+
+
+rule figures:
+    input:
+        selected("figure"),

@@ -1,0 +1,29 @@
+"""Runs: one method in one environment with one seed. Checkpoints lie outside the outputs, so a retry resumes."""
+
+
+rule train:
+    input:
+        unpack(inputs_to_train),
+    output:
+        policy=paths.policy("{scale}", "{env}", "{method}", "{seed}"),
+        policy_manifest=paths.manifest(paths.policy("{scale}", "{env}", "{method}", "{seed}")),
+        table=paths.train_table("{scale}", "{env}", "{method}", "{seed}"),
+        table_manifest=paths.manifest(paths.train_table("{scale}", "{env}", "{method}", "{seed}")),
+    params:
+        settings=params_of("train_settings", "scale", "env", "method"),
+        code=params_of("train_code", "scale", "env", "method"),
+    log:
+        "logs/{scale}/{env}/{method}/seed_{seed}/train.log",
+    benchmark:
+        "logs/{scale}/{env}/{method}/seed_{seed}/train.benchmark.jsonl"
+    conda:
+        "../envs/base.yaml"
+    threads: job_threads
+    priority: train_priority
+    resources:
+        mem_mb=memory_mb(base=3000, per_input_mb=4),
+        runtime=minutes(120, 1440),
+        gpu=train_gpus,
+    shell:
+        "recollect train --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method} --seed {wildcards.seed}"
+        " --device auto --threads {threads} > {log} 2>&1"

@@ -1,0 +1,206 @@
+"""What each job reads, and what a set of figures needs: the input functions of the rules, in plain Python.
+
+Nothing here imports torch, pandas or an algorithm: Snakemake parses with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder, validated
+from recollect.settings.resolve import (
+    environment_mapping,
+    figure_settings,
+    language_model,
+    method_mapping,
+    names,
+    scale_settings,
+)
+from recollect.settings.schema import Frozen
+from recollect.stages import paths, provenance
+
+Run = tuple[str, str, int]
+"""(env, method, seed)"""
+
+
+class Selection(Frozen):
+    """What `snakemake` makes when no target is named: config/config.yaml, and `--config` on the command line."""
+
+    scale: str = Field(description="One of config/scales.")
+    figures: tuple[str, ...] | Literal["all"] = Field(description="Some of config/figures, or `all` of them.")
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """The figures by name."""
+        return tuple(names("figures")) if self.figures == "all" else self.figures
+
+
+def selection(config: Mapping[str, Any]) -> Selection:
+    """The checked selection.
+
+    Raises:
+        UserError: an unknown key, scale or figure; the message names the nearest known one.
+    """
+    chosen = validated(Selection, config, where=f"{config_folder() / 'config.yaml'} or --config")
+    scale_settings(chosen.scale)
+    for figure in chosen.figure_names:
+        figure_settings(chosen.scale, figure)
+    return chosen
+
+
+# ------------------------------------------------------------------------------------------------- inputs of one job
+
+
+def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """The file that a method's embedder is read from: another run's policy, or a fetched language model."""
+    kind, name, seed = provenance.embedder_of(scale, env, method)
+    if kind == "method":
+        return {"embedder_policy": paths.policy(scale, env, name, seed)}
+    if kind == "lm" and language_model(name).source == "hub":
+        return {"language_model": paths.model(name)}
+    return {}
+
+
+def embed_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """What `recollect embed` reads."""
+    return {"histories": paths.histories(scale, env), **embedder_inputs(scale, env, method)}
+
+
+def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """What `recollect train` reads: histories where it learns from them, index and embedder where it has a memory."""
+    content = method_mapping(scale, env, method)
+    found: dict[str, Path] = {}
+    if content.get("data") == "histories":
+        found["histories"] = paths.histories(scale, env)
+    if content.get("memory") is not None:
+        found["index"], found["rows"] = paths.index(scale, env, method), paths.rows(scale, env, method)
+        found |= embedder_inputs(scale, env, method)
+    return found
+
+
+def evaluate_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
+    """What `recollect evaluate` reads. A trained embedder travels inside the policy; a language model does not."""
+    found = {"policy": paths.policy(scale, env, method, seed), "train": paths.train_table(scale, env, method, seed)}
+    embedder = embedder_inputs(scale, env, method)
+    return found | {name: path for name, path in embedder.items() if name == "language_model"}
+
+
+def embedder_runs(scale: str, env: str) -> set[tuple[str, int]]:
+    """(method, seed) of the runs of an environment that some method's memory embeds with."""
+    found = (provenance.embedder_of(scale, env, method) for method in names("methods"))
+    return {(name, seed) for kind, name, seed in found if kind == "method"}
+
+
+# ------------------------------------------------------------------------------------------------ what figures need
+
+
+def figure_runs(scale: str, figure: str) -> list[Run]:
+    """The runs whose scores a figure reads."""
+    chosen = figure_settings(scale, figure)
+    return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
+
+
+def runs_of(scale: str, figures: Iterable[str]) -> list[Run]:
+    """The runs whose scores some figures read, each once."""
+    return list(dict.fromkeys(run for figure in figures for run in figure_runs(scale, figure)))
+
+
+STAGES = ("generate", "fetch", "embed", "index", "train", "evaluate", "figure")
+
+
+def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
+    """What one stage makes for some figures."""
+    figures = list(figures)
+    runs = runs_of(scale, figures)
+    pairs = list(dict.fromkeys((env, method) for env, method, _ in runs))
+    contents = {pair: method_mapping(scale, *pair) for pair in pairs}
+    memories = [pair for pair in pairs if contents[pair].get("memory") is not None]
+    if stage == "generate":
+        learned = dict.fromkeys(env for env, method in pairs if contents[env, method].get("data") == "histories")
+        return [paths.histories(scale, env) for env in learned]
+    if stage == "fetch":
+        models = (embedder_inputs(scale, *memory).get("language_model") for memory in memories)
+        return list(dict.fromkeys(path for path in models if path is not None))
+    if stage == "embed":
+        return [paths.embeddings(scale, *memory) for memory in memories]
+    if stage == "index":
+        return [paths.index(scale, *memory) for memory in memories]
+    if stage == "train":
+        return [paths.policy(scale, *run) for run in runs]
+    if stage == "evaluate":
+        return [paths.scores(scale, *run) for run in runs]
+    if stage == "figure":
+        return [paths.figure(scale, figure, ".pdf") for figure in figures]
+    raise ValueError(f"unknown stage '{stage}', not one of {', '.join(STAGES)}")
+
+
+def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
+    """What must be trained before anything can be embedded: the policies that memories embed with.
+
+    The scores of all runs of those methods that the figures read are named as well: a run is one folder for DVC.
+    """
+    runs = runs_of(scale, figures)
+    of = {(env, method): provenance.embedder_of(scale, env, method) for env, method, _ in runs}
+    needed = {(env, name, seed) for (env, _), (kind, name, seed) in of.items() if kind == "method"}
+    methods = {(env, name) for env, name, _ in needed}
+    policies = [paths.policy(scale, *run) for run in sorted(needed)]
+    return policies + [paths.scores(scale, *run) for run in runs if run[:2] in methods]
+
+
+# ----------------------------------------------------------------------------------------------- targets, by their path
+
+_WORD = r"[\w-]+"
+_TARGETS = (
+    re.compile(r"data/models/(?P<model>[\w.-]+)(/|$)"),
+    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
+    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/"),
+    re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
+    re.compile(rf"results/(?P<scale>{_WORD})/figures/(?P<figure>{_WORD})\."),
+    re.compile(rf"(?:results|data)/(?P<scale>{_WORD})/"),
+)
+
+
+def check_targets(targets: Iterable[str]) -> None:
+    """Check the names in those targets that are paths of artifacts; others are left to Snakemake.
+
+    Raises:
+        UserError: a target names a scale, environment, method, figure or model that is not configured.
+    """
+    for target in targets:
+        for pattern in _TARGETS:
+            found = pattern.match(target.removeprefix("./"))
+            if found is not None:
+                _check_names(**found.groupdict())
+                break
+
+
+def _check_names(
+    scale: str | None = None,
+    env: str | None = None,
+    method: str | None = None,
+    figure: str | None = None,
+    model: str | None = None,
+) -> None:
+    if model is not None:
+        chosen = language_model(model)
+        if chosen.source != "hub":
+            raise UserError(
+                f"the language model '{model}' comes from source '{chosen.source}' and is not fetched",
+                where=config_folder() / "language_models.yaml",
+                do="nothing: it is already at hand",
+            )
+    if scale is None:
+        return
+    scale_settings(scale)
+    if figure is not None:
+        figure_settings(scale, figure)
+    if env is not None:
+        environment_mapping(scale, env)
+        if method is not None:
+            method_mapping(scale, env, method)

@@ -1,0 +1,240 @@
+"""Learning histories: everything an agent lived through in each task, in time order, as flat memory-mapped columns.
+
+One row is one transition. Tasks stand one after the other, ascending; within a task, episodes stand in the order in
+which they were played. Episodes, returns-to-go and timesteps are derived, never stored, so they cannot disagree with
+the rows. A task's last episode counts only if it was played to its end; its rows stay where they are, in no episode.
+
+Source: RA-DT (arXiv 2410.07071), specification 2.1 and 2.4.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from recollect.artifacts.sealed import read_arrays
+from recollect.settings.errors import UserError
+
+log = logging.getLogger(__name__)
+KIND = "histories"
+COLUMNS = ("observation", "action", "reward", "done", "task", "episode")
+AGAIN = "make the histories again (`recollect generate`), or correct the reader that made them."
+
+
+@dataclass(frozen=True)
+class EpisodeTable:
+    """The complete episodes, in the order of their rows; M of them.
+
+    Attributes:
+        start: int64 [M], first row.
+        length: int64 [M], number of transitions.
+        task: int32 [M], task index.
+        index: int32 [M], 0-based place within the task's history.
+        total_return: float32 [M], undiscounted sum of rewards.
+        first_of_task: int64 [M], the place in this table of the task's first episode.
+    """
+
+    start: np.ndarray
+    length: np.ndarray
+    task: np.ndarray
+    index: np.ndarray
+    total_return: np.ndarray
+    first_of_task: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Histories:
+    """Flat columns of N transitions, and what follows from them.
+
+    Args:
+        arrays: `observation` [N, ...] (integers or floats), `action` [N] (integers) or [N, A] (floats), `reward` [N]
+            (floats), `done` [N] (bool), `task` [N] (integers), `episode` [N] (integers, index within the task).
+        where: what to name in errors, e.g. the file.
+
+    Attributes:
+        observation, action, reward, done, task, episode: the columns, as given.
+        incomplete_episodes, incomplete_transitions: last episodes that were not played to the end, and their rows.
+
+    Raises:
+        UserError: columns are missing, or differ in length or kind. What is *in* them is checked by `validate`.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], *, where: object = "histories") -> None:
+        self.where = where
+        missing = [name for name in COLUMNS if name not in arrays]
+        if missing:
+            raise self._error(f"there is no column {', '.join(missing)} (found: {', '.join(sorted(arrays)) or 'none'})")
+        self.observation, self.action, self.reward = arrays["observation"], arrays["action"], arrays["reward"]
+        self.done, self.task, self.episode = arrays["done"], arrays["task"], arrays["episode"]
+        rows = len(self.reward)
+        kinds = {"observation": "iuf", "action": "iuf", "reward": "f", "done": "b", "task": "iu", "episode": "iu"}
+        dimensions = {"observation": (2, 9), "action": (1, 2)}
+        for name in COLUMNS:
+            column, (fewest, most) = arrays[name], dimensions.get(name, (1, 1))
+            if len(column) != rows:
+                raise self._error(f"the column {name} has {len(column)} rows, the column reward has {rows}")
+            if column.dtype.kind not in kinds[name]:
+                raise self._error(f"the column {name} has the wrong type, {column.dtype}")
+            if not fewest <= column.ndim <= most:
+                raise self._error(f"the column {name} has the wrong shape, {column.shape}")
+        if self.action.ndim == 1 and self.action.dtype.kind == "f":
+            raise self._error("the column action has floats but no axis of action dimensions")
+        if not self.done.any():
+            raise self._error(f"there is no complete episode in {rows} transitions")
+        ends = np.flatnonzero(self._ends)
+        complete = self.done[ends]
+        self.incomplete_episodes = int((~complete).sum())
+        self.incomplete_transitions = int(np.diff(ends, prepend=-1)[~complete].sum())
+        if self.incomplete_episodes:
+            log.info(
+                "%s: %d unfinished last episodes (%d of %d transitions) are left out",
+                where,
+                self.incomplete_episodes,
+                self.incomplete_transitions,
+                rows,
+            )
+
+    @classmethod
+    def open(cls, path: str | Path) -> Histories:
+        """Histories of a sealed file, memory-mapped, verified and validated.
+
+        Raises:
+            UserError: the file is missing, corrupted, of another kind, or holds no valid histories.
+        """
+        histories = cls(read_arrays(path, kind=KIND), where=path)
+        histories.validate()
+        return histories
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The columns by name."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """bool [N]: the last row of an episode, complete or not."""
+        ends = np.array(self.done)
+        ends[:-1] |= self.task[1:] != self.task[:-1]
+        ends[-1] = True
+        return ends
+
+    @cached_property
+    def _episode_of_row(self) -> np.ndarray:
+        """int64 [N]: running number of the episode, incomplete ones included."""
+        return np.cumsum(self._ends) - self._ends
+
+    @cached_property
+    def episodes(self) -> EpisodeTable:
+        """The complete episodes."""
+        ends = np.flatnonzero(self._ends)
+        start = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
+        complete = self.done[ends]
+        start, length = start[complete], (ends + 1 - start)[complete]
+        task = np.asarray(self.task[start], np.int32)
+        first = np.flatnonzero(np.diff(task, prepend=task[0] - 1))
+        first_of_task = np.repeat(first, np.diff(np.append(first, len(task))))
+        index = (np.arange(len(task)) - first_of_task).astype(np.int32)
+        return EpisodeTable(start, length, task, index, self.return_to_go[start], first_of_task)
+
+    @cached_property
+    def return_to_go(self) -> np.ndarray:
+        """float32 [N]: undiscounted sum of the rewards from each row to the end of its episode, that row included."""
+        ends = np.flatnonzero(self._ends)
+        until = np.cumsum(self.reward, dtype=np.float64)
+        result = until[ends][self._episode_of_row] - until + self.reward
+        return result.astype(np.float32)
+
+    @cached_property
+    def timestep(self) -> np.ndarray:
+        """int32 [N]: steps since the start of the episode."""
+        ends = np.flatnonzero(self._ends)
+        start = np.concatenate([[0], ends[:-1] + 1])
+        return (np.arange(len(self)) - start[self._episode_of_row]).astype(np.int32)
+
+    def episode_of_row(self, rows: np.ndarray) -> np.ndarray:
+        """Which row of `episodes` each transition belongs to: any shape of row numbers -> int64 of that shape.
+
+        Raises:
+            IndexError: a row is outside the histories, or in an episode that was not played to its end.
+        """
+        rows, table = np.asarray(rows), self.episodes
+        episode = np.searchsorted(table.start, rows, side="right") - 1
+        if rows.size and (
+            rows.min() < 0 or (episode < 0).any() or (rows >= table.start[episode] + table.length[episode]).any()
+        ):
+            raise IndexError("a row is in no complete episode")
+        return episode
+
+    def subset(self, tasks: Iterable[int]) -> Histories:
+        """The histories of some tasks (copied), in ascending order of the tasks.
+
+        Raises:
+            UserError: one of them is not there.
+        """
+        chosen = sorted(set(tasks))
+        known = np.unique(self.task)
+        absent = sorted(set(chosen) - set(known.tolist()))
+        if absent or not chosen:
+            raise UserError(
+                f"there is no task {', '.join(map(str, absent))} (there are {len(known)}, {known[0]} to {known[-1]})"
+                if absent
+                else "no task was chosen",
+                where=self.where,
+                do="choose tasks that the histories hold.",
+            )
+        kept = np.isin(self.task, chosen)
+        return Histories({name: column[kept] for name, column in self.arrays().items()}, where=self.where)
+
+    def validate(
+        self,
+        *,
+        observation_low: np.ndarray | float | None = None,
+        observation_high: np.ndarray | float | None = None,
+        actions: int | None = None,
+    ) -> None:
+        """Check the contents of every row.
+
+        Args:
+            observation_low, observation_high: bounds of observations, where known; broadcast against [N, ...].
+            actions: number of discrete actions, where known.
+
+        Raises:
+            UserError: naming the first row that is wrong.
+        """
+        for name in ("reward", "observation", "action"):
+            column: np.ndarray = getattr(self, name)
+            if column.dtype.kind == "f":
+                self._refuse(~np.isfinite(column), f"the column {name} has a value that is not finite", column)
+        if observation_low is not None:
+            self._refuse(self.observation < observation_low, "an observation is below its range", self.observation)
+        if observation_high is not None:
+            self._refuse(self.observation > observation_high, "an observation is above its range", self.observation)
+        if self.action.ndim == 1:
+            wrong = self.action < 0
+            self._refuse(
+                wrong if actions is None else wrong | (self.action >= actions), "there is no such action", self.action
+            )
+        step = np.diff(self.task.astype(np.int64))
+        self._refuse(np.append(False, step < 0), "the tasks are not contiguous and ascending", self.task)
+        first = np.flatnonzero(np.append(True, step > 0))
+        expected = self._episode_of_row - np.repeat(self._episode_of_row[first], np.diff(np.append(first, len(self))))
+        self._refuse(self.episode != expected, "the episode number does not follow from task and done", self.episode)
+
+    def _refuse(self, wrong: np.ndarray, what: str, column: np.ndarray) -> None:
+        if wrong.any():
+            row = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
+            count = int(wrong.sum())
+            more = f", and {count - 1} more" if count > 1 else ""
+            raise self._error(f"{what}: row {row} (task {int(self.task[row])}) has {column[row]}{more}")
+
+    def _error(self, what: str) -> UserError:
+        return UserError(f"These are no valid histories: {what}.", where=self.where, do=AGAIN)

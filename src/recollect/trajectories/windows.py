@@ -1,0 +1,135 @@
+"""Which rows of the histories a training batch consists of: a pure function of (seed, step), with no loop over windows.
+
+Windows are row numbers and a mask, not data: whoever holds the columns (in memory, memory-mapped, or on a GPU) gathers
+them with one fancy index. Windows are padded on the left, so the newest step always stands last; a padded place repeats
+the window's first row, so that a gather is valid everywhere and stays within the task.
+
+Source: RA-DT (arXiv 2410.07071), specification 3.2 (windows) and 3.4 (Algorithm Distillation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recollect.settings.errors import UserError
+from recollect.settings.seeding import generator
+from recollect.trajectories.histories import Histories
+
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Windows:
+    """B windows of C steps.
+
+    Attributes:
+        rows: int64 [B, C], rows of the histories.
+        mask: bool [B, C], True where the step is real; real steps stand at the right end, in time order.
+        episode: int64 [B], the current episode, as its place in `Histories.episodes`.
+        end: int64 [B], exclusive end of the window within the current episode, in steps.
+        earlier: int64 [B], the earlier episode in front of the current one, -1 where there is none.
+    """
+
+    rows: np.ndarray
+    mask: np.ndarray
+    episode: np.ndarray
+    end: np.ndarray
+    earlier: np.ndarray
+
+    def take(self, column: np.ndarray) -> np.ndarray:
+        """The windows of a column: [N, ...] -> [B, C, ...], zero where padded."""
+        taken = column[self.rows]
+        taken[~self.mask] = 0
+        return taken
+
+
+class WindowSampler:
+    """Sub-trajectories as in RA-DT: an episode with probability proportional to its length L, an exclusive end uniform
+    in {1, …, L - 1}, and the at most `context` steps before it.
+
+    Short prefixes are therefore common, as they are when acting, and an episode's last transition is in no window (an
+    episode of one step is the exception: it is its only window).
+
+    Args:
+        histories: with at least one complete episode.
+        context: C, most steps of a window.
+        batch_size: B, windows per batch.
+        seed: of the batches.
+
+    Raises:
+        UserError: context or batch size is below 1.
+    """
+
+    purpose = "windows"
+
+    def __init__(self, histories: Histories, *, context: int, batch_size: int, seed: int) -> None:
+        for name, value in (("context", context), ("batch size", batch_size)):
+            if value < 1:
+                raise UserError(f"the {name} is {value}", where="window sampler", do="set it to at least 1.")
+        self.context, self.batch_size, self.seed = context, batch_size, seed
+        self.episodes = histories.episodes
+        self._until = np.cumsum(self.episodes.length)
+
+    def batch(self, step: int) -> Windows:
+        """The windows of a training step; the same for the same (histories, seed, step)."""
+        draw = generator(self.purpose, self.seed, step)
+        place_B = draw.integers(self._until[-1], size=self.batch_size)
+        episode_B = np.searchsorted(self._until, place_B, side="right")
+        end_B = draw.integers(1, np.maximum(self.episodes.length[episode_B], 2))
+        return self.windows(episode_B, end_B)
+
+    def windows(self, episode_B: np.ndarray, end_B: np.ndarray) -> Windows:
+        """The windows that end before step `end_B` of the episodes `episode_B`."""
+        first_B1 = self.episodes.start[episode_B][:, None]
+        rows_BC = first_B1 + end_B[:, None] + np.arange(-self.context, 0)
+        mask_BC = rows_BC >= first_B1
+        return Windows(np.maximum(rows_BC, first_B1), mask_BC, episode_B, end_B, np.full(len(end_B), NONE))
+
+
+class DistillationSampler(WindowSampler):
+    """Windows of Algorithm Distillation: a complete earlier episode, then a sub-trajectory of the current one.
+
+    The current part is drawn as by `WindowSampler`. The earlier episode is the one K places before it in the same
+    task's history, or the task's first where fewer than K lie before; the task's first episode has none before it.
+    (The published rule for S sequences: from start = max(i - K(S - 1), first of the task), every
+    max((i - start) // (S - 1), 1)-th; here S = 2.) Windows have 2C places, padding is on the left of both parts. An
+    earlier episode longer than C gives its last C steps.
+
+    Args:
+        histories, context, batch_size, seed: see `WindowSampler`; `context` holds for each of the two parts.
+        episodes_back: K.
+
+    Raises:
+        UserError: a number is below 1.
+    """
+
+    purpose = "distillation windows"
+
+    def __init__(self, histories: Histories, *, context: int, episodes_back: int, batch_size: int, seed: int) -> None:
+        super().__init__(histories, context=context, batch_size=batch_size, seed=seed)
+        if episodes_back < 1:
+            raise UserError(
+                f"episodes_back is {episodes_back}", where="distillation sampler", do="set it to at least 1."
+            )
+        self.episodes_back = episodes_back
+
+    def windows(self, episode_B: np.ndarray, end_B: np.ndarray) -> Windows:
+        """The windows that end before step `end_B` of the episodes `episode_B`, with the earlier episode in front."""
+        table = self.episodes
+        earlier_B = np.maximum(episode_B - self.episodes_back, table.first_of_task[episode_B])
+        has_earlier_B = earlier_B < episode_B
+        now_B1 = np.minimum(end_B, self.context)[:, None]
+        before_B1 = np.where(has_earlier_B, np.minimum(table.length[earlier_B], self.context), 0)[:, None]
+        from_end_C = np.arange(-2 * self.context, 0)
+        rows_BC = np.where(
+            from_end_C >= -now_B1,
+            (table.start[episode_B] + end_B)[:, None] + from_end_C,
+            (table.start[earlier_B] + table.length[earlier_B])[:, None] + now_B1 + from_end_C,
+        )
+        mask_BC = from_end_C >= -(now_B1 + before_B1)
+        first_B1 = np.take_along_axis(rows_BC, 2 * self.context - now_B1 - before_B1, axis=1)
+        return Windows(
+            np.where(mask_BC, rows_BC, first_B1), mask_BC, episode_B, end_B, np.where(has_earlier_B, earlier_B, NONE)
+        )

@@ -1,0 +1,78 @@
+"""Shared by all tests: the repository, and a working directory with a configuration of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a copy of the repository's configuration, which the test may change."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory where the offline stages before training were run once at smoke scale (Dark-Room 10x10)."""
+    folder = tmp_path_factory.mktemp("smoke")
+    shutil.copytree(ROOT / "config", folder / "config")
+    env = ["--scale", "smoke", "--env", "dark_room_10x10"]
+    for command in (
+        ["generate", *env],
+        ["train", *env, "--method", "dt", "--seed", "0"],
+        ["embed", *env, "--method", "radt"],
+        ["index", *env, "--method", "radt"],
+    ):
+        done = recollect(*command, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def smoke_workdir(smoke_data: Path, tmp_path: Path) -> Path:
+    """A copy of `smoke_data` that the test may change."""
+    folder = tmp_path / "work"
+    shutil.copytree(smoke_data, folder)
+    return folder
+
+
+def recollect(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours as a user would, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "recollect.cli", *arguments, *threads_of(arguments)],
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def threads_of(arguments: tuple[str, ...]) -> list[str]:
+    """One thread for the commands that take `--threads`."""
+    stages = {"generate", "embed", "index", "train", "evaluate"}
+    return ["--threads", "1"] if arguments and arguments[0] in stages else []
+
+
+@pytest.fixture
+def run_recollect() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`recollect(*arguments, cwd=...)` as a fixture."""
+    return recollect

@@ -1,0 +1,119 @@
+"""Episodic evaluation: every episode is whole, counted once, and starts from an empty memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from recollect.environments.registry import make_world, tasks
+from recollect.evaluation.episodic import evaluate, play
+from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
+from recollect.trajectories.rollout import play_episodes
+
+LENGTH = 6
+
+
+def tmaze(instances: int) -> Any:
+    options = {"variant": "passive", "length": LENGTH}
+    return make_world("tmaze", options, tasks("tmaze", options, "eval") * instances, np.arange(instances))
+
+
+class Scripted:
+    """Walks right, then turns to the side it saw (or always up)."""
+
+    def __init__(self, remembers: bool) -> None:
+        self.remembers, self.starts = remembers, 0
+
+    def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
+        assert (horizon, episodes) == (LENGTH + 1, 1)
+        batch = len(seeds_B)
+        self.starts += 1
+        self.side, self.fresh = np.zeros(batch), np.ones(batch, bool)
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        self.fresh |= mask_B
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        self.side = np.where(self.fresh, observation_BD[:, 1], self.side)
+        self.fresh[:] = False
+        turn = np.where(self.side > 0, 1, 3) if self.remembers else np.ones(len(self.side), np.int64)
+        return np.where(observation_BD[:, 0] == 1, turn, 0)
+
+
+def test_a_policy_that_remembers_scores_one_in_every_episode() -> None:
+    scores = play(tmaze(16), Scripted(remembers=True))
+    assert scores.return_E.tolist() == [1.0] * 16
+    assert scores.length_E.tolist() == [LENGTH + 1] * 16
+    assert np.isnan(scores.success_E).all()  # a T-Maze has no notion of success
+
+
+def test_a_policy_that_guesses_scores_one_or_zero_and_half_on_average() -> None:
+    scores = play(tmaze(400), Scripted(remembers=False))
+    assert set(scores.return_E.tolist()) == {0.0, 1.0}
+    assert abs(scores.return_E.mean() - 0.5) < 0.125  # five standard deviations
+
+
+def test_more_episodes_than_instances_are_played_in_rounds() -> None:
+    policy = Scripted(remembers=True)
+    assert len(play(tmaze(4), policy, episodes=10).return_E) == 10
+    assert policy.starts == 3
+    assert len(play(tmaze(4), policy, episodes=0).return_E) == 0
+
+
+def test_score_rows_hold_every_episode_of_every_split() -> None:
+    environment = EnvironmentSettings(
+        name="maze",
+        world="tmaze",
+        options={"variant": "passive", "length": LENGTH},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=7, splits=("train", "eval")),
+    )
+    seen: list[int] = []
+    rows = evaluate(Scripted(True), environment, method="m", seed=2, step=30, progress=seen.append)
+    assert rows.shape[0] == 14 and seen == [7, 7]
+    assert rows["split"].tolist() == ["train"] * 7 + ["eval"] * 7
+    assert rows["episode"].tolist() == [*range(7), *range(7)]
+    assert set(rows["metric"]) == {"return"} and set(rows["value"]) == {1.0}
+    assert set(rows["seed"]) == {2} and set(rows["step"]) == {30} and set(rows["task"]) == {0}
+    guess = evaluate(Scripted(False), environment, method="m", seed=2, step=30)["value"]
+    assert guess.equals(evaluate(Scripted(False), environment, method="m", seed=2, step=30)["value"])
+    assert not guess.equals(evaluate(Scripted(False), environment, method="m", seed=3, step=30)["value"])
+
+
+class Ragged:
+    """Instance i ends after i + 1 steps, pays 1 per step, and refuses to be stepped after its end."""
+
+    horizon = 4
+    single_observation_space = Box(0.0, 10.0, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self.num_envs = 3
+        self.t, self.ended = np.zeros(3, int), np.ones(3, bool)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        mask = options["reset_mask"]
+        self.t[mask], self.ended[mask] = 0, False
+        return self.t[:, None].astype(np.float32), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        assert not self.ended.any()
+        self.t += 1
+        terminated, truncated = self.t == np.array([1, 2, 9]), self.t == np.array([9, 9, 3])
+        self.ended = terminated | truncated
+        success = {"success": self.t >= 2} if self.ended.any() else {}
+        return self.t[:, None].astype(np.float32), np.ones(3, np.float32), terminated, truncated, success
+
+
+def test_episodes_of_different_length_are_each_kept_once_and_whole() -> None:
+    episodes = play_episodes(Ragged(), lambda observation, reward, done, t, live: observation[:, 0].astype(np.int64))
+    assert episodes.length_B.tolist() == [1, 2, 3]
+    assert episodes.return_B.tolist() == [1.0, 2.0, 3.0]
+    assert episodes.success_B.tolist() == [0.0, 1.0, 1.0]
+    assert episodes.terminal_BT.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert episodes.observation_BTD[..., 0].tolist() == [[0, 1, 0, 0], [0, 1, 2, 0], [0, 1, 2, 3]]
+    assert episodes.action_BT.tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 2]]
+    assert len(episodes.first(2).length_B) == 2

@@ -1,0 +1,141 @@
+"""The statistics are the published ones, and say how far their intervals can be trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu, trim_mean
+
+from recollect.figures import statistics
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_iqm_is_the_trimmed_mean_of_all_runs(seeds: int, tasks: int, seed: int) -> None:
+    scores_SN = rng(seed).standard_normal((seeds, tasks)) * 50
+    ours = statistics.iqm(scores_SN.reshape(-1))
+    assert ours == pytest.approx(trim_mean(scores_SN, 0.25, axis=None), abs=1e-12, rel=1e-12)
+    bounds = statistics.stratified_bootstrap(scores_SN, rng(), statistic="iqm", resamples=200)
+    assert float(bounds.value) == pytest.approx(float(ours), abs=1e-12)
+
+
+def test_iqm_of_known_scores() -> None:
+    assert statistics.iqm(np.array([1000.0, 1, 2, 3, 4, -1000, 5, 6])) == 3.5
+
+
+def test_resampling_stays_within_tasks() -> None:
+    scores_SN = np.repeat([[0.0, 10.0, 200.0]], 4, axis=0)  # tasks differ, runs do not
+    for statistic in ("mean", "iqm"):
+        bounds = statistics.stratified_bootstrap(scores_SN, rng(), statistic=statistic, resamples=500)
+        assert bounds.low == bounds.value == bounds.high
+
+
+def test_interval_of_two_runs_is_their_range() -> None:
+    bounds = statistics.stratified_bootstrap(np.array([[1.0], [3.0]]), rng())
+    assert (float(bounds.low), float(bounds.value), float(bounds.high)) == (1.0, 2.0, 3.0)
+
+
+def test_interval_of_zeros_and_ones_is_the_binomial_one() -> None:
+    scores_SN = (np.arange(100) < 30).astype(float)[:, None]
+    bounds = statistics.stratified_bootstrap(scores_SN, rng(), resamples=20_000)
+    assert float(bounds.low) == pytest.approx(0.21, abs=0.011)  # quantiles of Binomial(100, 0.3)
+    assert float(bounds.high) == pytest.approx(0.39, abs=0.011)
+
+
+def test_one_run_has_no_interval() -> None:
+    bounds = statistics.stratified_bootstrap(np.ones((1, 20, 3)), rng())
+    assert bounds.value.tolist() == [1, 1, 1]
+    assert np.isnan(bounds.low).all() and np.isnan(bounds.high).all()
+
+
+def test_trailing_axes_are_aggregated_one_by_one() -> None:
+    scores_SNE = rng(1).standard_normal((5, 4, 7))
+    for statistic in ("mean", "iqm"):
+        whole = statistics.stratified_bootstrap(scores_SNE, rng(2), statistic=statistic, resamples=300)
+        for episode in (0, 6):
+            alone = statistics.stratified_bootstrap(
+                scores_SNE[:, :, episode], rng(2), statistic=statistic, resamples=300
+            )
+            assert np.allclose([field[episode] for field in whole], list(alone), atol=1e-12)
+
+
+def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores_SN = rng(3).standard_normal((4, 5))
+    whole = statistics.stratified_bootstrap(scores_SN, rng(4), statistic="iqm", resamples=333)
+    monkeypatch.setattr(statistics, "_BLOCK", 50)
+    assert statistics.stratified_bootstrap(scores_SN, rng(4), statistic="iqm", resamples=333) == whole
+
+
+def test_the_interval_depends_on_its_generator_alone() -> None:
+    scores_SN = rng(5).standard_normal((3, 20))
+    np.random.seed(1)
+    first = statistics.stratified_bootstrap(scores_SN, rng(6))
+    np.random.seed(2)
+    assert statistics.stratified_bootstrap(scores_SN, rng(6)) == first
+    assert statistics.stratified_bootstrap(scores_SN, rng(7)) != first
+
+
+@pytest.mark.parametrize("bad", [np.empty((0, 3)), np.array([[1.0, np.nan]]), np.ones(3)])
+def test_scores_that_are_no_grid_are_refused(bad: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="scores must be"):
+        statistics.stratified_bootstrap(bad, rng())
+
+
+def test_performance_profile_counts_runs_above_each_threshold() -> None:
+    profile = statistics.performance_profile(np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([-1, 0, 1.5, 3]), rng())
+    assert profile.value.tolist() == [1.0, 0.75, 0.5, 0.0]
+    assert profile.low[0] == profile.high[0] == 1.0
+    assert profile.low[1] < 0.75 < profile.high[1]
+
+
+def test_probability_of_improvement_is_the_mann_whitney_statistic() -> None:
+    first_SN = rng(8).integers(0, 6, (7, 3)).astype(float)
+    second_MN = rng(9).integers(0, 6, (4, 3)).astype(float)
+    expected = np.mean([mannwhitneyu(first_SN[:, n], second_MN[:, n]).statistic / 28 for n in range(3)])
+    found = statistics.probability_of_improvement(first_SN, second_MN, rng(10))
+    assert float(found.value) == pytest.approx(expected, abs=1e-12)
+    assert found.low < found.value < found.high
+    certain = statistics.probability_of_improvement(first_SN + 10, second_MN, rng(10))
+    assert [float(x) for x in certain] == [1.0, 1.0, 1.0]
+    assert float(statistics.probability_of_improvement(second_MN, first_SN, rng(0)).value) == pytest.approx(
+        1 - expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "tasks", "statistic", "expected"),
+    [
+        (3, 1, "iqm", 0.75),  # exact: the interval is the range of three runs, which has 0 on one side twice in eight
+        (3, 5, "iqm", 0.87),
+        (3, 20, "mean", 0.88),
+        (2, 20, "mean", 0.82),
+        (5, 5, "iqm", 0.90),
+        (10, 5, "iqm", 0.93),
+    ],
+)
+def test_real_coverage_of_the_nominal_interval(seeds: int, tasks: int, statistic: str, expected: float) -> None:
+    found = np.mean(
+        [
+            statistics.coverage(seeds, tasks, rng(block), statistic=statistic, trials=150, resamples=400)
+            for block in range(10)
+        ]
+    )
+    assert found == pytest.approx(expected, abs=0.03)
+    said = statistics.actual_coverage(seeds, tasks, statistic)
+    assert said is None if seeds > 3 else said == pytest.approx(expected, abs=0.011)
+
+
+def test_few_seeds_carry_a_warning() -> None:
+    assert statistics.narrow_interval_warning(3, 20, "mean") == (
+        "interval from 3 seeds is too narrow: nominal 95 %, actual about 88 %"
+    )
+    assert "about 86 %" in str(statistics.narrow_interval_warning(3, 9, "mean"))  # fewer tasks than tabulated: lower
+    assert "about 50 %" in str(statistics.narrow_interval_warning(2, 1, "iqm"))
+    assert "no interval" in str(statistics.narrow_interval_warning(1, 20, "mean"))
+    assert statistics.narrow_interval_warning(4, 1, "mean") is None

@@ -1,0 +1,128 @@
+"""Killed at any instant, a run goes on and ends with the bytes of a run that was never killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RUNS = {
+    "dt": ("dark_room_10x10", "dt"),
+    "radt": ("dark_room_10x10", "radt"),
+    "dqn_gpt": ("tmaze_passive_5", "dqn_gpt"),
+}
+
+
+def command(name: str) -> list[str]:
+    env, method = RUNS[name]
+    where = ["--scale", "smoke", "--env", env, "--method", method, "--seed", "1", "--device", "cpu", "--threads", "1"]
+    return [sys.executable, "-m", "recollect.cli", "train", *where]
+
+
+def outputs(folder: Path, name: str) -> dict[str, bytes]:
+    env, method = RUNS[name]
+    run = folder / "results" / "smoke" / "runs" / env / method / "seed_1"
+    return {file.name: file.read_bytes() for file in sorted(run.iterdir()) if not file.name.startswith(".")}
+
+
+def checkpoints(folder: Path, name: str) -> list[Path]:
+    env, method = RUNS[name]
+    return sorted((folder / "results" / "smoke" / "checkpoints" / env / method / "seed_1").glob("step_*.safetensors"))
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_resume_after_kill_is_bit_exact(name: str, smoke_workdir: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    shutil.copytree(smoke_workdir, whole)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command(name), cwd=whole, env=environment, check=True, capture_output=True, timeout=300)
+    expected = outputs(whole, name)
+    assert "policy.safetensors" in expected
+
+    moments = random.Random(f"{name} kill")
+    kills = resumed = 0
+    while kills < 3:
+        process = subprocess.Popen(
+            command(name), cwd=smoke_workdir, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        before = {path.name for path in checkpoints(smoke_workdir, name)}
+        # Killed a random moment after a new checkpoint appears, so that each try gets further than the one before.
+        while process.poll() is None and {path.name for path in checkpoints(smoke_workdir, name)} <= before:
+            time.sleep(0.002)
+        time.sleep(moments.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+        resumed += "going on from the checkpoint" in said
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, said
+        kills += 1
+    assert kills, "the run ended before it could be killed: make it longer"
+    last = subprocess.run(
+        command(name), cwd=smoke_workdir, env=environment, check=True, capture_output=True, text=True, timeout=300
+    )
+    assert "going on from the checkpoint" in last.stderr
+    assert outputs(smoke_workdir, name) == expected
+
+
+def test_a_corrupted_checkpoint_falls_back_to_the_one_before(smoke_workdir: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    shutil.copytree(smoke_workdir, whole)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command("dt"), cwd=whole, env=environment, check=True, capture_output=True, timeout=300)
+    process = subprocess.Popen(
+        command("dt"), cwd=smoke_workdir, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and len(checkpoints(smoke_workdir, "dt")) < 2:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    standing = checkpoints(smoke_workdir, "dt")
+    assert len(standing) >= 2
+    damaged = bytearray(standing[-1].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    standing[-1].write_bytes(bytes(damaged))
+    last = subprocess.run(
+        command("dt"), cwd=smoke_workdir, env=environment, check=True, capture_output=True, text=True, timeout=300
+    )
+    step = int(standing[-2].stem.removeprefix("step_"))
+    assert f"going on from the checkpoint of step {step}" in last.stderr
+    assert outputs(smoke_workdir, "dt") == outputs(whole, "dt")
+
+
+def test_two_jobs_on_one_run_never_write_together(smoke_workdir: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    first = subprocess.Popen(command("dt"), cwd=smoke_workdir, env=environment, stderr=subprocess.DEVNULL)
+    while first.poll() is None and not checkpoints(smoke_workdir, "dt"):
+        time.sleep(0.002)
+    assert first.poll() is None, "the run ended before a second could start: make it longer"
+    first.send_signal(signal.SIGSTOP)  # holds the run folder for as long as the second tries
+    try:
+        second = subprocess.run(command("dt"), cwd=smoke_workdir, env=environment, capture_output=True, text=True)
+    finally:
+        first.send_signal(signal.SIGCONT)
+    assert second.returncode == 2
+    assert str(first.pid) in second.stderr
+    assert first.wait(timeout=300) == 0
+
+
+@pytest.mark.parametrize(
+    "which", ["data/smoke/dark_room_10x10/histories.safetensors", "data/smoke/dark_room_10x10/radt/memory.faiss"]
+)
+def test_a_flipped_byte_in_an_input_is_refused(which: str, smoke_workdir: Path) -> None:
+    path = smoke_workdir / which
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(bytes(damaged))
+    refused = subprocess.run(command("radt"), cwd=smoke_workdir, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert which in refused.stderr and "sha256" in refused.stderr
+    assert "to do:" in refused.stderr
+    assert not (smoke_workdir / "results/smoke/runs/dark_room_10x10/radt").exists()

@@ -1,0 +1,401 @@
+"""Promises of the set-up: what it installs is locked, named nowhere by machine or host, and done once."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVS = ROOT / "envs"
+LOCKS = sorted((ENVS / "locks").glob("*.txt"))
+ENVIRONMENTS = sorted(ENVS.glob("*.yaml"))
+# Used only where a user chose them; see the extras of pyproject.toml.
+OPTIONAL = {"tensorboard", "wandb"}
+
+
+def load(name: str) -> ModuleType:
+    """envs/NAME.py as a module: it is a script, and in no package."""
+    specification = importlib.util.spec_from_file_location(f"envs_{name}", ENVS / f"{name}.py")
+    assert specification and specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def locking() -> ModuleType:
+    return load("lock")
+
+
+@pytest.fixture
+def setup(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """envs/setup.py, whose installers only note what they were asked."""
+    module = load("setup")
+    module.calls = []  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "call", lambda command, environment=None: module.calls.append(command))
+    monkeypatch.setattr(module.Setup, "pip_configuration", lambda self: "")
+    monkeypatch.setattr(module.Setup, "torch_wants_cuda", lambda self: False)
+    return module
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    """A folder that looks like an environment whose Python is there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    return tmp_path
+
+
+def packages(lock: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+)==", (ENVS / "locks" / f"{lock}.txt").read_text(), re.MULTILINE))
+
+
+# ------------------------------------------------------------------------------------------------------------ locks
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_every_package_of_a_lock_is_pinned_and_hashed(path: Path) -> None:
+    blocks = re.split(r"\n(?=\S)", re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE).strip())
+    assert blocks
+    for block in blocks:
+        requirement, *hashes = [line.strip(" \\") for line in block.splitlines()]
+        assert re.match(r"[a-z0-9-]+==[\w.!+]+( ; .+)?$", requirement), requirement
+        assert hashes, requirement
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", line) for line in hashes), requirement
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_a_lock_names_no_host_no_option_and_no_path(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"://|@ |file:|^--|^-", text, re.MULTILINE)
+    for word in re.findall(r"\S+", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)):
+        assert "/" not in word, word
+
+
+def test_torch_is_locked_for_the_registry_and_for_the_local_cpu_wheel(locking: ModuleType) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = next(x for x in project["dependencies"] if x.startswith("torch")).removeprefix("torch==")
+    text = (ENVS / "locks" / "torch.txt").read_text()
+    assert f"\ntorch=={version} " in text
+    cpu = locking.TORCH_CPU_WHEELS[version].values()
+    assert all(f"sha256:{wheel}" in text for wheel in cpu)
+    assert text.count("sha256:") > len(cpu)
+
+
+def test_each_requirement_of_the_project_is_locked_once_where_it_belongs(locking: ModuleType) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in project["dependencies"]:
+        name = locking.package(requirement)
+        holders = {lock for lock in ("base", "torch", "models") if name in packages(lock)}
+        assert len(holders) == 1, f"{name} is in {holders or 'no lock'}: run `make lock`"
+    for extra in ("workflow", "dev"):
+        for requirement in project["optional-dependencies"][extra]:
+            assert locking.package(requirement) in packages(extra) | packages("base"), f"{requirement}: run `make lock`"
+
+
+def test_families_never_disagree_about_a_version_and_hold_one_faiss_each() -> None:
+    seen: dict[str, str] = {}
+    for path in LOCKS:
+        for name, version in re.findall(r"^([a-z0-9-]+)==([^\s;]+)", path.read_text(), re.MULTILINE):
+            assert seen.setdefault(name, version) == version, f"{name} in {path.name}"
+    assert "faiss-cpu" in packages("base") and "faiss-gpu" not in packages("base")
+    assert "faiss-gpu" in packages("gpu") and "faiss-cpu" not in packages("gpu")
+    assert not any("torch" in packages(lock) for lock in ("base", "gpu", "workflow", "dev", "models"))
+
+
+def test_everything_that_src_imports_is_in_a_runtime_lock() -> None:
+    imported: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                imported.add(node.module.split(".")[0])
+    imported -= set(sys.stdlib_module_names) | {"recollect"}
+    assert {"numpy", "torch"} <= imported
+    families = {path.stem for path in ENVIRONMENTS}
+    locked = set().union(*(packages(lock) for lock in families | {"torch", "models"}))
+    provided = metadata.packages_distributions()
+    for module in sorted(imported - OPTIONAL):
+        names = {re.sub(r"[-_.]+", "-", name).lower() for name in provided.get(module, [module])}
+        assert names & locked, f"src imports {module} ({names}), which no runtime lock holds"
+
+
+def test_what_is_read_from_a_lock_can_be_written_back(locking: ModuleType) -> None:
+    text = "b==2 ; sys_platform == 'linux' \\\n    --hash=sha256:00\nb==1 \\\n    --hash=sha256:01\na==3\n"
+    lock = locking.parse("# a note\n" + text)
+    assert list(lock) == ["b", "a"]
+    assert lock["b"] + lock["a"] == text
+    assert locking.pins(lock) == "a==3\nb==1\nb==2 ; sys_platform == 'linux'\n"
+    assert locking.package("Ruamel_Yaml.x>=1 ; python_version > '3'") == "ruamel-yaml-x"
+
+
+# ---------------------------------------------------------------------------------------------- conda environments
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.stem)
+def test_a_conda_environment_is_minimal_and_stamped_with_the_locks_it_names(path: Path, locking: ModuleType) -> None:
+    text = path.read_text()
+    assert yaml.safe_load(text)["dependencies"] == ["python=3.11", "pip"]
+    named = re.findall(r"locks/[a-z0-9_-]+\.txt", text)
+    assert f"locks/{path.stem}.txt" in named and "locks/torch.txt" in named
+    assert all((ENVS / name).is_file() for name in named)
+    stamp = re.search(r"^# locks-sha256: (\w+)$", text, re.MULTILINE)
+    assert stamp and stamp[1] == locking.digest(named), "run `make lock`: Snakemake would keep an old environment"
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.stem)
+def test_the_script_that_fills_a_conda_environment_calls_the_set_up_for_its_family(path: Path, tmp_path: Path) -> None:
+    script = path.with_name(f"{path.stem}.post-deploy.sh")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    environment = {**os.environ, "CONDA_PREFIX": str(tmp_path)}
+    environment.pop("RECOLLECT_ROOT", None)
+    told = subprocess.run(["bash", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [f"{ROOT}/envs/setup.py", "--here", "--family", path.stem]
+    lost = subprocess.run(["bash", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert lost.returncode == 1 and "repository's root" in lost.stderr
+
+
+# ------------------------------------------------------------------------------------------------------- the steps
+
+
+def test_a_set_up_does_every_step_once_and_then_none(setup: ModuleType, prefix: Path) -> None:
+    first = setup.Setup(prefix, "base", tools=True)
+    first.run()
+    assert list(json.loads((prefix / setup.STATE).read_text())["steps"]) == sorted(
+        ["venv", "uv", "torch", "packages", "tools", "project"]
+    )
+    setup.calls.clear()
+    again = setup.Setup(prefix, "base", tools=True)
+    again.run()
+    assert (again.done, setup.calls) == (0, [])
+
+
+def test_what_pip_and_uv_install_is_always_checked_against_hashes(setup: ModuleType, prefix: Path) -> None:
+    setup.Setup(prefix, "base", tools=True).run()
+    installs = [command for command in setup.calls if "install" in command]
+    assert len(installs) == 5
+    *locked, project = installs
+    assert all("--require-hashes" in command and "-r" in command for command in locked)
+    assert "--no-deps" in project and "--no-build-isolation" in project
+
+
+def test_only_the_step_whose_lock_changed_is_done_again(
+    setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.Setup(prefix, "base", tools=True).run()
+    setup.calls.clear()
+    read = setup.read
+    monkeypatch.setattr(setup, "read", lambda *locks: [*read(*locks), "more"] if "dev" in locks else read(*locks))
+    setup.Setup(prefix, "base", tools=True).run()
+    (command,) = setup.calls
+    assert command[-1].endswith("dev.txt") and "--reinstall" not in command
+
+
+@pytest.mark.parametrize(
+    ("killed_in", "option"), [("torch", "--force-reinstall"), ("packages", "--reinstall"), ("tools", "--reinstall")]
+)
+def test_a_step_that_was_interrupted_is_done_afresh_and_those_before_it_are_kept(
+    setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str, option: str
+) -> None:
+    step = setup.Setup.step
+
+    def die(self: object, name: str, said: str, action: object, *inputs: str) -> None:
+        def killed(again: bool) -> None:
+            raise KeyboardInterrupt
+
+        step(self, name, said, killed if name == killed_in else action, *inputs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(setup.Setup, "step", die)
+        setup.Setup(prefix, "base", tools=True).run()
+    setup.calls.clear()
+    setup.Setup(prefix, "base", tools=True).run()
+    assert option in setup.calls[0]
+    assert sum(option in command for command in setup.calls) == 1
+    assert not any("venv" in command for command in setup.calls)
+
+
+def test_a_moved_environment_or_a_lost_python_is_made_anew(setup: ModuleType, prefix: Path) -> None:
+    setup.Setup(prefix, "base", tools=True).run()
+    moved = prefix.with_name(prefix.name + "_moved")
+    prefix.rename(moved)
+    setup.calls.clear()
+    setup.Setup(moved, "base", tools=True).run()
+    assert setup.calls[0][1:] == ["-m", "venv", "--clear", str(moved)] and len(setup.calls) == 6
+    (moved / "bin" / "python").unlink()
+    setup.calls.clear()
+    assert setup.Setup(moved, "base", tools=True).state["steps"] == {}
+
+
+def test_a_change_of_family_removes_what_shares_a_folder_first(setup: ModuleType, prefix: Path) -> None:
+    setup.Setup(prefix, "base", tools=False).run()
+    setup.calls.clear()
+    setup.Setup(prefix, "gpu", tools=False).run()
+    removal, install = setup.calls
+    assert "uninstall" in removal and removal[-1] == "faiss-cpu"
+    assert any(str(part).endswith("gpu.txt") for part in install)
+
+
+def test_a_local_wheel_is_looked_for_before_the_registry(
+    setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup.Setup, "pip_configuration", lambda self: ":env:.find-links='/somewhere'\n")
+    environment = setup.Setup(prefix, "base", tools=False)
+    environment.install_torch(False)
+    (command,) = setup.calls
+    assert "--no-index" in command
+
+    def no_wheel(command: list[str], environment: object = None) -> None:
+        setup.calls.append(command)
+        if "--no-index" in command:
+            raise setup.Stop("no wheel")
+
+    monkeypatch.setattr(setup, "call", no_wheel)
+    setup.calls.clear()
+    environment.install_torch(False)
+    assert ["--no-index" in command for command in setup.calls] == [True, False]
+
+
+def test_a_mirror_of_pip_is_used_by_uv_too_and_an_extra_index_is_not(
+    setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(setup, "call", lambda command, environment: given.append(environment))
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    monkeypatch.delenv("UV_INDEX_URL", raising=False)
+    environment = setup.Setup(prefix, "base", tools=False)
+    for configured in ("global.index-url='mirror'\n", "global.extra-index-url='other'\n"):
+        monkeypatch.setattr(setup.Setup, "pip_configuration", lambda self, text=configured: text)
+        environment.uv("install", "x")
+    assert given[0].get("UV_DEFAULT_INDEX") == "mirror"
+    assert "UV_DEFAULT_INDEX" not in given[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", "sha256"),
+        ("Max retries exceeded with url", "network"),
+        ("error: something else", "mend it"),
+    ],
+)
+def test_a_failing_installer_is_explained(said: str, word: str) -> None:
+    module = load("setup")
+    code = f"import sys; print({said!r}, file=sys.stderr); sys.exit(3)"
+    with pytest.raises(module.Stop, match=word):
+        module.call([sys.executable, "-c", code])
+
+
+def test_an_old_python_and_one_without_venv_are_said_plainly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("setup")
+    with monkeypatch.context() as patch:
+        patch.setattr(module.sys, "version_info", (3, 9, 1))
+        assert module.main([]) == 1
+    assert "Python 3.11 or newer is needed" in capsys.readouterr().err
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else object())
+    assert module.main([]) == 1
+    assert "python3-venv" in capsys.readouterr().err
+
+
+def test_the_set_up_script_can_be_read_by_a_python_that_is_too_old() -> None:
+    ast.parse((ENVS / "setup.py").read_text(), feature_version=(3, 7))
+
+
+# -------------------------------------------------------------------------------------------------- links, profiles
+
+
+@pytest.mark.parametrize(
+    ("link", "target"), [("profiles", "workflow/profiles"), ("cluster", "workflow/profiles/cluster")]
+)
+def test_the_links_at_the_root_are_relative_and_resolve(link: str, target: str) -> None:
+    assert os.readlink(ROOT / link) == target
+    assert (ROOT / link).is_dir()
+
+
+def profile(name: str) -> dict[str, object]:
+    settings: dict[str, object] = yaml.safe_load((ROOT / "workflow" / "profiles" / name / "config.yaml").read_text())
+    return settings
+
+
+@pytest.mark.parametrize("name", ["gpu", "cluster"])
+def test_the_default_profile_overrides_nothing_of_a_chosen_one(name: str) -> None:
+    """profiles/default is stronger than --profile, whole keys at a time."""
+    assert not profile("default").keys() & profile(name).keys()
+    assert not profile("default").keys() & {"executor", "jobs", "cores", "retries", "default-resources", "resources"}
+
+
+@pytest.mark.parametrize("name", ["default", "gpu", "cluster"])
+def test_snakemake_knows_every_key_of_a_profile(name: str) -> None:
+    from snakemake.cli import get_argument_parser
+
+    known = {option.lstrip("-") for action in get_argument_parser()._actions for option in action.option_strings}
+    assert profile(name).keys() <= known
+
+
+# --------------------------------------------------------------------------------------------------- make, CI, law
+
+
+def make(*arguments: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_help_lists_every_target() -> None:
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets
+    listed = re.findall(r"^  make ([a-z-]+) +\S", make("help"), re.MULTILINE)
+    assert sorted(listed) == sorted(targets[1].split())
+    assert {"demo", "test", "smoke", "lint", "bench", "help", "test-all", "clean-env"} <= set(listed)
+
+
+@pytest.mark.parametrize("target", ["demo", "smoke", "test", "test-all", "lint", "bench"])
+def test_every_target_sets_up_first(target: str) -> None:
+    lines = [line for line in make("--dry-run", target).splitlines() if line.strip()]
+    assert "envs/setup.py" in lines[0] and len(lines) > 1
+
+
+def test_ci_runs_the_tests_and_can_be_executed() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "make test </dev/null" in script.read_text() and "pipefail" in script.read_text()
+
+
+def test_the_licence_and_the_citation_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["license"] == project["license"] == "MIT"
+    assert citation["version"] == project["version"]
+    assert "the Recollect authors" in (ROOT / "LICENSE").read_text()
+
+
+def test_nothing_of_the_set_up_names_a_registry_host_or_a_path_of_a_machine() -> None:
+    named = [*ENVS.rglob("*"), *(ROOT / "workflow").rglob("*"), ROOT / "Makefile", ROOT / ".ci" / "run"]
+    named += [ROOT / ".dvc" / "config", ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"]
+    for path in named:
+        if path.is_file() and path.suffix != ".pyc":
+            found = re.search(r"https?://|/(home|root|opt|work|mnt)/", path.read_text())
+            assert found is None, f"{path}: {found and found[0]}"
+
+
+def test_the_digest_of_a_step_tells_apart_what_only_runs_together_otherwise(setup: ModuleType) -> None:
+    assert setup.digest("ab", "c") != setup.digest("a", "bc")
+    assert setup.digest("a") == hashlib.sha256(b"a").hexdigest()
