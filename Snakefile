@@ -1,4 +1,4 @@
-"""Regenerates the figures: `snakemake --cores 2`, or one of them: `snakemake results/paper/figures/radt_dark_room_10x10.pdf`.
+"""Regenerates the figures: all with `snakemake --cores 2`, one with `snakemake results/paper/figures/NAME.pdf`.
 
 One file of rules per stage, in the order in which data flows; rules/common.smk says what they share.
 """

@@ -1,18 +1,22 @@
 """What the rules share: names, checks before anything runs, params, priorities and resources.
 
-Every job is one `recollect` command. A rule's params are two short hashes: `settings` (all of the configuration that the job
-depends on) and `code` (all of the package that it can reach), so that a change reruns what depends on it and nothing else.
+Every job is one `recollect` command. A rule's params are two short hashes: `settings` (all of the configuration that
+the job depends on) and `code` (all of the package that it can reach), so that a change reruns what depends on it and
+nothing else. What the hashes stand for is written in the manifest beside each artifact.
 """
 
-import os
 import runpy
-import shutil
 import sys
 from functools import lru_cache
-from pathlib import Path
 
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import canonical, figure_settings, language_model, method_mapping, names
+from recollect.settings.resolve import (
+    canonical,
+    figure_settings,
+    language_model,
+    method_mapping,
+    names,
+)
 from recollect.stages import dependencies, paths, provenance
 from recollect.stages.check import check_once
 
@@ -26,13 +30,9 @@ wildcard_constraints:
     model=r"[\w.-]+",
 
 
-# Jobs find the commands that belong to this Python, also where .venv is not activated.
-if shutil.which("recollect") is None:
-    os.environ["PATH"] = f"{os.environ.get('PATH', '')}{os.pathsep}{Path(sys.executable).parent}"
-
-
 # ------------------------------------------------------------------------------------ checked before anything runs
 try:
+    dependencies.find_commands()
     check_once()
     SELECTED = dependencies.selection(config)
     dependencies.check_targets(sys.argv[1:])
@@ -53,8 +53,10 @@ embedder_runs = lru_cache(maxsize=None)(dependencies.embedder_runs)
 @lru_cache(maxsize=None)
 def hash_of(part, *names):
     """The hash of a text of recollect.stages.provenance, e.g. `settings 0123456789abcdef`."""
-    label = "code" if part.endswith("_code") else "settings"
-    return f"{label} {provenance.digest(getattr(provenance, part)(*names))}"
+    text = getattr(provenance, part)(*names)
+    if part.endswith("_code"):
+        return f"code {text}"
+    return f"settings {provenance.digest(text)}"
 
 
 def params_of(part, *wildcard_names):
@@ -70,7 +72,8 @@ def memory_code_of(stage):
     """A param: the hash of the code that embeds or indexes."""
 
     def hashed(wildcards):
-        return hash_of("memory_code", stage, wildcards.scale, wildcards.env, wildcards.method)
+        of = (wildcards.scale, wildcards.env, wildcards.method)
+        return hash_of("memory_code", stage, *of)
 
     return hashed
 
@@ -116,9 +119,12 @@ def figure_category(wildcards):
 def figure_caption(wildcards):
     """A param for workflow/report/figure.rst: title, caption and what stands behind them."""
     chosen = figure_settings(wildcards.scale, wildcards.figure)
-    methods = ", ".join(chosen.methods)
-    behind = f"Scale {wildcards.scale}, seeds {', '.join(map(str, chosen.seeds))}, methods {methods}."
-    return {"title": chosen.title or chosen.name, "text": " ".join(chosen.caption.split()), "behind": behind}
+    return {
+        "title": chosen.title or chosen.name,
+        "text": " ".join(chosen.caption.split()),
+        "seeds": ", ".join(str(seed) for seed in chosen.seeds),
+        "methods": ", ".join(chosen.methods),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- priorities
@@ -128,16 +134,19 @@ def method_of(scale, env, method):
 
 
 def has_memory(wildcards):
-    return method_of(wildcards.scale, wildcards.env, wildcards.method).get("memory") is not None
+    settings = method_of(wildcards.scale, wildcards.env, wildcards.method)
+    return settings.get("memory") is not None
 
 
 def learns_online(wildcards):
-    return method_of(wildcards.scale, wildcards.env, wildcards.method).get("data") == "online"
+    settings = method_of(wildcards.scale, wildcards.env, wildcards.method)
+    return settings.get("data") == "online"
 
 
 def train_priority(wildcards):
-    """Longest chain first: generate (70) > the embedder's run > embed (50) > index > methods that read a memory > the rest."""
-    if (wildcards.method, int(wildcards.seed)) in embedder_runs(wildcards.scale, wildcards.env):
+    """Longest chain first: generate (70), the embedder's run, embed (50), index (45), what reads a memory, the rest."""
+    run = (wildcards.method, int(wildcards.seed))
+    if run in embedder_runs(wildcards.scale, wildcards.env):
         return 60
     if has_memory(wildcards):
         return 40
@@ -170,8 +179,13 @@ def train_gpus(wildcards):
 
 
 def play_gpus(wildcards):
-    """Embedding and in-context evaluation batch thousands of windows; an online method plays one short episode at a time."""
+    """Embedding and in-context evaluation batch thousands of windows; online methods play a few short episodes."""
     return int(wildcards.scale == PAPER and not learns_online(wildcards))
+
+
+def generate_mb(wildcards, attempt):
+    """RAM in MB: the histories of all tasks are held until they are written, some 20 bytes for each of 16 M steps."""
+    return attempt * (4000 if wildcards.scale == PAPER else 1500)
 
 
 def memory_mb(base, per_input_mb=0.0):

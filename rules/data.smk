@@ -5,21 +5,20 @@ rule generate:
     output:
         histories=paths.histories("{scale}", "{env}"),
         manifest=paths.manifest(paths.histories("{scale}", "{env}")),
-    params:
-        settings=params_of("generate_settings", "scale", "env"),
-        code=params_of("generate_code", "scale", "env"),
     log:
         "logs/{scale}/{env}/generate.log",
     benchmark:
         "logs/{scale}/{env}/generate.benchmark.jsonl"
+    priority: 70
     conda:
         "../envs/base.yaml"
     threads: generate_threads
-    priority: 70
     resources:
-        # The histories of all tasks are held until they are written: at most some 20 bytes for each of 16 M steps.
-        mem_mb=lambda wildcards, attempt: attempt * (4000 if wildcards.scale == PAPER else 1500),
+        mem_mb=generate_mb,
         runtime=minutes(60, 480),
+    params:
+        settings=params_of("generate_settings", "scale", "env"),
+        code=params_of("generate_code", "scale", "env"),
     shell:
         "recollect generate --scale {wildcards.scale} --env {wildcards.env} --threads {threads} > {log} 2>&1"
 
@@ -33,8 +32,6 @@ rule fetch:
     output:
         model=paths.model("{model}"),
         manifest=paths.manifest(paths.model("{model}")),
-    params:
-        settings=model_settings,
     log:
         "logs/models/{model}.log",
     benchmark:
@@ -44,5 +41,7 @@ rule fetch:
     resources:
         mem_mb=1500,
         runtime=60,
+    params:
+        settings=model_settings,
     shell:
         "recollect fetch --model {wildcards.model} > {log} 2>&1"

@@ -7,21 +7,21 @@ rule embed:
     output:
         embeddings=paths.embeddings("{scale}", "{env}", "{method}"),
         manifest=paths.manifest(paths.embeddings("{scale}", "{env}", "{method}")),
-    params:
-        settings=params_of("memory_settings", "scale", "env", "method"),
-        code=memory_code_of("embed"),
     log:
         "logs/{scale}/{env}/{method}/embed.log",
     benchmark:
         "logs/{scale}/{env}/{method}/embed.benchmark.jsonl"
+    priority: 50
     conda:
         "../envs/base.yaml"
     threads: job_threads
-    priority: 50
     resources:
         mem_mb=memory_mb(base=1500, per_input_mb=4),
         runtime=minutes(60, 240),
         gpu=play_gpus,
+    params:
+        settings=params_of("memory_settings", "scale", "env", "method"),
+        code=memory_code_of("embed"),
     shell:
         "recollect embed --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
         " --device auto --threads {threads} > {log} 2>&1"

@@ -7,21 +7,21 @@ rule evaluate:
     output:
         scores=paths.scores("{scale}", "{env}", "{method}", "{seed}"),
         manifest=paths.manifest(paths.scores("{scale}", "{env}", "{method}", "{seed}")),
-    params:
-        settings=params_of("evaluate_settings", "scale", "env", "method"),
-        code=params_of("evaluate_code", "scale", "env", "method"),
     log:
         "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.log",
     benchmark:
         "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.benchmark.jsonl"
+    priority: evaluate_priority
     conda:
         "../envs/base.yaml"
     threads: job_threads
-    priority: evaluate_priority
     resources:
         mem_mb=memory_mb(base=3000, per_input_mb=4),
         runtime=minutes(60, 240),
         gpu=play_gpus,
+    params:
+        settings=params_of("evaluate_settings", "scale", "env", "method"),
+        code=params_of("evaluate_code", "scale", "env", "method"),
     shell:
         "recollect evaluate --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
         " --seed {wildcards.seed} --device auto --threads {threads} > {log} 2>&1"

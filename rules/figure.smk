@@ -34,10 +34,6 @@ rule figure:
             paths.manifest(paths.figure("{scale}", "{figure}", suffix))
             for suffix in (".pdf", ".png", ".csv", ".json")
         ],
-    params:
-        settings=params_of("figure_text", "scale", "figure"),
-        code=params_of("figure_code", "scale", "figure"),
-        caption=figure_caption,
     log:
         "logs/{scale}/figures/{figure}.log",
     benchmark:
@@ -47,6 +43,10 @@ rule figure:
     resources:
         mem_mb=memory_mb(base=1500, per_input_mb=10),
         runtime=30,
+    params:
+        settings=params_of("figure_text", "scale", "figure"),
+        code=params_of("figure_code", "scale", "figure"),
+        caption=figure_caption,
     shell:
         "recollect figure --scale {wildcards.scale} --figure {wildcards.figure} > {log} 2>&1"
 

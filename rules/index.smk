@@ -9,21 +9,21 @@ rule index:
         index_manifest=paths.manifest(paths.index("{scale}", "{env}", "{method}")),
         rows=paths.rows("{scale}", "{env}", "{method}"),
         rows_manifest=paths.manifest(paths.rows("{scale}", "{env}", "{method}")),
-    params:
-        settings=params_of("memory_settings", "scale", "env", "method"),
-        code=memory_code_of("index"),
     log:
         "logs/{scale}/{env}/{method}/index.log",
     benchmark:
         "logs/{scale}/{env}/{method}/index.benchmark.jsonl"
+    priority: 45
     conda:
         "../envs/base.yaml"
     threads: job_threads
-    priority: 45
     resources:
         # The keys, a copy that is normalised, and the index: three times the embeddings.
         mem_mb=memory_mb(base=1000, per_input_mb=4),
         runtime=minutes(30, 120),
+    params:
+        settings=params_of("memory_settings", "scale", "env", "method"),
+        code=memory_code_of("index"),
     shell:
         "recollect index --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
         " --threads {threads} > {log} 2>&1"

@@ -6,24 +6,28 @@ rule train:
         unpack(inputs_to_train),
     output:
         policy=paths.policy("{scale}", "{env}", "{method}", "{seed}"),
-        policy_manifest=paths.manifest(paths.policy("{scale}", "{env}", "{method}", "{seed}")),
+        policy_manifest=paths.manifest(
+            paths.policy("{scale}", "{env}", "{method}", "{seed}")
+        ),
         table=paths.train_table("{scale}", "{env}", "{method}", "{seed}"),
-        table_manifest=paths.manifest(paths.train_table("{scale}", "{env}", "{method}", "{seed}")),
-    params:
-        settings=params_of("train_settings", "scale", "env", "method"),
-        code=params_of("train_code", "scale", "env", "method"),
+        table_manifest=paths.manifest(
+            paths.train_table("{scale}", "{env}", "{method}", "{seed}")
+        ),
     log:
         "logs/{scale}/{env}/{method}/seed_{seed}/train.log",
     benchmark:
         "logs/{scale}/{env}/{method}/seed_{seed}/train.benchmark.jsonl"
+    priority: train_priority
     conda:
         "../envs/base.yaml"
     threads: job_threads
-    priority: train_priority
     resources:
         mem_mb=memory_mb(base=3000, per_input_mb=4),
         runtime=minutes(120, 1440),
         gpu=train_gpus,
+    params:
+        settings=params_of("train_settings", "scale", "env", "method"),
+        code=params_of("train_code", "scale", "env", "method"),
     shell:
-        "recollect train --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method} --seed {wildcards.seed}"
-        " --device auto --threads {threads} > {log} 2>&1"
+        "recollect train --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
+        " --seed {wildcards.seed} --device auto --threads {threads} > {log} 2>&1"

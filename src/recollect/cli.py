@@ -25,8 +25,8 @@ Env = Annotated[str, typer.Option(help="Environment: a file of config/environmen
 Method = Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
-Pack = Annotated[int, typer.Option(help="How many jobs may share one GPU.")]
-Threads = Annotated[int, typer.Option(help="CPU threads; 0: as many as cores.")]
+Pack = Annotated[int, typer.Option(min=1, help="How many jobs may share one GPU.")]
+Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0: as many as cores.")]
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 - Domain-specific: the network of a trained DT; keys are its final hidden states at state tokens.
 - Domain-agnostic: FrozenHopfield maps each token to the language model's word space, the frozen language model reads the
-  window, keys are its last hidden states at state tokens (RA-DT 4.2, 4.3 of our specification).
+  window, keys are its last hidden states at state tokens (RA-DT 4.2, 4.3 of our specification). Its positions count from
+  the first real step; upstream counts padding as well.
 
 With `tokens: merged` a timestep is one token for the language model, the mean of the mapped modalities (not in the paper;
 a quarter of the work).
@@ -20,6 +21,7 @@ from recollect.memory.frozen_hopfield import FrozenHopfield
 from recollect.memory.language_models import LanguageModel
 from recollect.memory.pooling import Pooling, pooled
 from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
+from recollect.settings.errors import UserError
 from recollect.settings.schema import MemorySettings, ReturnSettings
 from recollect.settings.seeding import seed_of
 
@@ -49,15 +51,23 @@ def pool(
     generator: torch.Generator | None,
 ) -> Tensor:
     """Keys from hidden states; a merged token stands for every modality."""
-    kind = KINDS[memory.pooling]
+    kind, steps = KINDS[memory.pooling], memory.pooled_steps
     if len(tokens) == 1:
+        if kind == "last":
+            steps, dropout = 1, 0.0
         tokens, kind = ("s",), "s"
+    elif kind == "rtg" and kind not in tokens:
+        raise UserError(
+            "the embedder has no return-to-go tokens to average",
+            where="memory.pooling: return",
+            do="choose another pooling, or an embedder that is conditioned on returns",
+        )
     return pooled(
         hidden_BTKD,
         window.mask,
         tokens=tokens,
         kind=kind,
-        steps=memory.pooled_steps,
+        steps=steps,
         dropout=dropout,
         generator=generator,
     )
@@ -149,10 +159,14 @@ class DomainAgnosticEmbedder:
         if self.memory.tokens == "merged":
             stacked_BTKD = stacked_BTKD.mean(2, keepdim=True)
         per_step = stacked_BTKD.shape[2]
-        mask_BN = window.mask.repeat_interleave(per_step, 1)
-        hidden_BND = self.model.forward(stacked_BTKD.flatten(1, 2), mask_BN)
+        # Real steps first: the language model counts positions from its first token, and padding must not shift them.
+        order_BT = window.mask.logical_not().to(torch.int8).argsort(dim=1, stable=True)
+        mask_BN = window.mask.take_along_dim(order_BT, 1).repeat_interleave(per_step, 1)
+        tokens_BND = stacked_BTKD.take_along_dim(order_BT[:, :, None, None], 1).flatten(1, 2)
+        hidden_BTKD = self.model.forward(tokens_BND, mask_BN).unflatten(1, (steps, per_step))
+        hidden_BTKD = hidden_BTKD.take_along_dim(order_BT.argsort(1)[:, :, None, None], 1)
         tokens = ("s",) if per_step == 1 else ("s", "rtg", "a", "r")
-        return pool(hidden_BND.unflatten(1, (steps, per_step)), window, self.memory, tokens, dropout, generator)
+        return pool(hidden_BTKD, window, self.memory, tokens, dropout, generator)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Nothing: the language model is an artifact of its own, and the projections follow from their seeds."""

@@ -25,10 +25,9 @@ from recollect.artifacts.run import Run
 from recollect.methods import dt
 from recollect.methods.acting import CachedSteps, InContextPolicy
 from recollect.methods.contract import Facts, Inputs, facts_of
-from recollect.methods.supervised import ExperienceStore, train_supervised
+from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
 from recollect.settings.schema import Settings
-from recollect.trajectories.histories import Histories
 from recollect.trajectories.windows import DistillationSampler
 
 
@@ -71,7 +70,8 @@ class DistillationPolicy(InContextPolicy):
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     """The untrained network of a run: no return-to-go."""
     chosen = settings.method.hyperparameters
-    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False)
+    steps = 2 * facts.horizon  # of the two episodes while acting
+    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
@@ -79,7 +79,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
-    histories = Histories.open(inputs.need("histories"))
+    histories = open_histories(inputs.need("histories"), facts)
     store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
     sampler = DistillationSampler(
         histories,

@@ -24,6 +24,7 @@ from recollect.artifacts.run import Run
 from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
 from recollect.methods.online import Learner, OnlineHyperparameters, OnlineTrainer, make_encoder, make_worlds
+from recollect.nets.adam import Adam
 from recollect.nets.heads import Q_HEAD_RANGE, Head
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -113,17 +114,17 @@ class DQN(Learner):
         self.target.requires_grad_(False)
         self._online: list[Tensor] = list(self.network.parameters())
         self._target: list[Tensor] = list(self.target.parameters())
-        self.optimiser = torch.optim.Adam(self._online, lr=hp.learning_rate, fused=True)
+        self.optimiser = Adam(self.network.named_parameters(), lr=hp.learning_rate)
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
         """One gradient step and one Polyak step."""
         self.target.reseed_dropout(seed_of("dropout in targets", self.seed, counter))
         self.network.reseed_dropout(seed_of("dropout", self.seed, counter))
         loss, metrics = loss_of(self.network, self.target, batch, self.hp)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad()
         loss.backward()
-        gradients = [parameter.grad for parameter in self._online if parameter.grad is not None]
-        metrics["gradient_norm"] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        norms = torch._foreach_norm(self.optimiser.gradients())
+        metrics["gradient_norm"] = torch.linalg.vector_norm(torch.stack(norms))
         self.optimiser.step()
         with torch.no_grad():
             torch._foreach_lerp_(self._target, self._online, self.hp.polyak)
@@ -140,22 +141,16 @@ class DQN(Learner):
         found: dict[str, Any] = {}
         for part, network in (("online", self.network), ("target", self.target)):
             found |= {f"{part}/{name}": value.detach() for name, value in network.state_dict().items()}
-        for name, parameter in self.network.named_parameters():
-            for key, value in self.optimiser.state.get(parameter, {}).items():
-                found[f"adam/{key}/{name}"] = value
-        return found
+        return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `arrays` gave."""
         for part, network in (("online", self.network), ("target", self.target)):
             names = network.state_dict()
             network.load_state_dict({name: torch.as_tensor(arrays[f"{part}/{name}"]) for name in names})
-        parameters = dict(self.network.named_parameters())
-        for name, value in arrays.items():
-            if name.startswith("adam/"):
-                _, key, parameter = name.split("/", 2)
-                tensor = torch.as_tensor(value).clone().to(parameters[parameter].device)
-                self.optimiser.state[parameters[parameter]][key] = tensor
+        self.optimiser.load(
+            {name.removeprefix("adam/"): value for name, value in arrays.items() if name.startswith("adam/")}
+        )
 
 
 def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:

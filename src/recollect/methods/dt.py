@@ -26,11 +26,11 @@ from torch.nn import functional as F
 from recollect.artifacts.run import Run
 from recollect.methods.acting import ActionSelection, CachedSteps, InContextPolicy
 from recollect.methods.contract import Facts, Inputs, facts_of
-from recollect.methods.supervised import ExperienceStore, Optimisation, train_supervised
+from recollect.methods.supervised import ExperienceStore, Optimisation, open_histories, train_supervised
 from recollect.nets.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
 from recollect.nets.transformer import TransformerSettings
+from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Settings
-from recollect.trajectories.histories import Histories
 from recollect.trajectories.windows import WindowSampler
 
 
@@ -59,10 +59,32 @@ class Network(BaseModel):
         *,
         seed: int,
         return_to_go: bool,
+        steps: int,
         predict_return: bool = False,
         reads_context: bool = False,
     ) -> DecisionTransformer:
-        """The network for an environment; its initial weights depend on the seed."""
+        """The network for an environment; its initial weights depend on the seed.
+
+        Args:
+            environment, facts: what the network plays.
+            seed: of the initial weights.
+            return_to_go, predict_return, reads_context: what the method needs; see `DecisionTransformerSettings`.
+            steps: most timesteps of a window.
+
+        Raises:
+            UserError: a table of the network has fewer rows than the environment's windows need.
+        """
+        tokens = 1 if self.tokens == "merged" else 3 + return_to_go
+        for table, rows, needed in (
+            ("timesteps", self.timesteps, facts.horizon),
+            ("positions", self.positions, steps * tokens),
+        ):
+            if rows < needed:
+                raise UserError(
+                    f"the network has {rows} {table}, but needs {needed} in '{environment.name}'",
+                    where=f"hyperparameters: network.{table}",
+                    do=f"set network.{table} to at least {needed}",
+                )
         return DecisionTransformer(
             DecisionTransformerSettings(
                 observation_size=facts.observation_size,
@@ -142,7 +164,8 @@ class DecisionTransformerPolicy(InContextPolicy):
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     """The untrained network of a run."""
     chosen = settings.method.hyperparameters
-    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=True)
+    steps = min(chosen.context, facts.horizon)
+    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=True, steps=steps)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPolicy:
@@ -150,7 +173,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
-    histories = Histories.open(inputs.need("histories"))
+    histories = open_histories(inputs.need("histories"), facts)
     store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
     sampler = WindowSampler(
         histories, context=chosen.context, batch_size=chosen.optimisation.batch_size, seed=settings.seed
@@ -186,8 +209,6 @@ def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: In
 
 def load_network(network: DecisionTransformer, arrays: Mapping[str, np.ndarray], settings: Settings) -> None:
     """Put a policy's arrays into a network; a mismatch is the user's to mend, so it says which array."""
-    from recollect.settings.errors import UserError
-
     own = network.state_dict()
     given = {name.removeprefix("network/"): value for name, value in arrays.items() if name.startswith("network/")}
     for name in sorted(own.keys() | given.keys()):

@@ -43,7 +43,7 @@ def load_embedder(
     kind, name = embedder_name(memory)
     if kind == "method":
         of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
-        module = algorithm_module(of.method.algorithm, where=f"config/methods/{name}.yaml")
+        module = algorithm_module(of.method.algorithm, where=f"config/methods/{name}.yaml", does="build_network")
         network = module.build_network(of, facts)
         if not arrays:
             arrays = read_arrays(inputs.need("embedder_policy"), kind="policy")

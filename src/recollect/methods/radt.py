@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import read_arrays
+from recollect.artifacts.sealed import read_arrays, verify
 from recollect.memory.chunks import Chunks, finished_chunks
 from recollect.memory.embedders import Embedder
 from recollect.memory.episodic_memory import EpisodeLog, EpisodicMemory, EpisodicSettings, Hits
@@ -41,7 +41,7 @@ from recollect.methods.acting import ActionSelection, InContextPolicy
 from recollect.methods.chunking import chunk_settings, memory_of
 from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.embedding import load_embedder
-from recollect.methods.supervised import ExperienceStore, train_supervised
+from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
 from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -100,14 +100,24 @@ class RetrievalPolicy(InContextPolicy):
             self.horizon,
             self.device,
         )
-        self.context: Experience | None = None
-        self.hits: Hits | None = None
+        steps = self.chosen.acting.select * self.chunks.value_length
+        nothing = torch.zeros(rows, steps, dtype=torch.int64, device=self.device)
+        self.context = Experience(  # what every row reads, until its next retrieval
+            observation=nothing[..., None].expand(-1, -1, self.observation.shape[2]).to(self.observation.dtype),
+            return_to_go=nothing.float(),
+            action=nothing + self.no_action,
+            reward=nothing.float(),
+            timestep=nothing.clone(),
+            mask=nothing.bool(),
+        )
+        self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        self.hits: Hits | None = None  # of the rows that retrieved last, for inspection
 
     def forget(self, mask_B: np.ndarray) -> None:
         mask = torch.from_numpy(mask_B)
         self.memory.reset(mask)
         self.log.reset(mask)
-        self.context = None
+        self.has_context_B = self.has_context_B & ~mask.to(self.device)
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """Store the windows of the episodes that have just ended, with the returns that they really had."""
@@ -141,7 +151,6 @@ class RetrievalPolicy(InContextPolicy):
             last_M=cut.last,
             total_return_M=cut.total_return,
         )
-        self.context = None
 
     def logged(self, task_M: Tensor, slot_M: Tensor, step_MT: Tensor, mask_MT: Tensor) -> Experience:
         """Windows of logged episodes by timestep."""
@@ -156,31 +165,29 @@ class RetrievalPolicy(InContextPolicy):
             mask=mask_MT,
         )
 
-    def retrieve(self, window: Experience) -> None:
-        """Look up what the rows read from now on."""
-        self.hits = self.memory.search(self.embedder.keys(window))
+    def retrieve(self, rows: Tensor, window: Experience) -> None:
+        """Look up what these rows read from now on; `window` holds what they have seen of their episode."""
+        self.hits = self.memory.search(self.embedder.keys(window), rows)
         found_BK = self.hits.found_BK
         size, length = found_BK.shape, self.chunks.value_length
         flat = {name: getattr(self.hits, f"{name}_BK").flatten() for name in ("slot", "first", "end")}
         step_MS = flat["end"][:, None] + torch.arange(-length, 0, device=self.device)
         mask_MS = (step_MS >= flat["first"][:, None]) & found_BK.flatten()[:, None]
         step_MS = torch.maximum(step_MS, flat["first"][:, None])
-        rows_M = torch.arange(size[0], device=self.device).repeat_interleave(size[1])
-        windows = self.logged(rows_M, flat["slot"], step_MS, mask_MS)
-        self.context = Experience(  # several retrieved windows are read one behind the other
-            *(getattr(windows, name).unflatten(0, size).flatten(1, 2) for name in Experience.__dataclass_fields__)
-        )
-        self.has_context_B = found_BK.any(1)
+        windows = self.logged(rows.repeat_interleave(size[1]), flat["slot"], step_MS, mask_MS)
+        for name in Experience.__dataclass_fields__:  # several retrieved windows are read one behind the other
+            getattr(self.context, name)[rows] = getattr(windows, name).unflatten(0, size).flatten(1, 2)
+        self.has_context_B[rows] = found_BK.any(1)
 
     def logits(self) -> Tensor:
         window = self.window(self.chosen.context)
-        if bool((self.memory.count_E > 0).any()):
-            due = self.step_B % self.chosen.retrieve_every == 0
-            if self.context is None or due.any():
-                key_window = self.window(self.chunks.context)
-                self.retrieve(key_window)
-            return self.network(window, self.context, self.has_context_B)[0][:, -1]
-        return self.network(window)[0][:, -1]
+        if not bool((self.memory.count_E > 0).any()):
+            return self.network(window)[0][:, -1]
+        due = np.flatnonzero(self.step_B % self.chosen.retrieve_every == 0)  # the first step of an episode always is
+        if len(due):
+            rows = torch.from_numpy(due).to(self.device)
+            self.retrieve(rows, self.window(self.chunks.context).select(rows))
+        return self.network(window, self.context, self.has_context_B)[0][:, -1]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The policy's own network, and the embedder's where it was trained here."""
@@ -197,6 +204,7 @@ class ContextReader:
         self.chunks_settings, self.store, self.embedder, self.seed = (
             chunk_settings(memory_of(settings)), store, embedder, settings.seed,
         )  # fmt: skip
+        verify(inputs.need("index"), kind="index")
         index = FlatIndex.load(inputs.need("index"), inputs.device)
         self.chunks = Chunks.from_arrays(read_arrays(inputs.need("rows"), kind="memory rows"), inputs.rows)
         self.histories = histories
@@ -254,11 +262,13 @@ class ContextReader:
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     """The untrained network of a run."""
     chosen: Hyperparameters = settings.method.hyperparameters
+    read = max(chosen.retrieval.select, chosen.acting.select) * chunk_settings(memory_of(settings)).value_length
     return chosen.network.build(
         settings.environment,
         facts,
         seed=settings.seed,
         return_to_go=True,
+        steps=max(read, min(chosen.context, facts.horizon)),
         predict_return=chosen.return_loss > 0 and chosen.network.tokens == "interleaved",
         reads_context=True,
     )
@@ -285,7 +295,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
-    histories = Histories.open(inputs.need("histories"))
+    histories = open_histories(inputs.need("histories"), facts)
     store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
     embedder = load_embedder(settings, inputs, facts)
     reader = ContextReader(settings, inputs, store, histories, embedder)

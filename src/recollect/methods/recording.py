@@ -51,6 +51,16 @@ def task_generators(purpose: str, seed: int, tasks: Sequence[Task], rollout: int
     return [generator(purpose, seed, task.split, task.index, rollout) for task in tasks]
 
 
+def check_tasks(tasks: Sequence[Task]) -> None:
+    """Raise a UserError unless the tasks are of one split, each of them once (histories know tasks by their index)."""
+    if len({task.index for task in tasks}) != len(tasks) or len({task.split for task in tasks}) != 1:
+        raise UserError(
+            "The tasks of a source must be of one split, each of them once.",
+            where=", ".join(f"{task.split}/{task.name}" for task in tasks[:10]) or "no tasks at all",
+            do="take them from tasks(split, ...), without repeats.",
+        )
+
+
 class Recorder:
     """A world of E tasks that writes down what happens in it.
 
@@ -70,12 +80,7 @@ class Recorder:
 
     def __init__(self, make_world: MakeWorld, tasks: Sequence[Task], transitions: int, seed: int) -> None:
         self.tasks = list(tasks)
-        if len({task.index for task in self.tasks}) != len(self.tasks) or len({task.split for task in self.tasks}) != 1:
-            raise UserError(
-                "The tasks of a source must be of one split, each of them once.",
-                where=", ".join(f"{task.split}/{task.name}" for task in self.tasks[:10]) or "no tasks at all",
-                do="take them from tasks(split, ...), without repeats.",
-            )
+        check_tasks(self.tasks)
         self.world = make_world(self.tasks, world_seeds(seed, self.tasks))
         actions = self.world.single_action_space
         if not isinstance(actions, Discrete) or int(actions.start) != 0:

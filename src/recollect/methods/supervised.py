@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
+from recollect.methods.contract import Facts
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
+from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
+from recollect.trajectories.histories import Histories
 
 
 class Optimisation(BaseModel):
@@ -101,6 +105,30 @@ class ExperienceStore:
         )
 
 
+def open_histories(path: Path, facts: Facts) -> Histories:
+    """Learning histories that fit an environment.
+
+    Raises:
+        UserError: the file is missing or corrupted, or its observations, actions or episodes are another environment's.
+    """
+    histories = Histories.open(path)
+    entries, longest = int(np.prod(histories.observation.shape[1:])), int(histories.episodes.length.max())
+    wrong = []
+    if entries != facts.observation_size:
+        wrong.append(f"observations have {entries} entries, not {facts.observation_size}")
+    if longest > facts.horizon:
+        wrong.append(f"episodes have up to {longest} steps, not {facts.horizon}")
+    if wrong:
+        raise UserError(
+            f"the histories are those of another environment: {'; '.join(wrong)}",
+            where=path,
+            do="make the histories of this environment again (`recollect generate`)",
+        )
+    high = np.array(facts.observation_values) - 1 if facts.observation_values else None
+    histories.validate(observation_high=high, actions=facts.actions)
+    return histories
+
+
 def make_optimiser(network: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
     """AdamW that decays the weights of linear layers and nothing else."""
     decayed = {id(m.weight) for m in network.modules() if isinstance(m, nn.Linear)}
@@ -112,9 +140,9 @@ def make_optimiser(network: nn.Module, settings: Optimisation) -> torch.optim.Ad
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
 
 
-def optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, np.ndarray | Tensor]:
     """Parameters and optimiser moments by name: everything that changes in a step."""
-    arrays = {f"network/{name}": value.detach() for name, value in network.state_dict().items()}
+    arrays: dict[str, np.ndarray | Tensor] = {f"network/{k}": v.detach() for k, v in network.state_dict().items()}
     names = {id(p): name for name, p in network.named_parameters()}
     for parameter, moments in optimiser.state.items():
         for key, value in moments.items():
@@ -140,7 +168,7 @@ def train_supervised(
     network: DecisionTransformer,
     *,
     batch_of: Callable[[int], Any],
-    loss_of: Callable[[nn.Module, Any], tuple[Tensor, dict[str, Tensor]]],
+    loss_of: Callable[[Any, Any], tuple[Tensor, dict[str, Tensor]]],
     settings: Optimisation,
     run: Run,
     seed: int,

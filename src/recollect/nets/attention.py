@@ -133,14 +133,23 @@ def _forward(
 
 @torch.autocast("cpu", enabled=False)
 def _backward(
-    q: Tensor, k: Tensor, v: Tensor, y: Tensor, dy: Tensor, causal: bool, p: float, scale: float, saved: list[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for the unscaled q, k, v. ``y, dy``: [B, H, T, Dh]; dy is used up. ``scale`` is q's."""
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    y: Tensor,
+    dy: Tensor,
+    out: tuple[Tensor, Tensor, Tensor],
+    causal: bool,
+    p: float,
+    scale: float,
+    saved: list[Tensor],
+) -> None:
+    """Write the gradients for the unscaled q, k, v to ``out``. ``y, dy``: [B, H, T, Dh]; dy is used up. ``scale`` is q's."""
     (B, H, T, _), S = q.shape, k.shape[2]
     inner = (dy * y).sum(-1, keepdim=True)
     if p:
         dy.mul_(Dropout.scale(p))
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dq, dk, dv = out
     blocks = _blocks(T, causal)
     rows = max(1, _CACHE_ELEMENTS // (H * blocks[-1][1] * S))
     pieces = iter(saved)
@@ -161,7 +170,7 @@ def _backward(
             else:
                 dk_part[:, :seen] += torch.bmm(dscores.transpose(1, 2), q_part[:, start:end])
                 dv_part[:, :seen] += torch.bmm(dropped.transpose(1, 2), dy_block)
-    return dq.mul_(scale), dk, dv
+    dq.mul_(scale)
 
 
 def _to_heads(x: Tensor, parts: int, heads: int, shape: tuple[int, int], index: Tensor | None) -> Tensor:
@@ -201,8 +210,10 @@ class _SelfAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         stacked, y, *saved = ctx.saved_tensors
         dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
-        grads = _backward(*stacked, y, dy, True, ctx.p, ctx.scale, saved)
-        return _from_heads(torch.stack(grads), ctx.index), None, None, None, None, None
+        q, k, v = stacked
+        grads = torch.empty_like(stacked)
+        _backward(q, k, v, y, dy, (grads[0], grads[1], grads[2]), True, ctx.p, ctx.scale, saved)
+        return _from_heads(grads, ctx.index), None, None, None, None, None
 
 
 class _CrossAttention(torch.autograd.Function):
@@ -235,9 +246,9 @@ class _CrossAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, stacked, y, *saved = ctx.saved_tensors
         dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
-        dq, dk, dv = _backward(q, *stacked, y, dy, False, ctx.p, ctx.scale, saved)
-        dkv = _from_heads(torch.stack([dk, dv]), None)
-        return _from_heads(dq[None], ctx.index), dkv, None, None, None, None, None, None
+        dq, dkv = torch.empty_like(q), torch.empty_like(stacked)
+        _backward(q, stacked[0], stacked[1], y, dy, (dq, dkv[0], dkv[1]), False, ctx.p, ctx.scale, saved)
+        return _from_heads(dq[None], ctx.index), _from_heads(dkv, None), None, None, None, None, None, None
 
 
 def self_attention(qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None = None) -> Tensor:

@@ -160,20 +160,20 @@ class KeyValueCache:
         if training:
             h = model._drop(h, model.p_embedding)
         for kv, context, block in zip(self.layers, self._contexts, self._blocks, strict=True):
-            qkv = block.qkv.forward(block.norm_attention.forward(h)).view(B, T, 3, H, Dh)
+            qkv = block.qkv(block.norm_attention(h)).view(B, T, 3, H, Dh)
             if write_BT is None:
                 kv[:, :, :, n - T : n] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
             else:
                 kv[:, self._rows_B1, :, write_BT] = qkv[:, :, 1:].to(kv.dtype)
             q = qkv[:, :, 0].transpose(1, 2).to(kv.dtype)
             y = self._attention(q, kv[0, :, :, :n], kv[1, :, :, :n], attend, causal)
-            h = model._add(h, block.attention_out.forward(y.transpose(1, 2).reshape(B, T, D)))
+            h = model._add(h, block.attention_out(y.transpose(1, 2).reshape(B, T, D)))
             if context is not None and self._any_context:
-                q = block.cross_q.forward(block.norm_cross.forward(h)).view(B, T, H, Dh).transpose(1, 2).to(context[0].dtype)
+                q = block.cross_q(block.norm_cross(h)).view(B, T, H, Dh).transpose(1, 2).to(context[0].dtype)
                 y = self._attention(q, *context, self._context_attend, False)
-                y = block.cross_out.forward(y.transpose(1, 2).reshape(B, T, D))
+                y = block.cross_out(y.transpose(1, 2).reshape(B, T, D))
                 h = model._add(h, model._gate(block, y, self._context_factor))
-            h = model._add(h, block.mlp_out.forward(gelu(block.mlp_in.forward(block.norm_mlp.forward(h)), model._gelu)))
+            h = model._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu)))
         self.lengths_B = before_B + counts_B
         if mask_BT is None:
             self._shortest, self._longest = self._shortest + T, n

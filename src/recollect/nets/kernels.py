@@ -26,6 +26,13 @@ def _product(x_ND: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> T
     return _onednn(x_ND, weight_ED, bias_E, "none", [], "")
 
 
+def _weight_gradient(grad_NE: Tensor, x_ND: Tensor) -> Tensor:
+    # oneDNN copies a transposed first factor, not a second one: let the narrower one be copied.
+    if grad_NE.shape[1] <= x_ND.shape[1]:
+        return _product(grad_NE.t(), x_ND.t())
+    return _product(x_ND.t(), grad_NE.t()).t()
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -40,7 +47,7 @@ class _Linear(torch.autograd.Function):
         grad = grad.reshape(-1, grad.shape[-1])
         needs = ctx.needs_input_grad
         grad_x = _product(grad, weight.t()).view(x.shape) if needs[0] else None
-        grad_weight = _product(grad.t(), x.reshape(-1, x.shape[-1]).t()) if needs[1] else None
+        grad_weight = _weight_gradient(grad, x.reshape(-1, x.shape[-1])) if needs[1] else None
         return grad_x, grad_weight, grad.sum(0) if ctx.has_bias and needs[2] else None
 
 

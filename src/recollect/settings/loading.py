@@ -25,7 +25,7 @@ def config_folder() -> Path:
 def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"not valid YAML: {error}", where=path, do="correct the file") from error
     if content is None:
         return {}
@@ -70,6 +70,9 @@ def known_keys(model: type[BaseModel]) -> list[str]:
 
 def validated(model: type[Model], values: Mapping[str, Any], *, where: object) -> Model:
     """Build a settings model; every problem becomes one `UserError` that names the key and the nearest known one."""
+    if not isinstance(values, Mapping):
+        what = f"there must be a mapping of keys to values here, not {values!r}"
+        raise UserError(what, where=where, do=f"known keys: {', '.join(known_keys(model))}")
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:

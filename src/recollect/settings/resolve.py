@@ -13,9 +13,11 @@ says which option the trailing number sets.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from recollect.settings.errors import UserError, nearest
@@ -87,6 +89,12 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
         own = read_yaml(config_folder() / "methods" / f"{link}.yaml")
         for layer in (own, overrides.get(link, {})):
             here = layer.get("environments") or {}
+            if not isinstance(here, Mapping) or not all(isinstance(v, Mapping | None) for v in here.values()):
+                raise UserError(
+                    f"`environments` must map names of environments to settings, not be {here!r}",
+                    where=f"method '{link}' (scale {scale})",
+                    do="write `environments: {<name>: {hyperparameters: ...}}`",
+                )
             layers += [layer, here.get(stem) or {}, (here.get(env) or {}) if env != stem else {}]
     content = merge({}, *layers)
     content.pop("environments", None)
@@ -113,23 +121,28 @@ def language_model(name: str) -> LanguageModelSettings:
     return validated(LanguageModelSettings, content[name], where=f"{path}: {name}")
 
 
-def algorithm_module(algorithm: str, *, where: object) -> Any:
-    """The module of an algorithm; importing it is what makes full checking slow (torch)."""
-    try:
-        return importlib.import_module(f"recollect.methods.{algorithm}")
-    except ModuleNotFoundError as error:
-        if error.name != f"recollect.methods.{algorithm}":
-            raise
-        import recollect.methods as package
+def algorithm_module(algorithm: str, *, where: object, does: str = "train") -> Any:
+    """The module of an algorithm; importing it is what makes full checking slow (torch).
 
-        known = [p.stem for folder in package.__path__ for p in _python_files(folder)]
-        raise UserError(f"no algorithm named '{algorithm}'", where=where, do=nearest(algorithm, known)) from error
+    Args:
+        algorithm: its file in recollect.methods.
+        where: what to name in the error.
+        does: `train` (methods) or `generate` (sources of histories): the function that it must have.
+    """
+    known = algorithms(does)
+    if algorithm not in known:
+        what = f"no algorithm named '{algorithm}' can {does}"
+        raise UserError(what, where=where, do=nearest(algorithm, known))
+    return importlib.import_module(f"recollect.methods.{algorithm}")
 
 
-def _python_files(folder: str) -> list[Any]:
-    from pathlib import Path
-
-    return [path for path in Path(folder).glob("*.py") if not path.stem.startswith("_")]
+def algorithms(does: str) -> list[str]:
+    """The algorithms that have a function `does`, found by reading the package's files (none is imported)."""
+    package = importlib.util.find_spec("recollect.methods")
+    folders = (package.submodule_search_locations or []) if package else []
+    files = (path for folder in folders for path in Path(folder).glob("*.py"))
+    wanted = ("\nclass Hyperparameters(", f"\ndef {does}(")
+    return sorted(path.stem for path in files if all(text in path.read_text(encoding="utf-8") for text in wanted))
 
 
 def resolve(scale: str, env: str, method: str, seed: int) -> Settings:

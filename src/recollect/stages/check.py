@@ -44,7 +44,7 @@ def check() -> str:
         source = settings.environment.source
         if settings.method.data == "histories" and source is not None:
             where = f"config/environments/{env}.yaml: source.hyperparameters (scale {scale})"
-            module = algorithm_module(source.algorithm, where=where)
+            module = algorithm_module(source.algorithm, where=where, does="generate")
             validated(module.Hyperparameters, source.hyperparameters, where=where)
     return f"the configuration is in order: {len(runs)} combinations of scale, environment and method"
 

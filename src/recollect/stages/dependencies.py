@@ -5,7 +5,10 @@ Nothing here imports torch, pandas or an algorithm: Snakemake parses with it.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -52,6 +55,12 @@ def selection(config: Mapping[str, Any]) -> Selection:
     for figure in chosen.figure_names:
         figure_settings(chosen.scale, figure)
     return chosen
+
+
+def find_commands() -> None:
+    """Let jobs find the command `recollect` that belongs to this Python, also where its .venv is not activated."""
+    if shutil.which("recollect") is None:
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
 # ------------------------------------------------------------------------------------------------- inputs of one job

@@ -12,12 +12,11 @@ from recollect.memory.chunks import Chunks, cut_chunks
 from recollect.methods.chunking import chunk_settings, memory_of
 from recollect.methods.contract import Inputs, facts_of
 from recollect.methods.embedding import load_embedder
-from recollect.methods.supervised import ExperienceStore
+from recollect.methods.supervised import ExperienceStore, open_histories
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import MemorySettings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embedder_inputs
-from recollect.trajectories.histories import Histories
 
 BATCH = 256
 
@@ -48,7 +47,7 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     with run_lock(target.parent):
         facts = facts_of(settings.environment)
         embedder = load_embedder(settings, inputs, facts)
-        histories = Histories.open(inputs.need("histories"))
+        histories = open_histories(inputs.need("histories"), facts)
         store = ExperienceStore(histories, actions=facts.actions, device=device)
         table = histories.episodes
         cut = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))

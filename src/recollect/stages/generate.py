@@ -29,7 +29,9 @@ def generate(scale: str, env: str) -> None:
             where=f"config/environments/{env}.yaml",
             do="add a `source:` section, or use methods with `data: online`",
         )
-    module = algorithm_module(source.algorithm, where=f"config/environments/{env}.yaml: source.algorithm")
+    module = algorithm_module(
+        source.algorithm, where=f"config/environments/{env}.yaml: source.algorithm", does="generate"
+    )
     chosen = validated(
         module.Hyperparameters, source.hyperparameters, where=f"config/environments/{env}.yaml: source.hyperparameters"
     )

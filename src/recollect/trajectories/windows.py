@@ -40,8 +40,8 @@ class Windows:
 
     def take(self, column: np.ndarray) -> np.ndarray:
         """The windows of a column: [N, ...] -> [B, C, ...], zero where padded."""
-        taken = column[self.rows]
-        taken[~self.mask] = 0
+        taken = column.take(self.rows, axis=0)
+        taken *= self.mask.reshape(self.mask.shape + (1,) * (taken.ndim - 2))
         return taken
 
 

@@ -278,8 +278,8 @@ class Stopped(Exception):
 
 
 CASES = [
-    ("gpt", {"sequence": {"dropout": 0.1}, "evaluate_every": 3}, [3, 11, 17, 24]),
-    ("lstm", {"actors": 3, "evaluate_every": 3, "sampled_seq_len": 3}, [1, 14, 20]),
+    ("gpt", {"sequence": {"dropout": 0.1}, "evaluate_every": 3}, [3, 11, 17, 22]),
+    ("lstm", {"actors": 3, "evaluate_every": 3, "sampled_seq_len": 3}, [1, 14, 17]),
     ("gpt", {"actors": 2, "sampled_seq_len": 2, "replay_transitions": 30, "replay_episodes": 1}, [13, 16]),
 ]
 

@@ -13,6 +13,16 @@ from recollect.methods import ppo, recording
 from recollect.methods.actor_critics import ActorCritics, orthogonal
 from recollect.settings.errors import UserError
 
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads within products wait for each other: slow where tests share the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 SMALL = {"transitions": 1000, "rollout": 200, "minibatch": 50, "epochs": 3, "learning_rate": 1e-3}
 ON_TABLE = {**SMALL, "minibatch": 100, "observation_encoding": "one_hot", "hidden": (32, 16)}
 
@@ -109,6 +119,14 @@ def test_a_task_has_the_same_history_to_the_bit_whatever_other_tasks_are_in_the_
     assert (ten.recorder.action[:, 3] != ten.recorder.action[:, 4]).mean() > 0.5
 
 
+def test_the_number_of_threads_changes_no_bit():
+    tasks, settings = dark_room.tasks("train")[:7], ppo.Hyperparameters(**SMALL)
+    one, three = (ppo.generate("dark_room", {}, tasks[::-1], settings, seed=0, workers=w) for w in (1, 3))
+    for name in one:
+        np.testing.assert_array_equal(one[name], three[name])
+    assert np.unique(one["task"]).tolist() == list(range(7))
+
+
 def test_a_shorter_history_is_the_beginning_of_a_longer_one():
     shorter, longer = trained([0, 1], **{**SMALL, "transitions": 500}), trained([0, 1], **SMALL)
     np.testing.assert_array_equal(shorter.recorder.action, longer.recorder.action[:500])
@@ -130,21 +148,22 @@ def test_a_run_that_was_killed_ends_with_the_same_bytes(settings, tmp_path):
     def run():
         return Run(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=200, settings_text="same")
 
-    killed = ppo.EnsemblePPO(make, tasks, hyperparameters, seed=2)
-    for _ in range(3):
-        killed.advance()
-    run().save(killed.recorder.length, killed.arrays(), {})
+    class Killed(Run):
+        def save(self, step, arrays, state):
+            super().save(step, arrays, state)
+            if step == 600:
+                raise KeyboardInterrupt
+
+    killed = Killed(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=200, settings_text="same")
+    with pytest.raises(KeyboardInterrupt):
+        ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2, run=killed, workers=2)
+    assert run().resume().step == 600
+    threads = torch.get_num_threads()
     resumed = run()
-    steps_played = []
-    resumed_progress = resumed.progress
-
-    def watched(*args):
-        steps_played.append(args)
-        return resumed_progress(*args)
-
-    resumed.progress = watched
-    arrays = ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2, run=resumed)
-    assert steps_played and resumed.resume().step == 800  # it went on saving
+    # Resumed with another number of threads than it was begun with.
+    arrays = ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2, run=resumed, workers=1)
+    assert torch.get_num_threads() == threads
+    assert resumed.resume().step == 800  # it went on saving
     assert arrays.keys() == whole.keys()
     for name in whole:
         assert arrays[name].dtype == whole[name].dtype

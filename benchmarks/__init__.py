@@ -1,0 +1,20 @@
+"""How fast Recollect is, always as a ratio to the plain way of doing the same in the same minute: `make bench`.
+
+One file per benchmark; each also says how far the results of the two ways are apart, and no time is taken of a pair that
+does not compute the same. `harness` measures, `table` prints, `python -m benchmarks --help` says what can be chosen.
+"""
+
+from __future__ import annotations
+
+NAMES: dict[str, str] = {
+    "stepping": "Dark-Room and Key-Door, 1024 instances, against a loop over one plain Python environment",
+    "histories": "learning histories of 80 tasks, against one PPO after the other",
+    "in_context": "in-context evaluation of 20 tasks, against one task at a time with full recompute",
+    "acting": "acting with a key/value cache on T-Maze 1500, against encoding the context anew",
+    "training": "training steps of DT, AD and RA-DT, against the same models on the transformers GPT-2 blocks",
+    "windows": "batches of windows from 8 M transitions, against sampling trajectory by trajectory",
+    "search": "exact search among 320 000 keys, against a bare matrix product and top-k",
+    "hopfield": "FrozenHopfield of discrete inputs as a table, against the softmax over the vocabulary",
+    "dry_run": "time until Snakemake knows what to do",
+}
+"""Benchmark (the module of the same name in this package) -> what it times."""

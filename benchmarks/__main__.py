@@ -1,0 +1,73 @@
+"""`python -m benchmarks [NAME ...] [--quick] [--json PATH]`: see `make bench`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from benchmarks import NAMES, table
+from benchmarks.harness import ROUNDS, Comparison, Result, measure
+from recollect.artifacts.sealed import write_json
+from recollect.settings.errors import UserError, nearest
+
+
+def comparisons(name: str, quick: bool) -> Iterator[Comparison]:
+    """The comparisons of one benchmark, each made when it is asked for.
+
+    Raises:
+        UserError: there is no such benchmark.
+    """
+    if name not in NAMES:
+        raise UserError(f"unknown benchmark '{name}'", where="python -m benchmarks", do=nearest(name, NAMES))
+    yield from importlib.import_module(f"benchmarks.{name}").comparisons(quick)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, and return the exit status."""
+    known = "\n".join(f"  {name:10} {what}" for name, what in NAMES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Time Recollect against the plain way of doing the same. Benchmarks:\n" + known,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which benchmarks; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that all works, not how fast it is")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"times each pair is measured (default {ROUNDS})")
+    parser.add_argument("--threads", type=int, help="threads of both sides (default: as torch chooses)")
+    parser.add_argument("--json", metavar="PATH", help="also write the results to a file")
+    chosen = parser.parse_args(arguments)
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    results: list[Result] = []
+    try:
+        for name in chosen.names:
+            if name not in NAMES:
+                next(comparisons(name, True))
+        machine = table.machine()
+        print(table.machine_text(machine), end="\n\n", flush=True)
+        began = time.perf_counter()
+        for name in chosen.names or NAMES:
+            for comparison in comparisons(name, chosen.quick):
+                at_least = {"at_least": 0.0} if chosen.quick else {}
+                results.append(measure(comparison, rounds=1 if chosen.quick else chosen.rounds, **at_least))
+                elapsed = time.perf_counter() - began
+                print(f"{elapsed:5.0f} s  {' | '.join(table.row(results[-1]))}", file=sys.stderr, flush=True)
+        print(table.text(results))
+        if chosen.quick:
+            print("\nSizes were shrunk (--quick): these are not results.")
+        if chosen.json:
+            content = {"machine": machine, "quick": chosen.quick, "results": [result.as_json() for result in results]}
+            write_json(chosen.json, content, kind="benchmarks")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

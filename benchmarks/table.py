@@ -1,0 +1,109 @@
+"""Results as one text table, and the machine they were taken on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Result
+
+HEADER = ("work", "ours", "against", "theirs", "ratio [min..max]", "goal", "reached")
+
+
+def amount(value: float) -> str:
+    """Three digits and a prefix: 1234567 -> 1.23 M."""
+    for size, prefix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{prefix}"
+    return f"{value:.3g}"
+
+
+def absolute(seconds_per_unit: float | None, unit: str) -> str:
+    """A rate, or a time where there is no unit to count."""
+    if seconds_per_unit is None:
+        return "–"
+    if unit:
+        return f"{amount(1 / seconds_per_unit)} {unit}/s"
+    return f"{seconds_per_unit:.3g} s" if seconds_per_unit >= 0.1 else f"{1000 * seconds_per_unit:.3g} ms"
+
+
+def ratio(result: Result) -> str:
+    """The median ratio with the extremes of the rounds."""
+    if not result.ratios:
+        return "–"
+    shown = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (min(result.ratios), max(result.ratios)))
+    middle = f"{result.ratio:.3g}" if result.ratio < 1000 else f"{result.ratio:.0f}"
+    return f"{middle}× [{'..'.join(shown)}]"
+
+
+def row(result: Result, mark: str = "") -> tuple[str, ...]:
+    """The cells of one result."""
+    reached = {True: "yes", False: "no", None: "–"}[result.reached]
+    return (
+        result.work + mark,
+        absolute(result.ours_seconds, result.unit),
+        result.plain,
+        absolute(result.against_seconds, result.unit),
+        ratio(result),
+        str(result.goal) if result.goal else "–",
+        reached,
+    )
+
+
+def text(results: Sequence[Result]) -> str:
+    """The whole table; notes stand below it, numbered."""
+    notes: list[str] = []
+    for result in results:
+        notes += [note for note in result.notes if note not in notes]
+    rows = [HEADER]
+    for result in results:
+        numbers = ",".join(str(notes.index(note) + 1) for note in result.notes)
+        rows.append(row(result, f" ({numbers})" if numbers else ""))
+    widths = [max(len(cells[column]) for cells in rows) for column in range(len(HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines + [f"({number}) {note}" for number, note in enumerate(notes, 1)])
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on, and how fast this machine multiplies matrices now."""
+    square = torch.rand(1024, 1024)
+    fastest = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        square @ square
+        fastest = min(fastest, time.perf_counter() - began)
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else 0.0,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "gflops": round(2 * 1024**3 / fastest / 1e9),
+    }
+
+
+def machine_text(found: dict[str, Any]) -> str:
+    """The machine in two lines."""
+    return (
+        f"{found['processor']}; {found['cores']} cores, {found['threads']} threads, GPU {found['gpu']}; "
+        f"Python {found['python']}, torch {found['torch']}\n"
+        f"load {found['load']} when it began; a 1024×1024×1024 matrix product: {found['gflops']} GFLOP/s"
+    )
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        return names[0] if names else platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()

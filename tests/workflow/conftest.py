@@ -1,0 +1,172 @@
+"""A copy of the workflow in which `recollect` is a stand-in that writes the declared outputs at once.
+
+So the tests of the DAG run the real Snakemake and the real DVC on the real rules, in seconds. The stand-in's outputs are a
+function of its command and of `salt`, and each command it ran stands in the file RAN.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+WORKFLOW = [
+    *("Snakefile", "rules", "workflow", "profiles", "cluster", "envs", "config", "src", "pyproject.toml"),
+    *("dvc.yaml", ".dvc", ".dvcignore", ".gitignore"),
+]
+STAND_IN = r"""#!PYTHON -ES
+import hashlib, json, pathlib, sys
+stage, words = sys.argv[1], sys.argv[2:]
+o = {k.removeprefix("--"): v for k, v in zip(words[::2], words[1::2])}
+with open("RAN", "a") as f:
+    f.write(" ".join(["recollect", *sys.argv[1:]]) + "\n")
+data = "data/{scale}/{env}/".format(**o) if "env" in o else ""
+memory = data + o.get("method", "") + "/"
+run = "results/{scale}/runs/{env}/{method}/seed_{seed}/".format(**o) if "seed" in o else ""
+figure = "results/{scale}/figures/{figure}".format(**o) if "figure" in o else ""
+outputs = {
+    "generate": [data + "histories.safetensors"],
+    "embed": [memory + "embeddings.safetensors"],
+    "index": [memory + "memory.faiss", memory + "memory_rows.safetensors"],
+    "train": [run + "policy.safetensors", run + "train.parquet"],
+    "evaluate": [run + "scores.parquet"],
+    "figure": [figure + suffix for suffix in (".pdf", ".png", ".csv", ".json")],
+    "fetch": ["data/models/{}/model.safetensors".format(o.get("model"))],
+}[stage]
+salt = pathlib.Path("salt").read_text() if pathlib.Path("salt").exists() else ""
+for name in outputs:
+    path = pathlib.Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = (name + salt).encode()
+    path.write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    manifest = {"format": 1, "kind": stage, "provenance": {}, "sha256": sha256, "size": len(content)}
+    pathlib.Path(name + ".manifest.json").write_text(json.dumps(manifest))
+"""
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A copy of the repository's workflow; everything runs in it and with its own source."""
+
+    folder: Path
+    commands: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Finds the copy's package first, then the stand-in, then the tools of this Python."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SNAKEMAKE", "DVC", "GIT", "RECOLLECT"))}
+        path = os.pathsep.join([str(self.commands), str(BIN), os.environ["PATH"]])
+        alone = {"OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**kept, **alone, "PATH": path, "PYTHONPATH": str(self.folder / "src")}
+
+    def run(self, *command: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run a command in the copy; stdout and stderr together."""
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        assert not check or done.returncode == 0, done.stdout
+        return done
+
+    def snakemake(self, *arguments: str, check: bool = True) -> str:
+        """What Snakemake says."""
+        return self.run("snakemake", *arguments, check=check).stdout
+
+    def planned(self, *arguments: str) -> list[str]:
+        """The commands that Snakemake would run, without what is the same in all: device, threads, log."""
+        said = self.snakemake("--dry-run", *arguments)
+        return sorted(short(line) for line in re.findall(r"^Shell command: (recollect .*)$", said, re.MULTILINE))
+
+    def ran(self) -> list[str]:
+        """The commands that the stand-in ran since the last call, in order."""
+        log = self.folder / "RAN"
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return [short(line) for line in lines]
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Replace a text that must stand in a file of the copy."""
+        path = self.folder / file
+        content = path.read_text()
+        assert old in content, f"{old!r} is not in {file}"
+        path.write_text(content.replace(old, new, 1))
+
+
+def short(command: str) -> str:
+    """A job's command without redirection, device, threads and scale, so that tests can name it."""
+    command = re.sub(r" (--device|--threads|--scale) \S+", "", command.split(" > ")[0])
+    return re.sub(r"--(env|method|seed|figure|model) ", "", command.removeprefix("recollect "))
+
+
+def copy_of_workflow(folder: Path) -> None:
+    """Copy what the workflow consists of, without results, records and caches."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "tmp", "cache", "config.local")
+    for name in WORKFLOW:
+        source, target = ROOT / name, folder / name
+        if source.is_symlink():
+            target.symlink_to(os.readlink(source))
+        elif source.is_dir():
+            shutil.copytree(source, target, ignore=ignore, symlinks=True)
+        else:
+            shutil.copy2(source, target)
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stand-in for `recollect`."""
+    command = tmp_path_factory.mktemp("bin") / "recollect"
+    command.write_text(STAND_IN.replace("PYTHON", sys.executable))
+    command.chmod(0o755)
+    return command.parent
+
+
+@pytest.fixture(scope="session")
+def finished_once(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> tuple[Workflow, list[str]]:
+    """A copy in which the default target was made with the stand-in, and the commands in the order they ran."""
+    folder = tmp_path_factory.mktemp("finished") / "repository"
+    copy_of_workflow(folder)
+    workflow = Workflow(folder, stand_in)
+    workflow.snakemake("--cores", "1")
+    return workflow, workflow.ran()
+
+
+@pytest.fixture
+def finished(finished_once: tuple[Workflow, list[str]], tmp_path: Path) -> Workflow:
+    """A copy of its own for a test that changes something; times are kept, as the records know them."""
+    folder = tmp_path / "repository"
+    shutil.copytree(finished_once[0].folder, folder, symlinks=True)
+    return Workflow(folder, finished_once[0].commands)
+
+
+@pytest.fixture
+def untouched(finished_once: tuple[Workflow, list[str]]) -> Workflow:
+    """The finished copy itself, for tests that only ask for plans."""
+    return finished_once[0]
+
+
+@pytest.fixture
+def real_workflow(tmp_path: Path) -> Callable[[str], Workflow]:
+    """Makes copies by name in which the real commands run."""
+
+    def make(name: str) -> Workflow:
+        folder = tmp_path / name
+        copy_of_workflow(folder)
+        return Workflow(folder, BIN)
+
+    return make

@@ -1,0 +1,141 @@
+"""What docs/adding.md says, done: its files are copied out of the page into a copy of the repository, and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recollect.artifacts.sealed import read_arrays, read_table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "adding.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+COMMANDS = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
+PROVIDE = """
+from pathlib import Path
+from recollect.memory.language_models import provide
+from recollect.settings.schema import LanguageModelSettings
+provide(LanguageModelSettings(source="random"), Path("data/models/my-bert"))
+"""
+RUN = """
+import sys
+from recollect.cli import app
+lines, sys.argv = sys.argv[1:], []
+for line in lines:
+    sys.argv[:] = line.split()
+    app(sys.argv[1:], standalone_mode=False)
+"""
+
+
+def files_of_the_page() -> dict[str, str]:
+    """Path in the repository -> text of the page, as it is after the page's additions."""
+    found: dict[str, str] = {}
+    for language, text in BLOCKS:
+        if language == "sh":
+            continue
+        first, _, rest = text.partition("\n")
+        named = re.fullmatch(r"# (\S+\.(?:py|yaml))( \(add\))?", first)
+        assert named, f"a block of docs/adding.md does not begin with the name of its file: {first!r}"
+        path, addition = named.group(1), bool(named.group(2))
+        assert (ROOT / path).exists() == addition, f"{path} is {'not ' if addition else 'already '}there"
+        found[path] = (ROOT / path).read_text() + rest if addition else rest
+    return found
+
+
+def run(tree: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("RECOLLECT_CONFIG", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=tree, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository with the page's files, in which the page's `recollect` commands were run in order."""
+    folder = tmp_path_factory.mktemp("adding")
+    shutil.copytree(
+        ROOT / "src" / "recollect", folder / "src" / "recollect", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copytree(ROOT / "config", folder / "config")
+    for path, text in files_of_the_page().items():
+        (folder / path).write_text(text)
+    run(folder, PROVIDE + RUN, *(line for line in COMMANDS if line.startswith("recollect ")))
+    return folder
+
+
+def test_the_page_shows_one_of_each() -> None:
+    assert list(files_of_the_page()) == [
+        "src/recollect/environments/corridor.py",
+        "config/environments/corridor.yaml",
+        "src/recollect/methods/best_action.py",
+        "config/methods/best_action.yaml",
+        "config/scales/tiny.yaml",
+        "config/figures/corridor.yaml",
+        "src/recollect/figures/first_and_last.py",
+        "config/figures/corridor_first_and_last.yaml",
+        "config/language_models.yaml",
+        "config/methods/radt_my_bert.yaml",
+    ]
+
+
+def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -> None:
+    histories = read_arrays(tree / "data/tiny/corridor/histories.safetensors", kind="histories")
+    assert histories["observation"].shape == (6 * 500, 1)  # six training cells of 500 transitions
+    assert set(histories["observation"].ravel()) <= set(range(9))
+    for seed in (0, 1):
+        folder = tree / f"results/tiny/runs/corridor/best_action/seed_{seed}"
+        policy = read_arrays(folder / "policy.safetensors", kind="policy")
+        assert policy["table"].shape == (9, 3)
+        scores = read_table(folder / "scores.parquet", kind="scores")
+        final = scores[(scores["split"] == "eval") & (scores["metric"] == "return")]
+        assert len(final) == 2 * 3  # two held-out cells, three episodes
+        assert final["value"].between(0, 50).all()
+        assert set(final["env"]) == {"corridor"} and set(final["method"]) == {"best_action"}
+
+
+def test_a_new_figure_and_a_new_kind_have_their_four_files(tree: Path) -> None:
+    figures = tree / "results/tiny/figures"
+    for name, rows in (("corridor", 3), ("corridor_first_and_last", 2)):
+        assert (figures / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (figures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        lines = (figures / f"{name}.csv").read_text().splitlines()
+        assert lines[0] == "panel,method,x,y,low,high,seeds,tasks"
+        assert len(lines) == 1 + rows
+        assert (figures / f"{name}.json").is_file()
+
+
+def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) -> None:
+    embeddings = read_arrays(tree / "data/tiny/corridor/radt_my_bert/embeddings.safetensors", kind="embeddings")
+    assert embeddings["keys"].shape == (6 * 4, 32)  # four entries per task, the width of the small random model
+    scores = read_table(tree / "results/tiny/runs/corridor/radt_my_bert/seed_0/scores.parquet", kind="scores")
+    assert len(scores[scores["split"] == "eval"]) == 2 * 3
+
+
+@pytest.mark.slow
+def test_the_workflow_finds_what_a_new_figure_needs(tree: Path) -> None:
+    for name in ("Snakefile", "rules", "workflow", "envs"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tree / name)
+    (target,) = [line.split()[1:] for line in COMMANDS if line.startswith("snakemake ")]
+    shutil.rmtree(tree / "results" / "tiny" / "runs" / "corridor" / "best_action")
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--dry-run", *target],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    planned = done.stdout + done.stderr
+    assert "recollect train --scale tiny --env corridor --method best_action --seed 1" in planned

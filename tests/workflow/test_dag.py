@@ -1,0 +1,180 @@
+"""What reruns and what does not: the real Snakemake on the real rules, with a stand-in for `recollect`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+FIGURE = "figure radt_dark_room_10x10"
+ROOM = "dark_room_10x10"
+
+
+def of(commands: list[str], *patterns: str) -> list[str]:
+    """The commands that any of the patterns matches whole."""
+    return sorted(command for command in commands if any(re.fullmatch(pattern, command) for pattern in patterns))
+
+
+def test_the_default_target_makes_every_default_figure_once_and_in_order(
+    finished_once: tuple[Any, list[str]],
+) -> None:
+    workflow, ran = finished_once
+    assert len(ran) == len(set(ran))
+    assert {c for c in ran if c.startswith("figure")} == {FIGURE, "figure memory_rl_passive_tmaze"}
+    for suffix in (".pdf", ".png", ".csv", ".json"):
+        assert (workflow.folder / f"results/demo/figures/radt_dark_room_10x10{suffix}").is_file()
+
+
+def test_the_longest_chain_goes_first(finished_once: tuple[Any, list[str]]) -> None:
+    _, ran = finished_once
+    chain = [
+        f"generate {ROOM}",
+        f"train {ROOM} dt 0",
+        f"embed {ROOM} radt",
+        f"index {ROOM} radt",
+        f"train {ROOM} radt 0",
+        "train tmaze_passive_\\d+ dqn_lstm 0",
+        f"train {ROOM} ad 0",
+        f"evaluate {ROOM} dt 0",
+    ]
+    places = [next(i for i, command in enumerate(ran) if re.fullmatch(pattern, command)) for pattern in chain]
+    assert places == sorted(places)
+    assert places[:2] == [0, 1]
+
+
+def test_a_second_run_does_nothing(untouched: Any) -> None:
+    said = untouched.snakemake("--cores", "1")
+    assert "Nothing to be done" in said
+    assert untouched.ran() == []
+
+
+def test_words_and_time_stamps_rerun_nothing(finished: Any) -> None:
+    finished.edit("src/recollect/methods/dt.py", '"""', '"""Other words. ')
+    finished.edit("src/recollect/methods/dqn.py", '"""', '"""Other words. ')
+    finished.edit("rules/train.smk", '"""', '"""Other words. ')
+    for path in [
+        *finished.folder.rglob("*.smk"),
+        *finished.folder.rglob("*.yaml"),
+        *finished.folder.rglob("*.parquet"),
+    ]:
+        path.touch()
+    assert finished.planned() == []
+
+
+def test_an_edited_loss_retrains_what_uses_it_and_nothing_else(
+    finished: Any, finished_once: tuple[Any, list[str]]
+) -> None:
+    with (finished.folder / "src/recollect/methods/dt.py").open("a") as file:
+        file.write("\nLOSS_SCALE = 2.0\n")
+    planned, everything = finished.planned(), finished_once[1]
+    for pattern in (
+        f"train {ROOM} dt .*",
+        f"evaluate {ROOM} dt .*",
+        f"embed {ROOM} radt",
+        f"index {ROOM} radt",
+        f"train {ROOM} radt .*",
+        f"evaluate {ROOM} radt .*",
+        FIGURE,
+    ):
+        assert of(planned, pattern) == of(everything, pattern) != []
+    assert of(planned, "generate .*", ".*tmaze.*") == []
+
+
+def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any) -> None:
+    with (finished.folder / "src/recollect/methods/dqn.py").open("a") as file:
+        file.write("\nLOSS_SCALE = 2.0\n")
+    planned = finished.planned()
+    assert of(planned, "train tmaze_passive_.* dqn_.*")
+    assert of(planned, f".*{ROOM}.*") == []
+
+
+def test_a_changed_hyperparameter_retrains_its_method_alone(
+    finished: Any, finished_once: tuple[Any, list[str]]
+) -> None:
+    finished.edit("config/methods/ad.yaml", "episodes_back: 100", "episodes_back: 99")
+    assert finished.planned() == of(finished_once[1], f"(train|evaluate) {ROOM} ad .*", FIGURE)
+
+
+def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished_once: tuple[Any, list[str]]) -> None:
+    finished.edit(f"config/environments/{ROOM}.yaml", "episodes: 40", "episodes: 39")
+    assert finished.planned() == of(finished_once[1], f"evaluate {ROOM} .*", FIGURE)
+
+
+def test_a_changed_caption_redraws_only_its_figure(finished: Any) -> None:
+    finished.edit("config/figures/radt_dark_room_10x10.yaml", "title: ", "title: Again, ")
+    assert finished.planned() == [FIGURE]
+
+
+def test_an_added_seed_trains_alone(finished: Any) -> None:
+    with (finished.folder / "config/figures/radt_dark_room_10x10.yaml").open("a") as file:
+        file.write("seeds: [0, 1, 77]\n")
+    planned = finished.planned()
+    methods = ("ad", "dt", "radt", "radt_agnostic")
+    assert planned == sorted([FIGURE, *(f"{stage} {ROOM} {m} 77" for stage in ("train", "evaluate") for m in methods)])
+
+
+def test_a_deleted_figure_is_redrawn_alone(finished: Any) -> None:
+    (finished.folder / "results/demo/figures/radt_dark_room_10x10.pdf").unlink()
+    finished.snakemake("--cores", "1")
+    assert finished.ran() == [FIGURE]
+
+
+def test_changed_bytes_of_an_artifact_reach_all_that_read_it(finished: Any) -> None:
+    """Which then stops with the message of a corrupted file: a manifest says what the bytes were."""
+    policy = finished.folder / f"results/demo/runs/{ROOM}/ad/seed_0/policy.safetensors"
+    policy.write_bytes(b"corrupted")
+    assert finished.planned() == sorted([f"evaluate {ROOM} ad 0", FIGURE])
+
+
+def test_one_figure_at_another_scale_is_a_target_of_its_own(untouched: Any) -> None:
+    planned = untouched.planned("results/smoke/figures/memory_rl_passive_tmaze.pdf")
+    assert planned and not of(planned, f".*{ROOM}.*")
+
+
+def test_the_default_target_is_named_all_and_follows_the_scale(untouched: Any) -> None:
+    smoke = untouched.planned("--config", "scale=smoke")
+    assert smoke == untouched.planned("smoke") != []
+    assert FIGURE in smoke
+
+
+def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
+    paper = untouched.snakemake("--dry-run", "paper")
+    asked = dict(re.findall(r"^rule (\w+):.*?resources:[^\n]*gpu=(\d)", paper, re.MULTILINE | re.DOTALL))
+    assert asked["train"] == "1"
+    offline = re.findall(rf"wildcards: scale=paper, env={ROOM}, method=radt.*?gpu=(\d)", paper, re.DOTALL)
+    assert offline and set(offline) == {"1"}
+    smoke = untouched.snakemake("--dry-run", "smoke")
+    assert set(re.findall(r"gpu=(\d)", smoke)) == {"0"}
+
+
+def test_the_cluster_profile_plans_the_same_jobs(untouched: Any) -> None:
+    assert untouched.planned("--profile", "cluster", "smoke") == untouched.planned("smoke")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["results/demo/figures/radt_dark_rom_10x10.pdf"], "did you mean 'radt_dark_room_10x10'?"),
+        (["--config", "scale=dmo"], "did you mean 'demo'?"),
+        (["--config", "scael=demo"], "did you mean 'scale'?"),
+    ],
+)
+def test_a_wrong_name_gives_one_message_with_the_nearest(untouched: Any, arguments: list[str], hint: str) -> None:
+    done = untouched.run("snakemake", "--dry-run", *arguments, check=False)
+    assert done.returncode != 0
+    assert hint in done.stdout
+    assert "Traceback" not in done.stdout and "rule " not in done.stdout
+
+
+def test_lint_and_formatter_find_nothing(untouched: Any) -> None:
+    assert "Congratulations" in untouched.snakemake("--lint")
+    untouched.run("snakefmt", "--check", "Snakefile", "rules")
+
+
+def test_the_report_shows_the_figures_with_their_captions(finished: Any) -> None:
+    finished.snakemake("--cores", "1", "report")
+    page = (finished.folder / "results/demo/report.html").read_text()
+    assert "radt_dark_room_10x10.png" in page
+    assert "Evaluation starts with an empty memory" in page
+    assert finished.ran() == []
