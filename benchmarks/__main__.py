@@ -11,19 +11,13 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from benchmarks import NAMES, table
-from benchmarks.harness import ROUNDS, Comparison, Result, measure
+from benchmarks.harness import AT_LEAST, ROUNDS, Comparison, NotTheSame, Result, measure
 from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError, nearest
 
 
 def comparisons(name: str, quick: bool) -> Iterator[Comparison]:
-    """The comparisons of one benchmark, each made when it is asked for.
-
-    Raises:
-        UserError: there is no such benchmark.
-    """
-    if name not in NAMES:
-        raise UserError(f"unknown benchmark '{name}'", where="python -m benchmarks", do=nearest(name, NAMES))
+    """The comparisons of one benchmark, each made when it is asked for."""
     yield from importlib.import_module(f"benchmarks.{name}").comparisons(quick)
 
 
@@ -43,30 +37,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
+    for name in chosen.names:
+        if name not in NAMES:
+            print(f"error: unknown benchmark '{name}': {nearest(name, NAMES)}", file=sys.stderr)
+            return 2
+    machine = table.machine()
+    print(table.machine_text(machine), end="\n\n", flush=True)
+    results, failures = run(chosen.names or list(NAMES), chosen.quick, chosen.rounds)
+    print(table.text(results))
+    if chosen.quick:
+        print("\nSizes were shrunk (--quick): these are not results.")
+    if chosen.json:
+        content = {"machine": machine, "quick": chosen.quick, "results": [result.as_json() for result in results]}
+        write_json(chosen.json, {**content, "failures": failures}, kind="benchmarks")
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def run(names: Sequence[str], quick: bool, rounds: int) -> tuple[list[Result], list[str]]:
+    """Measure benchmark after benchmark: results, and what could not be measured and why."""
     results: list[Result] = []
-    try:
-        for name in chosen.names:
-            if name not in NAMES:
-                next(comparisons(name, True))
-        machine = table.machine()
-        print(table.machine_text(machine), end="\n\n", flush=True)
-        began = time.perf_counter()
-        for name in chosen.names or NAMES:
-            for comparison in comparisons(name, chosen.quick):
-                at_least = {"at_least": 0.0} if chosen.quick else {}
-                results.append(measure(comparison, rounds=1 if chosen.quick else chosen.rounds, **at_least))
+    failures: list[str] = []
+    began = time.perf_counter()
+    for name in names:
+        try:
+            for comparison in comparisons(name, quick):
+                results.append(measure(comparison, rounds=1 if quick else rounds, at_least=0.0 if quick else AT_LEAST))
                 elapsed = time.perf_counter() - began
                 print(f"{elapsed:5.0f} s  {' | '.join(table.row(results[-1]))}", file=sys.stderr, flush=True)
-        print(table.text(results))
-        if chosen.quick:
-            print("\nSizes were shrunk (--quick): these are not results.")
-        if chosen.json:
-            content = {"machine": machine, "quick": chosen.quick, "results": [result.as_json() for result in results]}
-            write_json(chosen.json, content, kind="benchmarks")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        except (NotTheSame, UserError) as error:  # the other benchmarks can still be run
+            failures.append(f"{name}: {error}")
+    return results, failures
 
 
 if __name__ == "__main__":

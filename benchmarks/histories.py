@@ -60,9 +60,7 @@ class PlainPPO:
         """One rollout."""
         steps = self.settings.rollout
         noise = task_generators("ppo-actions", SEED, [self.task], self.rollouts)[0].random(steps, np.float32)
-        kept: dict[str, list[Any]] = {
-            name: [] for name in ("observation", "action", "log", "value", "reward", "done")
-        }
+        kept: dict[str, list[Any]] = {name: [] for name in ("observation", "action", "log", "value", "reward", "done")}
         for t in range(steps):
             x = torch.as_tensor(self.observation, dtype=torch.float32)[None]
             log = self.actor(x)[0].log_softmax(-1)

@@ -60,7 +60,7 @@ def text(results: Sequence[Result]) -> str:
     notes: list[str] = []
     for result in results:
         notes += [note for note in result.notes if note not in notes]
-    rows = [HEADER]
+    rows: list[tuple[str, ...]] = [HEADER]
     for result in results:
         numbers = ",".join(str(notes.index(note) + 1) for note in result.notes)
         rows.append(row(result, f" ({numbers})" if numbers else ""))

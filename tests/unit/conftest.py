@@ -81,7 +81,7 @@ class Tiny:
             for parameter in model.parameters():
                 parameter.mul_(scale)
             for name, parameter in model.named_parameters():
-                if name.endswith("norm.weight") or "norm_" in name and name.endswith("weight"):
+                if name.endswith("norm.weight") or ("norm_" in name and name.endswith("weight")):
                     parameter.fill_(1.0)
         return model.eval()
 
@@ -110,7 +110,9 @@ class Tiny:
             return ad.DistillationPolicy(network, settings)
         return radt.RetrievalPolicy(network, self.embedder(settings), settings)
 
-    def histories(self, *, tasks: int = 3, episodes: int = 4, lengths: tuple[int, ...] = (12,), seed: int = 0) -> Histories:
+    def histories(
+        self, *, tasks: int = 3, episodes: int = 4, lengths: tuple[int, ...] = (12,), seed: int = 0
+    ) -> Histories:
         """Random histories of this room; episode i of a task has `lengths[i % len(lengths)]` steps."""
         draws = np.random.default_rng(seed)
         length = [lengths[i % len(lengths)] for i in range(episodes)]
@@ -119,7 +121,9 @@ class Tiny:
         done[np.cumsum(length) - 1] = True
         return Histories(
             {
-                "observation": np.concatenate([draws.integers((3, 4), size=(rows, 2)) for _ in range(tasks)]).astype(np.int8),
+                "observation": np.concatenate([draws.integers((3, 4), size=(rows, 2)) for _ in range(tasks)]).astype(
+                    np.int8
+                ),
                 "action": draws.integers(5, size=tasks * rows).astype(np.int8),
                 "reward": draws.integers(2, size=tasks * rows).astype(np.float32),
                 "done": np.tile(done, tasks),

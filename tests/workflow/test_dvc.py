@@ -80,6 +80,7 @@ def test_a_clone_has_nothing_to_redo_and_both_tools_agree(finished: Any, tmp_pat
     # A changed loss is stale for both, and what `dvc repro` makes is new for neither.
     with (clone.folder / "src/recollect/methods/ad.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
+    (clone.folder / "salt").write_text("other bytes")
     planned = clone.planned()
     assert "train dark_room_10x10 ad 0" in planned
     clone.run("dvc", "repro")

@@ -55,10 +55,14 @@ def reachable(*modules: str, root: str | Path | None = None, package: str = "rec
             )
     found: dict[str, str] = {}
     waiting = [name for module in modules for name in _with_parents(module)]
+    seen: set[str] = set()
     while waiting:
         module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
         file = _file(base, module)
-        if module in found or file is None:
+        if file is None:
             continue
         stat = file.stat()
         found[module], imports = _parsed(file, module, package, stat.st_mtime_ns, stat.st_size)

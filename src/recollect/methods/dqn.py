@@ -123,8 +123,11 @@ class DQN(Learner):
         loss, metrics = loss_of(self.network, self.target, batch, self.hp)
         self.optimiser.zero_grad()
         loss.backward()
-        norms = torch._foreach_norm(self.optimiser.gradients())
-        metrics["gradient_norm"] = torch.linalg.vector_norm(torch.stack(norms))
+        gradients = self.optimiser.gradients()
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if self.hp.gradient_clip is not None:
+            torch._foreach_mul_(gradients, (self.hp.gradient_clip / (norm + 1e-6)).clamp(max=1.0))
+        metrics["gradient_norm"] = norm
         self.optimiser.step()
         with torch.no_grad():
             torch._foreach_lerp_(self._target, self._online, self.hp.polyak)

@@ -56,6 +56,9 @@ class OnlineHyperparameters(Frozen):
     batch_size: int = Field(64, ge=1, description="Windows per gradient step. Paper: 64.")
     sampled_seq_len: int = Field(-1, ge=-1, description="Transitions per window; -1: a whole episode. Paper: -1.")
     learning_rate: float = Field(3e-4, gt=0, description="Adam's. Paper: 3e-4.")
+    gradient_clip: float | None = Field(
+        None, gt=0, description="Largest gradient norm; null, the paper's, never clips. Steadies recurrent models."
+    )
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
     replay_transitions: int = Field(1_000_000, ge=2, description="Smallest replay, in steps. Paper: 1e6.")

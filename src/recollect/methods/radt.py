@@ -103,7 +103,7 @@ class RetrievalPolicy(InContextPolicy):
         steps = self.chosen.acting.select * self.chunks.value_length
         nothing = torch.zeros(rows, steps, dtype=torch.int64, device=self.device)
         self.context = Experience(  # what every row reads, until its next retrieval
-            observation=nothing[..., None].expand(-1, -1, self.observation.shape[2]).to(self.observation.dtype),
+            observation=self.observation.new_zeros(rows, steps, self.observation.shape[2]),
             return_to_go=nothing.float(),
             action=nothing + self.no_action,
             reward=nothing.float(),

@@ -13,7 +13,7 @@ import pytest
 from recollect.methods import ad, dt, radt
 from recollect.methods.contract import facts_of
 from recollect.settings.resolve import resolve
-from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
+from recollect.settings.schema import EnvironmentSettings, MemorySettings, MethodSettings, Settings
 
 WIDTH, INNER, LAYERS, POSITIONS, TIMESTEPS, ACTIONS, BINS = 512, 2048, 4, 1600, 1000, 5, 100
 NORM = 2 * WIDTH
@@ -38,7 +38,11 @@ EXPECTED = {
     "dt": BACKBONE + linear(1, WIDTH),
     "ad": BACKBONE,
     # RA-DT bins it: a table here, a table for the context, and a head that predicts the bin (the return-to-go loss).
-    "radt": BACKBONE + BINS * WIDTH + LAYERS * CROSS_ATTENTION + (TABLES + MODALITIES + BINS * WIDTH) + linear(WIDTH, BINS),
+    "radt": BACKBONE
+    + BINS * WIDTH
+    + LAYERS * CROSS_ATTENTION
+    + (TABLES + MODALITIES + BINS * WIDTH)
+    + linear(WIDTH, BINS),
 }
 MODULES: dict[str, Any] = {"dt": dt, "ad": ad, "radt": radt}
 
@@ -59,7 +63,8 @@ def test_the_terms_are_those_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "exact", "specified"), [("dt", 13_952_005, 13.95), ("ad", 13_950_981, 13.95), ("radt", 19_649_129, 19.65)]
+    ("method", "exact", "specified"),
+    [("dt", 13_952_005, 13.95), ("ad", 13_950_981, 13.95), ("radt", 19_649_129, 19.65)],
 )
 def test_default_hyperparameters_give_the_published_networks(method: str, exact: int, specified: float) -> None:
     settings = Settings(
@@ -67,7 +72,11 @@ def test_default_hyperparameters_give_the_published_networks(method: str, exact:
         seed=0,
         environment=EnvironmentSettings(name="dark_room_10x10", world="dark_room"),
         method=MethodSettings(
-            name=method, algorithm=method, data="histories", hyperparameters=MODULES[method].Hyperparameters()
+            name=method,
+            algorithm=method,
+            data="histories",
+            memory=MemorySettings(embedder="method:dt") if method == "radt" else None,
+            hyperparameters=MODULES[method].Hyperparameters(),
         ),
     )
     assert counted(settings) == EXPECTED[method] == exact

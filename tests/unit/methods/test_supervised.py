@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_the_learning_rate_is_the_published_schedule() -> None:
     assert rate(99_999) == pytest.approx(1.4e-6, abs=0.02e-6)
     assert rate(104_000) == rate(500_000) == pytest.approx(1e-6)
     falling = [rate(step) for step in range(4000, 104_000, 500)]
-    assert all(later < earlier for earlier, later in zip(falling, falling[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(falling))
 
 
 def test_without_warm_up_the_first_step_has_the_full_rate() -> None:
@@ -73,7 +74,9 @@ def test_a_step_without_gradient_shrinks_linear_weights_and_nothing_else(tiny: A
     optimiser.step()
     linear = {f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Linear)}
     for name, parameter in network.named_parameters():
-        torch.testing.assert_close(parameter.detach(), before[name] * (0.95 if name in linear else 1.0), atol=1e-7, rtol=0)
+        torch.testing.assert_close(
+            parameter.detach(), before[name] * (0.95 if name in linear else 1.0), atol=1e-7, rtol=0
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- windows
@@ -227,16 +230,16 @@ def test_optimiser_arrays_hold_everything_that_a_step_changes(tiny: Any) -> None
     steps(*straight, 0, 20)
     half = fresh()
     steps(*half, 0, 10)
-    saved = {name: np.array(value) for name, value in optimiser_arrays(*half).items()}
+    saved = {name: value.numpy().copy() for name, value in optimiser_arrays(*half).items()}
     second = fresh()
     load_optimiser_arrays(*second, saved)
     again = optimiser_arrays(*second)
-    assert saved.keys() == again.keys() and all(np.array_equal(saved[n], np.array(again[n])) for n in saved)
+    assert saved.keys() == again.keys() and all(np.array_equal(saved[n], again[n].numpy()) for n in saved)
     steps(*second, 10, 20)
     left, right = optimiser_arrays(*straight), optimiser_arrays(*second)
     assert left.keys() == right.keys()
     for name in left:
-        assert np.array(left[name]).tobytes() == np.array(right[name]).tobytes(), name
+        assert left[name].numpy().tobytes() == right[name].numpy().tobytes(), name
     assert {name.split("/")[1] for name in left if name.startswith("optimiser/")} == {"step", "exp_avg", "exp_avg_sq"}
 
 

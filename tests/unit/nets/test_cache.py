@@ -170,6 +170,8 @@ def test_overflow_is_a_clear_error_and_changes_nothing(staggered: bool) -> None:
         MODEL.step(x, cache)
     with pytest.raises(UserError, match="would hold 5 tokens"):
         MODEL.extend(torch.ones(2, 2, D), None, cache)
+    with pytest.raises(UserError, match="would hold 4 tokens"):
+        MODEL.extend(torch.ones(2, 2, D), torch.tensor([[False, True], [False, False]]), cache)
     assert cache.lengths_B.tolist() == lengths
     MODEL.step(x, cache, torch.tensor([False, staggered]))  # a full row may stand by
     assert cache.lengths_B.tolist() == [3, 1 if staggered else 3]
