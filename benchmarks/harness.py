@@ -27,12 +27,14 @@ class Side:
         units: how much work that is (steps, windows, ...); may be less than what the other side does in one call.
         prepare: called before every measurement, not timed.
         once: `run` continues from where it stands, so it must not be repeated within a measurement.
+        cold: there is nothing to warm up (a process of its own).
     """
 
     run: Callable[[], object]
     units: float
     prepare: Callable[[], object] | None = None
     once: bool = False
+    cold: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ def seconds(side: Side, calls: int) -> float:
 
 def calls_for(side: Side, at_least: float) -> int:
     """How many calls last long enough to be timed; this is also the warm-up (the first call is not counted)."""
+    if side.cold:
+        return 1
     seconds(side, 1)
     if side.once:
         return 1
@@ -173,7 +177,8 @@ def measure(comparison: Comparison, *, rounds: int = ROUNDS, at_least: float = A
     ours, against = comparison.ours, comparison.against
     our_calls = calls_for(ours, at_least)
     their_calls = calls_for(against, at_least) if against is not None else 0
-    our_times, their_times = [], []
+    our_times: list[float] = []
+    their_times: list[float] = []
     for number in range(rounds):
         if number % 2 or against is None:
             our_times.append(seconds(ours, our_calls))

@@ -14,7 +14,8 @@ rule generate:
         "../envs/base.yaml"
     threads: generate_threads
     resources:
-        mem_mb=generate_mb,
+        # The histories of all tasks are held until they are written: 20 bytes for each of 16 M steps.
+        mem_mb=megabytes(small=1500, paper=4000),
         runtime=minutes(60, 480),
     params:
         settings=params_of("generate_settings", "scale", "env"),

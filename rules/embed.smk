@@ -16,7 +16,8 @@ rule embed:
         "../envs/base.yaml"
     threads: job_threads
     resources:
-        mem_mb=memory_mb(base=1500, per_input_mb=4),
+        # Histories as they are, on the device; one batch of windows; the keys (160 k × 512 numbers).
+        mem_mb=megabytes(small=1500, paper=6000),
         runtime=minutes(60, 240),
         gpu=play_gpus,
     params:

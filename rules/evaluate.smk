@@ -3,7 +3,9 @@
 
 rule evaluate:
     input:
-        unpack(inputs_to_evaluate),
+        unpack(models_to_evaluate),
+        policy=paths.policy("{scale}", "{env}", "{method}", "{seed}"),
+        train=paths.train_table("{scale}", "{env}", "{method}", "{seed}"),
     output:
         scores=paths.scores("{scale}", "{env}", "{method}", "{seed}"),
         manifest=paths.manifest(paths.scores("{scale}", "{env}", "{method}", "{seed}")),
@@ -16,7 +18,8 @@ rule evaluate:
         "../envs/base.yaml"
     threads: job_threads
     resources:
-        mem_mb=memory_mb(base=3000, per_input_mb=4),
+        # The caches of all tasks at once, and their growing memories.
+        mem_mb=megabytes(small=1500, paper=12000),
         runtime=minutes(60, 240),
         gpu=play_gpus,
     params:

@@ -41,7 +41,7 @@ rule figure:
     conda:
         "../envs/base.yaml"
     resources:
-        mem_mb=memory_mb(base=1500, per_input_mb=10),
+        mem_mb=2000,
         runtime=30,
     params:
         settings=params_of("figure_text", "scale", "figure"),

@@ -18,8 +18,8 @@ rule index:
         "../envs/base.yaml"
     threads: job_threads
     resources:
-        # The keys, a copy that is normalised, and the index: three times the embeddings.
-        mem_mb=memory_mb(base=1000, per_input_mb=4),
+        # The keys, a normalised copy, and the index: three times the embeddings.
+        mem_mb=megabytes(small=1000, paper=4000),
         runtime=minutes(30, 120),
     params:
         settings=params_of("memory_settings", "scale", "env", "method"),

@@ -49,7 +49,7 @@ rule data:
 
 rule embedders:
     input:
-        dependencies.embedders(SELECTED.scale, SELECTED.figure_names),
+        dependencies.embedders(SELECTED.scale, SELECTED.figures),
 
 
 rule embedded:

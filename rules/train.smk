@@ -22,7 +22,8 @@ rule train:
         "../envs/base.yaml"
     threads: job_threads
     resources:
-        mem_mb=memory_mb(base=3000, per_input_mb=4),
+        # Histories or replay, and the batch: activations of 128 windows of 1600 tokens where there is no GPU.
+        mem_mb=megabytes(small=1500, paper=16000),
         runtime=minutes(120, 1440),
         gpu=train_gpus,
     params:

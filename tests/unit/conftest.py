@@ -100,9 +100,9 @@ class Tiny:
             actions=self.facts.actions,
         )
 
-    def policy(self, settings: Settings) -> Any:
+    def policy(self, settings: Settings, *, scale: float = 4.0) -> Any:
         """A policy that acts, with a network as `network` makes it."""
-        network = self.network(settings)
+        network = self.network(settings, scale=scale)
         kind = settings.method.name
         if kind == "dt":
             return dt.DecisionTransformerPolicy(network, settings)

@@ -58,16 +58,23 @@ def run(tree: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[s
     return done
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository with the page's files, in which the page's `recollect` commands were run in order."""
-    folder = tmp_path_factory.mktemp("adding")
-    shutil.copytree(
-        ROOT / "src" / "recollect", folder / "src" / "recollect", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    shutil.copytree(ROOT / "config", folder / "config")
+def plant(folder: Path, *more: str) -> None:
+    """A copy of the package, the configuration and more of the repository, with the page's files in it."""
+    for name in ("src/recollect", "config", *more):
+        source, ignored = ROOT / name, shutil.ignore_patterns("__pycache__")
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=ignored)
+        else:
+            shutil.copy(source, folder / name)
     for path, text in files_of_the_page().items():
         (folder / path).write_text(text)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planted copy in which the page's `recollect` commands were run, in their order."""
+    folder = tmp_path_factory.mktemp("adding")
+    plant(folder)
     run(folder, PROVIDE + RUN, *(line for line in COMMANDS if line.startswith("recollect ")))
     return folder
 
@@ -121,21 +128,15 @@ def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) ->
 
 
 @pytest.mark.slow
-def test_the_workflow_finds_what_a_new_figure_needs(tree: Path) -> None:
-    for name in ("Snakefile", "rules", "workflow", "envs"):
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tree / name)
+def test_the_workflow_finds_what_a_new_figure_needs(tmp_path: Path) -> None:
+    plant(tmp_path, "Snakefile", "rules", "workflow", "profiles", "envs")
     (target,) = [line.split()[1:] for line in COMMANDS if line.startswith("snakemake ")]
-    shutil.rmtree(tree / "results" / "tiny" / "runs" / "corridor" / "best_action")
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--dry-run", *target],
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(tmp_path, "import sys; from snakemake.cli import main; main(sys.argv[1:])", "--dry-run", *target)
     planned = done.stdout + done.stderr
-    assert "recollect train --scale tiny --env corridor --method best_action --seed 1" in planned
+    for wanted in (
+        "generate --scale tiny --env corridor",
+        "train --scale tiny --env corridor --method best_action --seed 1",
+    ):
+        assert f"recollect {wanted}" in planned
+    assert "recollect figure --scale tiny --figure corridor" in planned
+    assert "recollect embed" not in planned

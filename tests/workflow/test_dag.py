@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import platform
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +181,29 @@ def test_the_report_shows_the_figures_with_their_captions(finished: Any) -> None
     assert "radt_dark_room_10x10.png" in page
     assert "Evaluation starts with an empty memory" in page
     assert finished.ran() == []
+
+
+def leave_a_lock(folder: Path, host: str) -> Path:
+    """What a Snakemake that was killed on a host leaves behind."""
+    lock = folder / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(exist_ok=True)
+    lock.write_text("results/demo/figures/radt_dark_room_10x10.pdf\n")
+    (folder / ".snakemake/recollect-alive").write_text(host)
+    (folder / "results/demo/figures/radt_dark_room_10x10.pdf").unlink()
+    return lock
+
+
+def test_the_lock_of_a_killed_snakemake_is_no_hindrance(finished: Any) -> None:
+    leave_a_lock(finished.folder, platform.node())
+    finished.snakemake("--cores", "1")
+    assert finished.ran() == [FIGURE]
+
+
+def test_the_lock_of_a_living_snakemake_or_of_another_host_holds(finished: Any) -> None:
+    lock = leave_a_lock(finished.folder, platform.node())
+    with (finished.folder / ".snakemake/recollect-alive").open() as alive:
+        fcntl.flock(alive, fcntl.LOCK_SH)
+        assert "cannot be locked" in finished.snakemake("--cores", "1", check=False)
+    (finished.folder / ".snakemake/recollect-alive").write_text("another-host")
+    assert "cannot be locked" in finished.snakemake("--cores", "1", check=False)
+    assert lock.exists() and finished.ran() == []

@@ -38,8 +38,12 @@ def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]
         UserError: another process holds it (named by pid and host), or the file system cannot lock.
     """
     path = Path(folder) / ".lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        do = "make room for the folder or make it writable, then run the same command again"
+        raise UserError(f"the folder cannot be used: {error.strerror}", where=folder, do=do) from error
     try:
         deadline = time.monotonic() + wait_seconds
         while not take(descriptor, path):

@@ -31,12 +31,19 @@ KINDS: dict[str, Pooling] = {
 
 
 class Embedder(Protocol):
-    """Turns windows of experience into keys of length one."""
+    """Turns windows of experience into keys."""
 
     width: int
 
-    def keys(self, window: Experience, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Keys [B, width]; `dropout` is the query dropout of training."""
+    def keys(
+        self,
+        window: Experience,
+        *,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+        normalise: bool = True,
+    ) -> Tensor:
+        """Keys [B, width], of length one unless told otherwise; `dropout` is the query dropout of training."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What must travel with a policy for the embedder to be rebuilt (nothing for a language model)."""
@@ -49,6 +56,7 @@ def pool(
     tokens: tuple[str, ...],
     dropout: float,
     generator: torch.Generator | None,
+    normalise: bool,
 ) -> Tensor:
     """Keys from hidden states; a merged token stands for every modality."""
     kind, steps = KINDS[memory.pooling], memory.pooled_steps
@@ -70,6 +78,7 @@ def pool(
         steps=steps,
         dropout=dropout,
         generator=generator,
+        normalise=normalise,
     )
 
 
@@ -83,9 +92,16 @@ class DomainSpecificEmbedder:
         self.tokens = ("s",) if network.settings.tokens == "merged" else every
 
     @torch.no_grad()
-    def keys(self, window: Experience, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+    def keys(
+        self,
+        window: Experience,
+        *,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+        normalise: bool = True,
+    ) -> Tensor:
         """See `Embedder.keys`."""
-        return pool(self.network.hidden(window), window, self.memory, self.tokens, dropout, generator)
+        return pool(self.network.hidden(window), window, self.memory, self.tokens, dropout, generator, normalise)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The network's parameters."""
@@ -145,7 +161,14 @@ class DomainAgnosticEmbedder:
         return self.tables["s"][place_BT]
 
     @torch.no_grad()
-    def keys(self, window: Experience, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+    def keys(
+        self,
+        window: Experience,
+        *,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+        normalise: bool = True,
+    ) -> Tensor:
         """See `Embedder.keys`."""
         r = self.returns
         parts = [
@@ -166,7 +189,7 @@ class DomainAgnosticEmbedder:
         hidden_BTKD = self.model.forward(tokens_BND, mask_BN).unflatten(1, (steps, per_step))
         hidden_BTKD = hidden_BTKD.take_along_dim(order_BT.argsort(1)[:, :, None, None], 1)
         tokens = ("s",) if per_step == 1 else ("s", "rtg", "a", "r")
-        return pool(hidden_BTKD, window, self.memory, tokens, dropout, generator)
+        return pool(hidden_BTKD, window, self.memory, tokens, dropout, generator, normalise)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Nothing: the language model is an artifact of its own, and the projections follow from their seeds."""

@@ -34,8 +34,12 @@ from recollect.trajectories.windows import DistillationSampler
 class Hyperparameters(dt.Hyperparameters):
     """DT's, and how far back the context lies. Defaults are the paper's for Dark-Room 10x10."""
 
-    context: int = Field(100, description="Most timesteps of each of the two episodes; the horizon shows them whole.")
-    episodes_back: int = Field(100, description="K. Paper: grids 100, MazeRunner 1000. Larger: bolder improvement.")
+    context: int = Field(
+        100, ge=1, description="Most timesteps of each of the two episodes; the horizon shows them whole."
+    )
+    episodes_back: int = Field(
+        100, ge=1, description="K. Paper: grids 100, MazeRunner 1000. Larger: bolder improvement."
+    )
 
 
 class DistillationPolicy(InContextPolicy):

@@ -25,6 +25,7 @@ class Inputs:
     """Paths of what earlier stages made; None where a method does not use it. ``device`` is cpu or cuda."""
 
     histories: Path | None = None
+    embeddings: Path | None = None
     index: Path | None = None
     rows: Path | None = None
     embedder_policy: Path | None = None

@@ -39,17 +39,17 @@ class Network(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    width: int = Field(512, description="Hidden size d.")
-    layers: int = Field(4, description="Transformer blocks.")
-    heads: int = Field(8, description="Attention heads.")
+    width: int = Field(512, ge=1, description="Hidden size d.")
+    layers: int = Field(4, ge=1, description="Transformer blocks.")
+    heads: int = Field(8, ge=1, description="Attention heads.")
     dropout: float = Field(
-        0.1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1."
+        0.1, ge=0, lt=1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1."
     )
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See nets.decision_transformer.")
     observation_embedding: Literal["linear", "one_hot"] = Field("linear", description="Paper: linear.")
     return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
-    positions: int = Field(1600, description="Rows of the position table, tokens.")
-    timesteps: int = Field(1000, description="Rows of the timestep table.")
+    positions: int = Field(1600, ge=1, description="Rows of the position table, tokens.")
+    timesteps: int = Field(1000, ge=1, description="Rows of the timestep table.")
     cross_layers: Literal["all"] | tuple[int, ...] = Field("all", description="RA-DT: layers that read the context.")
 
     def build(
@@ -120,9 +120,9 @@ class Hyperparameters(BaseModel):
 
     network: Network = Network()
     optimisation: Optimisation = Optimisation()
-    context: int = Field(50, description="Timesteps of a window, C. Longer sees more of the episode, costs more.")
+    context: int = Field(50, ge=1, description="Timesteps of a window, C. Longer sees more of the episode, costs more.")
     selection: ActionSelection = Field("greedy", description="How actions are picked when playing.")
-    reward_scale: float = Field(1.0, description="Rewards and returns are divided by it.")
+    reward_scale: float = Field(1.0, gt=0, description="Rewards and returns are divided by it.")
 
 
 def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[str, Tensor]]:

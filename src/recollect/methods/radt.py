@@ -10,8 +10,8 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
 - Deduplication keeps the first of a cluster; upstream can lose all of it (`memory.deduplicate: upstream`).
 - Retrieval candidates that are excluded are dropped before the min-max, not demoted (`retrieval.excluded: demote`).
 - Windows of other tasks never mix in by accident where a task has no entry left: then nothing is read.
-- `queries: nearest_key` (not in the paper) takes the precomputed key nearest to a training window as its query, so that
-  training runs no embedder; for small budgets. `computed` is as published.
+- `queries: nearest_key` (not in the paper) takes the precomputed key of the most similar cut as a training window's
+  query, so that training runs no embedder; for small budgets. `computed` is as published.
 - Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
 
 Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
@@ -140,7 +140,8 @@ class RetrievalPolicy(InContextPolicy):
         place = torch.from_numpy(cut.task).to(device)
         key_rows, key_mask = cut.key_windows(np.arange(len(cut)), self.chunks.context)
         keys_MD = self.embedder.keys(
-            self.logged(task[place], slot_M[place], torch.from_numpy(key_rows), torch.from_numpy(key_mask))
+            self.logged(task[place], slot_M[place], torch.from_numpy(key_rows), torch.from_numpy(key_mask)),
+            normalise=False,  # the episodic memory normalises, or does not: `acting.similarity`
         )
         self.memory.add(
             task[place],
@@ -213,6 +214,10 @@ class ContextReader:
             for c in (self.chunks.task, self.chunks.episode, self.chunks.total_return, self.chunks.last)
         )
         self.memory = TrainingMemory(index.search, index.keys, *columns)
+        if self.chosen.queries == "nearest_key":
+            embedded = read_arrays(inputs.need("embeddings"), kind="embeddings")
+            self.embedded = Chunks.from_arrays({n: np.array(c) for n, c in embedded.items() if n != "keys"})
+            self.embedded_keys = torch.from_numpy(np.array(embedded["keys"]))
 
     def queries(self, window: Experience, rows: np.ndarray, generator: torch.Generator) -> Queries:
         """One query per window of the batch; `rows` is the last row of each window."""
@@ -223,7 +228,8 @@ class ContextReader:
                 window.last(self.chunks_settings.context), dropout=self.chosen.query_dropout, generator=generator
             )
         else:
-            key_BD = self.memory.keys_ND[torch.from_numpy(self.nearest(rows, table.task[episode])).to(device)]
+            last = window.timestep[:, -1].cpu().numpy()
+            key_BD = self.embedded_keys[torch.from_numpy(self.nearest(rows, episode, last))].to(device)
         return Queries(
             key_BD=key_BD,
             task_B=torch.from_numpy(table.task[episode].astype(np.int64)).to(device),
@@ -232,14 +238,17 @@ class ContextReader:
             last_B=window.timestep[:, -1].to(device),
         )
 
-    def nearest(self, rows: np.ndarray, task: np.ndarray) -> np.ndarray:
-        """The entry of the same task whose key window ends nearest to each row's."""
-        ends = rows + 1
-        first, last = np.searchsorted(self.chunks.task, task), np.searchsorted(self.chunks.task, task, side="right") - 1
-        after = np.searchsorted(self.chunks.key_end, ends).clip(first, last)
-        before = (after - 1).clip(first, last)
-        nearer = np.abs(ends - self.chunks.key_end[before]) <= np.abs(self.chunks.key_end[after] - ends)
-        return np.where(nearer, before, after)
+    def nearest(self, rows: np.ndarray, episode: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """The embedded window that is most like each training window: of the same task, with the nearest cut, and of
+        those from the nearest episode."""
+        table, chunks = self.histories.episodes, self.embedded
+        found = np.zeros(len(rows), np.int64)
+        for place, (own, end) in enumerate(zip(episode, last + 1, strict=True)):
+            first, past = np.searchsorted(chunks.task, [table.task[own], table.task[own] + 1])
+            off = np.abs(chunks.last[first:past] + 1 - end)
+            candidates = first + np.flatnonzero(off == off.min())
+            found[place] = candidates[np.abs(chunks.episode[candidates] - own).argmin()]
+        return found
 
     def read(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Experience, Tensor, dict[str, Any]]:
         """The retrieved windows, and which rows have one: a pure function of (seed, step, window)."""

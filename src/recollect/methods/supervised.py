@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -30,18 +30,18 @@ class Optimisation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    steps: int = Field(100_000, description="Gradient steps.")
-    batch_size: int = Field(128, description="Windows per step.")
-    learning_rate: float = Field(1e-4, description="Peak learning rate.")
-    weight_decay: float = Field(0.01, description="On the weights of linear layers only.")
-    beta2: float = Field(0.999, description="AdamW's second moment decay.")
-    warmup: int = Field(4000, description="Steps of linear warm-up.")
-    floor: float = Field(1e-6, description="Learning rate that the cosine ends at.")
-    clip: float = Field(0.25, description="Largest gradient norm.")
-    precision: str = Field("auto", description="`float32`, `bfloat16` (autocast), or `auto`: bfloat16 on a GPU.")
+    steps: int = Field(100_000, ge=1, description="Gradient steps.")
+    batch_size: int = Field(128, ge=1, description="Windows per step.")
+    learning_rate: float = Field(1e-4, gt=0, description="Peak learning rate.")
+    weight_decay: float = Field(0.01, ge=0, description="On the weights of linear layers only.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's second moment decay.")
+    warmup: int = Field(4000, ge=0, description="Steps of linear warm-up.")
+    floor: float = Field(1e-6, ge=0, description="Learning rate that the cosine ends at.")
+    clip: float = Field(0.25, gt=0, description="Largest gradient norm.")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 autocast on a GPU.")
     compile: bool = Field(False, description="torch.compile the network (pays on GPUs, not in short CPU runs).")
-    checkpoint_every: int = Field(1000, description="Steps between checkpoints; changes nothing but what a kill costs.")
-    evaluate_every: int | None = Field(None, description="Steps between evaluations during training; null: none.")
+    checkpoint_every: int = Field(1000, ge=1, description="Steps between checkpoints; only what a kill costs.")
+    evaluate_every: int | None = Field(None, ge=1, description="Steps between evaluations in training; null: none.")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: linear warm-up, then cosine with period `steps`, starting after the warm-up."""

@@ -26,7 +26,7 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"not valid YAML: {error}", where=path, do="correct the file") from error
+        raise UserError(f"not valid YAML: {' '.join(str(error).split())}", where=path, do="correct the file") from error
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -137,12 +137,16 @@ def algorithm_module(algorithm: str, *, where: object, does: str = "train") -> A
 
 
 def algorithms(does: str) -> list[str]:
-    """The algorithms that have a function `does`, found by reading the package's files (none is imported)."""
-    package = importlib.util.find_spec("recollect.methods")
-    folders = (package.submodule_search_locations or []) if package else []
-    files = (path for folder in folders for path in Path(folder).glob("*.py"))
-    wanted = ("\nclass Hyperparameters(", f"\ndef {does}(")
-    return sorted(path.stem for path in files if all(text in path.read_text(encoding="utf-8") for text in wanted))
+    """The algorithms that have a function `does`."""
+    return _modules("methods", "\nclass Hyperparameters(", f"\ndef {does}(")
+
+
+def _modules(package: str, *definitions: str) -> list[str]:
+    """Modules of a package that define all of this, found by reading its files (none is imported)."""
+    found = importlib.util.find_spec(f"recollect.{package}")
+    folders = (found.submodule_search_locations or []) if found else []
+    texts = {path.stem: path.read_text(encoding="utf-8") for folder in folders for path in Path(folder).glob("*.py")}
+    return sorted(name for name, text in texts.items() if all(definition in text for definition in definitions))
 
 
 def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
@@ -167,8 +171,15 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
 
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     """The checked settings of an environment."""
-    path = config_folder() / "environments" / f"{env}.yaml"
-    return validated(EnvironmentSettings, environment_mapping(scale, env), where=f"{path} (scale {scale})")
+    content = environment_mapping(scale, env)
+    folder = config_folder() / "environments"
+    own = (folder / f"{env}.yaml").is_file()
+    where = f"{folder / (env if own else re.sub(r'_[0-9]+$', '', env))}.yaml (scale {scale})"
+    checked = validated(EnvironmentSettings, content, where=where)
+    worlds = _modules("environments", "\nWorld = ", "\ndef tasks(split")
+    if checked.world not in worlds:
+        raise UserError(f"no world named '{checked.world}'", where=where, do=nearest(checked.world, worlds))
+    return checked
 
 
 def canonical(value: Any) -> str:

@@ -31,16 +31,16 @@ class ReturnSettings(Frozen):
 
     low: float = Field(0.0, description="Lowest return-to-go bin edge.")
     high: float = Field(100.0, description="Highest return-to-go bin edge.")
-    bins: int = Field(100, description="Number of return-to-go bins where they are discretised.")
+    bins: int = Field(100, ge=1, description="Number of return-to-go bins where they are discretised.")
     target_mean: float = Field(90.0, description="Mean of the target return drawn at the start of an episode.")
-    target_std: float = Field(5.0, description="Its standard deviation (the draw is rounded).")
+    target_std: float = Field(5.0, ge=0, description="Its standard deviation (the draw is rounded).")
 
 
 class EvaluationSettings(Frozen):
     """How a policy is evaluated (stage `evaluate`)."""
 
     protocol: Literal["in_context", "episodic"] = Field("in_context", description="See recollect.evaluation.")
-    episodes: int = Field(40, description="Episodes in a row per task (in_context), or in all (episodic).")
+    episodes: int = Field(40, ge=1, description="Episodes in a row per task (in_context), or in all (episodic).")
     splits: tuple[str, ...] = Field(("eval",), description="Task splits that are played.")
     seed: int = Field(0, description="Seed of the evaluation environments and of sampled actions.")
 
@@ -71,20 +71,24 @@ class MemorySettings(Frozen):
         "`lm:<name>` (domain-agnostic: FrozenHopfield + a frozen language model of config/language_models.yaml)."
     )
     embedder_seed: int = Field(0, description="Seed of the run that the domain-specific embedder comes from.")
-    stride: int = Field(25, description="Steps between cuts. Paper: 25 (grids), 50 (continuous).")
-    key_context: int = Field(50, description="Longest key window, steps. Paper: 50.")
-    past: int = Field(25, description="Steps before the cut that a value holds. Paper: 25.")
-    future: int = Field(25, description="Steps after the cut that a value holds. Paper: 25.")
-    pooled_steps: int = Field(25, description="Last steps of the key window whose state tokens are averaged.")
+    stride: int = Field(25, ge=1, description="Steps between cuts. Paper: 25 (grids), 50 (continuous).")
+    key_context: int = Field(50, ge=1, description="Longest key window, steps. Paper: 50.")
+    past: int = Field(25, ge=0, description="Steps before the cut that a value holds. Paper: 25.")
+    future: int = Field(25, ge=1, description="Steps after the cut that a value holds. Paper: 25.")
+    pooled_steps: int = Field(25, ge=1, description="Last steps of the key window whose state tokens are averaged.")
     pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field("state", description="Which tokens.")
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="Token layout in front of the LM.")
-    layers: int | None = Field(None, description="Keep only the first layers of the language model; null keeps all.")
-    beta: float = Field(10.0, description="FrozenHopfield inverse temperature. Paper: 10.")
+    layers: int | None = Field(
+        None, ge=1, description="Keep only the first layers of the language model; null keeps all."
+    )
+    beta: float = Field(10.0, gt=0, description="FrozenHopfield inverse temperature. Paper: 10.")
     similarity: Literal["cosine", "dot"] = Field("cosine", description="FrozenHopfield: code cosine, paper dot.")
-    deduplicate: Literal["none", "keep_first", "upstream"] = Field("keep_first", description="See memory.deduplication.")
+    deduplicate: Literal["none", "keep_first", "upstream"] = Field(
+        "keep_first", description="See memory.deduplication."
+    )
     deduplicate_above: float = Field(0.98, description="Cosine above which two keys of one task are duplicates.")
     max_entries_per_task: int | None = Field(
-        None, description="Budget: evenly spaced chunks per task that are embedded; null embeds all."
+        None, ge=1, description="Budget: evenly spaced chunks per task that are embedded; null embeds all."
     )
 
 

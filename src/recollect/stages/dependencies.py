@@ -11,9 +11,9 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, validated
@@ -36,12 +36,15 @@ class Selection(Frozen):
     """What `snakemake` makes when no target is named: config/config.yaml, and `--config` on the command line."""
 
     scale: str = Field(description="One of config/scales.")
-    figures: tuple[str, ...] | Literal["all"] = Field(description="Some of config/figures, or `all` of them.")
+    figures: tuple[str, ...] = Field(description="Some of config/figures, or `all` of them.")
 
-    @property
-    def figure_names(self) -> tuple[str, ...]:
-        """The figures by name."""
-        return tuple(names("figures")) if self.figures == "all" else self.figures
+    @field_validator("figures", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        """`all`, or one name, as `--config figures=...` gives them."""
+        if value == "all":
+            return names("figures")
+        return [value] if isinstance(value, str) else value
 
 
 def selection(config: Mapping[str, Any]) -> Selection:
@@ -52,7 +55,7 @@ def selection(config: Mapping[str, Any]) -> Selection:
     """
     chosen = validated(Selection, config, where=f"{config_folder() / 'config.yaml'} or --config")
     scale_settings(chosen.scale)
-    for figure in chosen.figure_names:
+    for figure in chosen.figures:
         figure_settings(chosen.scale, figure)
     return chosen
 
@@ -88,16 +91,16 @@ def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     if content.get("data") == "histories":
         found["histories"] = paths.histories(scale, env)
     if content.get("memory") is not None:
+        found["embeddings"] = paths.embeddings(scale, env, method)
         found["index"], found["rows"] = paths.index(scale, env, method), paths.rows(scale, env, method)
         found |= embedder_inputs(scale, env, method)
     return found
 
 
-def evaluate_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
-    """What `recollect evaluate` reads. A trained embedder travels inside the policy; a language model does not."""
-    found = {"policy": paths.policy(scale, env, method, seed), "train": paths.train_table(scale, env, method, seed)}
+def evaluate_models(scale: str, env: str, method: str) -> dict[str, Path]:
+    """What `recollect evaluate` reads besides the run itself: a language model, which does not travel in the policy."""
     embedder = embedder_inputs(scale, env, method)
-    return found | {name: path for name, path in embedder.items() if name == "language_model"}
+    return {name: path for name, path in embedder.items() if name == "language_model"}
 
 
 def embedder_runs(scale: str, env: str) -> set[tuple[str, int]]:

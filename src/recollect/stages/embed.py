@@ -22,13 +22,16 @@ BATCH = 256
 
 
 def evenly_spaced(chunks: Chunks, per_task: int | None) -> Chunks:
-    """At most so many chunks of each task, evenly spaced over its history; all of them if None."""
+    """About so many chunks of each task: all those of episodes evenly spaced over its history; all chunks if None."""
     if per_task is None:
         return chunks
     kept = []
     for task in np.unique(chunks.task):
         own = np.flatnonzero(chunks.task == task)
-        kept.append(own[np.unique(np.linspace(0, len(own) - 1, min(per_task, len(own))).round().astype(int))])
+        episodes = np.unique(chunks.episode[own])
+        wanted = max(1, min(len(episodes), round(per_task * len(episodes) / len(own))))
+        chosen = episodes[np.unique(np.linspace(0, len(episodes) - 1, wanted).round().astype(int))]
+        kept.append(own[np.isin(chunks.episode[own], chosen)])
     return chunks.take(np.concatenate(kept))
 
 
@@ -48,7 +51,8 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
         facts = facts_of(settings.environment)
         embedder = load_embedder(settings, inputs, facts)
         histories = open_histories(inputs.need("histories"), facts)
-        store = ExperienceStore(histories, actions=facts.actions, device=device)
+        scale_of_rewards = settings.method.hyperparameters.reward_scale
+        store = ExperienceStore(histories, actions=facts.actions, device=device, reward_scale=scale_of_rewards)
         table = histories.episodes
         cut = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
         chunks = evenly_spaced(cut, memory.max_entries_per_task)

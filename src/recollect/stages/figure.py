@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from recollect.artifacts.sealed import sha256_of
 from recollect.figures import reference
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.resolve import environment_mapping, figure_settings, language_model, method_mapping
 from recollect.settings.schema import FigureSettings
 from recollect.stages import paths, provenance
+
+LOCK = Path("envs") / "locks" / "base.txt"  # of the repository that the workflow runs in
 
 
 def runs_of(scale: str, figure: str) -> list[tuple[str, str, int]]:
@@ -59,4 +62,7 @@ def figure(scale: str, name: str) -> None:
     spec = spec_of(scale, name)
     files: list[Path] = [paths.scores(scale, *run) for run in runs_of(scale, name)]
     known = provenance.describe(provenance.figure_text(scale, name), provenance.figure_code(scale, name), files)
-    render(spec, files, paths.figure(scale, name), {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"})
+    drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"}
+    if LOCK.is_file():
+        drawn_with["environment_lock"] = sha256_of(LOCK)
+    render(spec, files, paths.figure(scale, name), drawn_with)

@@ -28,6 +28,10 @@ def run_inputs(settings: Settings, device: str) -> Inputs:
     if settings.method.data == "histories":
         found["histories"] = paths.histories(scale, env)
     if settings.method.memory is not None:
-        found |= {"index": paths.index(scale, env, method), "rows": paths.rows(scale, env, method)}
+        found |= {
+            "embeddings": paths.embeddings(scale, env, method),
+            "index": paths.index(scale, env, method),
+            "rows": paths.rows(scale, env, method),
+        }
         found |= embedder_inputs(scale, env, method)
     return Inputs(**found)

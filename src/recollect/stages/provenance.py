@@ -13,6 +13,7 @@ from typing import Any
 
 from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sha256_of, verify
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
@@ -46,7 +47,9 @@ def memory_settings(scale: str, env: str, method: str) -> str:
     kind, name, _ = embedder_of(scale, env, method)
     model = canonical(language_model(name)) if kind == "lm" else None
     own = _without(environment, "evaluation", "title", "source")
-    return canonical({"environment": own, "memory": content.get("memory"), "language_model": model})
+    scale_of_rewards = (content.get("hyperparameters") or {}).get("reward_scale")
+    known = {"memory": content.get("memory"), "language_model": model, "reward_scale": scale_of_rewards}
+    return canonical({"environment": own, **known})
 
 
 def train_settings(scale: str, env: str, method: str) -> str:
@@ -150,6 +153,8 @@ def describe(settings: str, code: str, inputs: Iterable[Path | None], device: st
     hashes = {}
     for path in inputs:
         if path is not None:
+            if not path.is_file():
+                raise UserError("an input is missing", where=path, do=f"make it first: `snakemake {path.as_posix()}`")
             verify(path)
             hashes[path.as_posix()] = sha256_of(path)
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}

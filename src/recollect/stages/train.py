@@ -43,7 +43,14 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
     module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
     inputs = run_inputs(settings, device)
     text, code = provenance.train_settings(scale, env, method), provenance.train_code(scale, env, method)
-    files = [inputs.histories, inputs.index, inputs.rows, inputs.embedder_policy, inputs.language_model]
+    files = [
+        inputs.histories,
+        inputs.embeddings,
+        inputs.index,
+        inputs.rows,
+        inputs.embedder_policy,
+        inputs.language_model,
+    ]
     known = provenance.describe(text, code, files, device)
     with run_lock(paths.checkpoints(scale, env, method, seed)):
         run = Run(

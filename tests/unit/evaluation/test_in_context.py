@@ -16,6 +16,7 @@ from recollect.environments.base import Task
 from recollect.environments.base import World as BaseWorld
 from recollect.evaluation import in_context
 from recollect.evaluation.in_context import evaluate, play_in_context
+from recollect.memory.episodic_memory import EpisodicSettings
 from recollect.methods.source_policies import walk
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
@@ -111,8 +112,12 @@ class Constant:
 
 
 def settings_of(room: Any, method: str) -> Any:
-    """Sampled actions for all, so that a difference of any row's draws would be seen."""
-    return room.settings(method, selection="top_half", **({"retrieve_every": 2} if method == "radt" else {}))
+    """Actions are drawn, so that a difference in any row's draws is seen as well."""
+    if method in ("dt", "ad"):
+        return room.settings(method, selection="sample")
+    every = 5 if method == "radt" else 1
+    # By similarity alone, so that another moment of retrieval finds another window.
+    return room.settings(method, selection="sample", retrieve_every=every, acting=EpisodicSettings(return_weight=0))
 
 
 # ----------------------------------------------------------------------------------------- one batch, task by task
@@ -124,12 +129,12 @@ def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, to
     room = tiny(tokens=tokens)
     tasks = registry.tasks("dark_room", room.environment.options, "train")[1:6]
     settings = settings_of(room, method)
-    together = Watched(room.policy(settings))
+    together = Watched(room.policy(settings, scale=20.0))
     returns = play_in_context(together, room.environment, tasks, seed=3)
     assert len({tuple(row) for row in np.array(together.actions).T.tolist()}) == len(tasks)  # rows do different things
     assert returns.any()
     for i, task in enumerate(tasks):
-        alone = Watched(room.policy(settings))
+        alone = Watched(room.policy(settings, scale=20.0))
         assert play_in_context(alone, room.environment, [task], seed=3).tolist() == returns[i : i + 1].tolist()
         assert [a[0] for a in alone.actions] == [a[i] for a in together.actions]
 
@@ -138,10 +143,10 @@ def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, to
 def test_episodes_that_end_at_different_steps_change_nothing(tiny: Any, staggered: list[Task], method: str) -> None:
     room = tiny()
     settings = settings_of(room, method)
-    together = Watched(room.policy(settings))
+    together = Watched(room.policy(settings, scale=20.0))
     returns = play_in_context(together, room.environment, staggered, seed=3)
     for i, task in enumerate(staggered):
-        alone = Watched(room.policy(settings))
+        alone = Watched(room.policy(settings, scale=20.0))
         assert play_in_context(alone, room.environment, [task], seed=3).tolist() == returns[i : i + 1].tolist()
         played = len(alone.actions)
         assert played == room.environment.evaluation.episodes * LENGTHS[i]

@@ -153,6 +153,17 @@ def test_a_step_is_adam_on_the_loss_and_a_polyak_move_of_the_whole_target() -> N
         assert name.startswith("encoder") or not torch.equal(targets[name], before[name])
 
 
+def test_a_gradient_is_clipped_to_its_norm_only_where_that_is_asked_for() -> None:
+    norms = []
+    for clip in (None, 1e3, 0.01):
+        hp = small("lstm", gradient_clip=clip)
+        learner = DQN(hp, facts_of(settings_of(hp).environment), seed=0, device="cpu")
+        logged = float(learner.step(random_batch(), 0)["gradient_norm"])
+        norms.append(float(torch.linalg.vector_norm(torch.cat([g.flatten() for g in learner.optimiser.gradients()]))))
+        assert logged == pytest.approx(norms[0], rel=1e-5)  # the norm before clipping
+    assert norms[0] > 0.1 and norms[1] == pytest.approx(norms[0]) and norms[2] == pytest.approx(0.01, rel=1e-3)
+
+
 # ---- the schedule
 
 

@@ -254,7 +254,9 @@ def reader_of(
     with sealing(folder / "memory.faiss", kind="index") as temporary:
         index.save(temporary)
     write_arrays(folder / "rows.safetensors", chunks.to_arrays(), kind="memory rows")
-    inputs = Inputs(index=folder / "memory.faiss", rows=folder / "rows.safetensors")
+    embeddings = folder / "embeddings.safetensors"
+    write_arrays(embeddings, {"keys": keys.numpy(), **chunks.to_arrays()}, kind="embeddings")
+    inputs = Inputs(index=folder / "memory.faiss", rows=folder / "rows.safetensors", embeddings=embeddings)
     return radt.ContextReader(of, inputs, store, histories, embedder), store, histories
 
 
@@ -363,14 +365,15 @@ def test_several_windows_are_read_one_behind_the_other(tiny: Any, tmp_path: Path
         assert all(totals) and max(totals[0]) <= max(totals[1]) <= max(totals[2])
 
 
-def nearest_by_loop(chunks: Chunks, row: int, task: int) -> int:
+def nearest_by_loop(chunks: Chunks, task: int, episode: int, end: int) -> int:
+    """Of the same task: the cut nearest in the episode's time, then the nearest episode, then the first."""
     own = [i for i in range(len(chunks)) if chunks.task[i] == task]
-    return min(own, key=lambda i: abs(int(chunks.key_end[i]) - (row + 1)))
+    return min(own, key=lambda i: (abs(int(chunks.last[i]) + 1 - end), abs(int(chunks.episode[i]) - episode), i))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_the_nearest_key_is_that_of_the_nearest_cut_of_the_same_task(tiny: Any, data: st.DataObject) -> None:
+def test_the_nearest_key_is_that_of_the_most_similar_cut_of_the_same_task(tiny: Any, data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(4, 12), min_size=1, max_size=3).map(tuple))
     histories = tiny().histories(tasks=data.draw(st.integers(1, 4)), episodes=5, lengths=lengths)
     table = histories.episodes
@@ -379,23 +382,25 @@ def test_the_nearest_key_is_that_of_the_nearest_cut_of_the_same_task(tiny: Any, 
     kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(cut), max_size=len(cut))))
     kept |= ~np.isin(cut.task, cut.task[kept]) & (np.diff(cut.task, prepend=-1) > 0)  # at least one of every task
     reader = radt.ContextReader.__new__(radt.ContextReader)
-    reader.chunks = cut.take(kept)
+    reader.embedded, reader.histories = cut.take(kept), histories
     rows = np.array(data.draw(st.lists(st.integers(0, len(histories) - 1), min_size=1, max_size=20)))
-    found = reader.nearest(rows, histories.task[rows])
-    for row, place in zip(rows, found, strict=True):
-        wanted = nearest_by_loop(reader.chunks, int(row), int(histories.task[row]))
-        assert reader.chunks.task[place] == histories.task[row]
-        distance = abs(int(reader.chunks.key_end[place]) - (int(row) + 1))
-        assert distance == abs(int(reader.chunks.key_end[wanted]) - (int(row) + 1))
+    episode, last = histories.episode_of_row(rows), histories.timestep[rows]
+    found = reader.nearest(rows, episode, last)
+    wanted = [
+        nearest_by_loop(reader.embedded, int(table.task[e]), int(e), int(t) + 1)
+        for e, t in zip(episode, last, strict=True)
+    ]
+    assert found.tolist() == wanted
 
 
-def test_nearest_key_queries_are_the_stored_keys(tiny: Any, tmp_path: Path) -> None:
+def test_nearest_key_queries_are_the_embedded_keys(tiny: Any, tmp_path: Path) -> None:
     reader, store, histories = reader_of(tiny, tmp_path, queries="nearest_key")
     window, rows = batch(histories, store, 1)
     queries = reader.queries(window, rows, torch.Generator())
     for b, row in enumerate(rows):
-        place = nearest_by_loop(reader.chunks, int(row), int(histories.task[row]))
-        assert torch.equal(queries.key_BD[b], reader.memory.keys_ND[place])
+        own, end = int(histories.episode_of_row(rows[b : b + 1])[0]), int(histories.timestep[row]) + 1
+        place = nearest_by_loop(reader.chunks, int(histories.task[row]), own, end)
+        assert torch.equal(queries.key_BD[b], reader.memory.keys_ND[place])  # nothing was dropped from this index
 
 
 def test_an_index_of_another_kind_or_size_is_refused(tiny: Any, tmp_path: Path) -> None:

@@ -1,0 +1,213 @@
+"""What a job is a function of: an edit of the code or the configuration changes what depends on it, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from recollect.artifacts import fingerprint
+from recollect.artifacts.sealed import write_json
+from recollect.settings.errors import UserError
+from recollect.stages import provenance
+
+ROOM, MAZE = "dark_room_10x10", "tmaze_passive_5"
+RUNS = [(ROOM, "dt"), (ROOM, "ad"), (ROOM, "radt"), (ROOM, "radt_agnostic"), (MAZE, "dqn_gpt")]
+Texts = dict[str, str]
+
+
+@pytest.fixture(autouse=True)
+def one_online_method(workdir: Path) -> None:
+    """An online method of this test's own, beside the configured ones that learn from histories."""
+    content = {"algorithm": "dqn", "data": "online", "hyperparameters": {"train_episodes": 5}}
+    (workdir / "config/methods/dqn_gpt.yaml").write_text(yaml.safe_dump(content))
+
+
+@pytest.fixture
+def source(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the package whose code is fingerprinted in place of the repository's."""
+    shutil.copytree(root / "src" / "recollect", tmp_path / "src" / "recollect", ignore=shutil.ignore_patterns("__py*"))
+    monkeypatch.setattr(fingerprint, "_SOURCE", tmp_path / "src")
+    return tmp_path / "src" / "recollect"
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path.name}"
+    path.write_text(text.replace(old, new))
+
+
+def edit_config(name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    path = Path("config") / f"{name}.yaml"
+    content = yaml.safe_load(path.read_text())
+    change(content)
+    path.write_text(yaml.safe_dump(content))
+
+
+def changed(before: Texts, after: Texts) -> set[str]:
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+def codes(scale: str = "demo") -> Texts:
+    """Every fingerprint of the default figures' jobs, by a short name: `train radt`."""
+    found = {"generate": provenance.generate_code(scale, ROOM)}
+    for env, method in RUNS:
+        found[f"train {method}"] = provenance.train_code(scale, env, method)
+        found[f"evaluate {method}"] = provenance.evaluate_code(scale, env, method)
+    for method in ("radt", "radt_agnostic"):
+        for stage in ("embed", "index"):
+            found[f"{stage} {method}"] = provenance.memory_code(stage, scale, ROOM, method)
+    return found | {"figure": provenance.figure_code(scale, "radt_dark_room_10x10")}
+
+
+def texts(scale: str = "demo") -> Texts:
+    """Every text of settings of the default figures' jobs."""
+    found = {"generate": provenance.generate_settings(scale, ROOM)}
+    for env, method in RUNS:
+        found[f"train {method}"] = provenance.train_settings(scale, env, method)
+        found[f"evaluate {method}"] = provenance.evaluate_settings(scale, env, method)
+    for method in ("radt", "radt_agnostic"):
+        found[f"memory {method}"] = provenance.memory_settings(scale, ROOM, method)
+    return found | {"figure": provenance.figure_text(scale, "radt_dark_room_10x10")}
+
+
+def of(*methods: str, stages: tuple[str, ...] = ("train", "evaluate")) -> set[str]:
+    return {f"{stage} {method}" for stage in stages for method in methods}
+
+
+# ------------------------------------------------------------------------------------------------------------- code
+
+
+def test_a_docstring_or_a_comment_changes_nothing(source: Path) -> None:
+    before = codes()
+    edit(
+        source / "methods/dt.py",
+        '"""Mean cross-entropy of the actions',
+        '"""The loss: mean cross-entropy of the actions',
+    )
+    edit(source / "methods/dt.py", "    loss = F.cross_entropy(", "    # What is learned.\n    loss = F.cross_entropy(")
+    assert not changed(before, codes())
+
+
+def test_the_loss_of_dt_concerns_those_who_use_it(source: Path) -> None:
+    before = codes()
+    edit(source / "methods/dt.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(")
+    # AD and RA-DT take the loss from DT; RA-DT's keys come from DT's network, the other's from a language model.
+    assert changed(before, codes()) == of("dt", "ad", "radt", "radt_agnostic") | {"embed radt"}
+
+
+def test_the_embedder_of_a_memory_is_part_of_its_code(source: Path) -> None:
+    (source / "methods/other.py").write_text("def build_network():\n    return 1\n")
+    Path("config/methods/other.yaml").write_text("{algorithm: other, data: histories}")
+    edit_config("methods/radt_agnostic", lambda c: c["memory"].update(embedder="method:other"))
+    edit_config("scales/demo", lambda c: c["methods"].pop("radt_agnostic"))
+    before = codes()
+    edit(source / "methods/other.py", "return 1", "return 2")
+    assert changed(before, codes()) == of("radt_agnostic", stages=("embed", "train", "evaluate"))
+
+
+def test_a_world_concerns_its_own_environments(source: Path) -> None:
+    before = codes()
+    edit(source / "environments/dark_room.py", "TASK_COUNT = 100 ", "TASK_COUNT = 99 ")
+    found = changed(before, codes())
+    assert found == set(before) - of("dqn_gpt") - {"figure"}
+
+
+def test_the_evaluator_concerns_training_only_where_training_evaluates(source: Path) -> None:
+    line = "    returns = np.zeros((len(tasks), episodes))"
+    before, watched = codes(), codes("smoke")  # smoke: evaluate_every is set
+    edit(source / "evaluation/in_context.py", line, line + " + 0")
+    offline = of("dt", "ad", "radt", "radt_agnostic", stages=("evaluate",))
+    assert changed(before, codes()) == offline
+    assert changed(watched, codes("smoke")) == offline | of("dt", "ad", "radt", "radt_agnostic", stages=("train",))
+
+
+def test_drawing_concerns_figures_only(source: Path) -> None:
+    before = codes()
+    (source / "figures/statistics.py").write_text((source / "figures/statistics.py").read_text() + "\nMORE = 1\n")
+    assert changed(before, codes()) == {"figure"}
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+def test_a_hyperparameter_of_one_method_concerns_that_method() -> None:
+    before = texts()
+    edit_config("methods/ad", lambda c: c["hyperparameters"].update(episodes_back=7))
+    assert changed(before, texts()) == of("ad")
+    before = texts()
+    edit_config("methods/dt", lambda c: c["hyperparameters"].update(selection="sample"))
+    # RA-DT reads DT's trained network, a file: its settings do not change, its input will.
+    assert changed(before, texts()) == of("dt")
+
+
+def test_a_hyperparameter_of_a_base_concerns_what_is_built_on_it() -> None:
+    before = texts()
+    edit_config("methods/radt", lambda c: c["hyperparameters"].update(selection="sample"))
+    assert changed(before, texts()) == of("radt", "radt_agnostic")
+
+
+def test_how_a_memory_is_cut_concerns_its_index_and_its_runs() -> None:
+    before = texts()
+    edit_config("methods/radt_agnostic", lambda c: c["memory"].update(beta=3))
+    assert changed(before, texts()) == of("radt_agnostic", stages=("memory", "train", "evaluate"))
+
+
+def test_a_reward_scale_concerns_the_keys_too() -> None:
+    before = texts()
+    edit_config("methods/radt_agnostic", lambda c: c.update(hyperparameters={"reward_scale": 2.0}))
+    assert changed(before, texts()) == of("radt_agnostic", stages=("memory", "train", "evaluate"))
+
+
+def test_evaluation_settings_concern_training_only_where_training_evaluates() -> None:
+    before, watched = texts(), texts("smoke")
+    edit_config(f"environments/{ROOM}", lambda c: c["evaluation"].update(seed=9))
+    offline = of("dt", "ad", "radt", "radt_agnostic", stages=("evaluate",))
+    assert changed(before, texts()) == offline
+    assert changed(watched, texts("smoke")) == offline | of("dt", "ad", "radt", "radt_agnostic", stages=("train",))
+
+
+def test_an_online_method_is_always_judged_while_it_learns() -> None:
+    before = texts()
+    edit_config("environments/tmaze_passive", lambda c: c["evaluation"].update(seed=9))
+    assert changed(before, texts()) == of("dqn_gpt")
+
+
+def test_the_source_of_histories_concerns_histories_only() -> None:
+    before = texts()
+    edit_config(f"environments/{ROOM}", lambda c: c["source"].update(seed=9))
+    assert changed(before, texts()) == {"generate"}
+
+
+def test_titles_concern_figures_only() -> None:
+    before = texts()
+    edit_config("methods/radt", lambda c: c.update(title="another name"))
+    edit_config(f"environments/{ROOM}", lambda c: c.update(title="another name"))
+    assert changed(before, texts()) == {"figure"}
+
+
+def test_seeds_are_no_part_of_a_run_s_settings() -> None:
+    before = texts()
+    edit_config("scales/demo", lambda c: c.update(seeds=[5, 6, 7]))
+    assert changed(before, texts()) == {"figure"}
+
+
+# ----------------------------------------------------------------------------------------------------------- inputs
+
+
+def test_inputs_are_verified_and_named_by_their_hash(workdir: Path) -> None:
+    write_json("a.json", [1], kind="test")
+    first = provenance.describe("s", "c", [Path("a.json"), None])
+    assert first["inputs"].keys() == {"a.json"} and len(first["inputs"]["a.json"]) == 64
+    write_json("a.json", [2], kind="test")
+    assert provenance.describe("s", "c", [Path("a.json")])["inputs"] != first["inputs"]
+    Path("a.json").write_text("[3]\n")
+    with pytest.raises(UserError, match=r"sha256|bytes"):
+        provenance.describe("s", "c", [Path("a.json")])
+    with pytest.raises(UserError, match=r"snakemake data/b\.json"):
+        provenance.describe("s", "c", [Path("data/b.json")])

@@ -1,0 +1,265 @@
+"""The benchmarks compare like with like: both ways of each pair give the same result, and a wrong one is noticed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
+
+import benchmarks  # noqa: E402
+from benchmarks import (  # noqa: E402
+    __main__,
+    acting,
+    dry_run,
+    harness,
+    histories,
+    hopfield,
+    in_context,
+    plain_acting,
+    search,
+    stepping,
+    table,
+    training,
+    windows,
+)
+from benchmarks.harness import Comparison, Goal, NotTheSame, Side  # noqa: E402
+
+QUICK = [name for name in benchmarks.NAMES if name != "dry_run"]
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_both_ways_give_the_same_result_and_can_be_timed(name: str) -> None:
+    rows = 0
+    for comparison in __main__.comparisons(name, True):
+        result = harness.measure(comparison, rounds=1, at_least=0.0)
+        assert result.difference <= comparison.tolerance
+        assert len(result.ratios) == 1
+        assert result.ours_seconds > 0
+        assert result.ratio == pytest.approx(result.against_seconds / result.ours_seconds)
+        rows += 1
+    assert rows > 0
+
+
+def wrong_room(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    patch.setattr(stepping.PlainRoom, "moves", ((-1, 0), (0, 1), (1, 0), (0, 1), (0, 0)))
+    return stepping.comparisons(True)
+
+
+def no_learning(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    patch.setattr(histories.PlainPPO, "learn", lambda self, rollout: None)
+    return histories.comparisons(True)
+
+
+def no_earlier_episode(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    patch.setattr(plain_acting, "joined", lambda first, second: second)
+    return in_context.comparisons(True)
+
+
+def worst_retrieved(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    patch.setattr(plain_acting, "spread", lambda values: -values)
+    found = list(in_context.comparisons(True))
+    return iter([comparison for comparison in found if "RA-DT" in comparison.work])
+
+
+def forgotten_step(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    honest = acting.PlainHistory.outputs
+
+    def outputs(self: acting.PlainHistory, step: int) -> torch.Tensor:
+        if step > 0:
+            self.episode["action"][:, step - 1] = 0
+        return honest(self, step)
+
+    patch.setattr(acting.PlainHistory, "outputs", outputs)
+    return acting.comparisons(True)
+
+
+def other_activation(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    build = training.GPT2Config
+    patch.setattr(training, "GPT2Config", lambda **options: build(**{**options, "activation_function": "gelu_new"}))
+    return training.comparisons(True)
+
+
+def late_window(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    cut = windows.PlainSampler.windows
+    patch.setattr(windows.PlainSampler, "windows", lambda self, chosen, ends: cut(self, chosen, [e + 1 for e in ends]))
+    return windows.comparisons(True)
+
+
+def missed_neighbour(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    find = search.FlatIndex.search
+
+    def shifted(self: Any, queries: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, ids = find(self, queries, k + 1)
+        return scores[:, 1:], ids[:, 1:]
+
+    patch.setattr(search.FlatIndex, "search", shifted)
+    return search.comparisons(True)
+
+
+def swapped_cells(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    encode = hopfield.one_hots
+    patch.setattr(hopfield, "one_hots", lambda values, bins: encode(values.flip(-1), bins))
+    return hopfield.comparisons(True)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        wrong_room,
+        no_learning,
+        no_earlier_episode,
+        worst_retrieved,
+        forgotten_step,
+        other_activation,
+        late_window,
+        missed_neighbour,
+        swapped_cells,
+    ],
+)
+def test_a_mistake_in_one_of_the_two_ways_is_noticed(
+    mistake: Callable[[pytest.MonkeyPatch], Iterator[Comparison]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotTheSame, match="no time was taken"):
+        harness.checked(next(mistake(monkeypatch)))
+
+
+def test_the_many_jobs_are_counted_exactly(tmp_path: Path) -> None:
+    many = dry_run.working_folder(tmp_path / "many", 4)
+    assert dry_run.dry_run(many, "many", "many") == 4 * 3 * 2 + 5
+
+
+def pair(ours: Callable[[], object], against: Callable[[], object] | None, **options: Any) -> Comparison:
+    return Comparison(
+        work="something",
+        unit="steps",
+        plain="the plain way",
+        ours=Side(ours, 10),
+        against=None if against is None else Side(against, 2),
+        **{"difference": lambda: 0.0, **options},
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that only moves when it is told to."""
+    found = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: found.now)
+    return found
+
+
+def test_ratios_are_of_work_done_per_second_within_a_round(clock: SimpleNamespace) -> None:
+    calls = iter(range(100))
+
+    def lasting(seconds: float) -> Callable[[], None]:
+        def work() -> None:
+            number = max(0, next(calls) - 4) // 2  # of the round; four calls warm up
+            clock.now += seconds * 2**number  # the machine slows down, for both alike
+
+        return work
+
+    result = harness.measure(pair(lasting(10.0), lasting(6.0)), rounds=3, at_least=0.0)
+    assert result.ratios == pytest.approx((3.0, 3.0, 3.0))  # 6 s for 2 units against 10 s for 10
+    assert result.ours_seconds == pytest.approx(2.0)
+    assert result.against_seconds == pytest.approx(6.0)
+
+
+def test_the_two_ways_take_turns_in_alternating_order() -> None:
+    calls: list[str] = []
+    comparison = pair(lambda: calls.append("ours"), lambda: calls.append("plain"))
+    harness.measure(comparison, rounds=3, at_least=0.0)
+    assert calls[-6:] == ["plain", "ours", "ours", "plain", "plain", "ours"]
+
+
+def test_short_work_is_repeated_until_it_can_be_timed(clock: SimpleNamespace) -> None:
+    def work() -> None:
+        clock.now += 0.001
+
+    calls = harness.calls_for(Side(work, 1), 0.2)
+    assert calls >= 200
+    assert harness.seconds(Side(work, 5), calls) == pytest.approx(0.0002)
+
+
+def test_work_that_goes_on_from_where_it_stands_is_not_repeated() -> None:
+    done: list[int] = []
+    side = Side(lambda: done.append(1), 1, once=True)
+    assert harness.calls_for(side, 10.0) == 1
+    assert len(done) == 1  # the warm-up
+
+
+@pytest.mark.parametrize("difference", [0.2, float("nan")])
+def test_no_time_is_taken_of_different_results(difference: float) -> None:
+    comparison = pair(lambda: pytest.fail("timed"), None, difference=lambda: difference, tolerance=0.1)
+    with pytest.raises(NotTheSame):
+        harness.measure(comparison)
+
+
+def result(ratios: tuple[float, ...], goal: Goal | None, seconds: float = 0.5) -> harness.Result:
+    theirs = seconds * ratios[0] if ratios else None
+    return harness.Result("work", "steps", "plain", goal, ("a note",), 0.0, seconds, theirs, ratios)
+
+
+def test_goals_are_at_least_a_ratio_or_below_a_time() -> None:
+    assert result((40.0, 50.0, 60.0), Goal(50)).reached is True
+    assert result((40.0, 49.0, 60.0), Goal(50)).reached is False
+    assert result((), Goal(15, "seconds"), seconds=14.9).reached is True
+    assert result((), Goal(15, "seconds"), seconds=15.0).reached is False
+    assert result((1.0,), None).reached is None
+
+
+def test_the_table_shows_everything() -> None:
+    text = table.text([result((40.0, 50.0, 60.0), Goal(50)), result((), Goal(15, "seconds"), seconds=20.0)])
+    first, second = text.splitlines()[2:4]
+    for part in ("work (1)", "2 steps/s", "0.05 steps/s", "50× [40..60]", "≥ 50×", "yes"):
+        assert part in first
+    assert "< 15 s" in second and second.endswith("no")
+    assert text.splitlines()[-1] == "(1) a note"
+    assert [table.amount(value) for value in (1_234_567.0, 2e9, 999.0, 0.01234)] == ["1.23 M", "2 G", "999", "0.0123"]
+
+
+def test_the_command_prints_the_table_and_seals_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.json"
+    assert __main__.main(["hopfield", "windows", "--quick", "--json", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "FrozenHopfield of 50 cells" in printed and "these are not results" in printed
+    content = json.loads(path.read_text())
+    assert [row["work"].split()[0] for row in content["results"]] == ["FrozenHopfield", "128"]
+    assert content["quick"] is True and content["failures"] == []
+    assert content["machine"]["threads"] == torch.get_num_threads()
+    assert json.loads((tmp_path / "results.json.manifest.json").read_text())["kind"] == "benchmarks"
+
+
+def test_a_pair_that_differs_is_reported_and_the_others_are_still_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swapped_cells(monkeypatch)
+    assert __main__.main(["hopfield", "windows", "--quick"]) == 1
+    captured = capsys.readouterr()
+    assert "error: hopfield: FrozenHopfield of 50 cells" in captured.err
+    assert "128 windows of 50" in captured.out
+
+
+def test_an_unknown_benchmark_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["steping"]) == 2
+    assert "did you mean 'stepping'?" in capsys.readouterr().err
+
+
+def test_the_plain_room_pays_the_key_once_and_then_the_door() -> None:
+    room = stepping.PlainRoom({"key": (1, 0), "door": (1, 1)})
+    rewards = stepping.trace_of_room(room, np.array([2, 1, 0, 2, 4, 3]))[:, 2]
+    assert rewards.tolist() == [0, 0, 1, 1, 1, 0]

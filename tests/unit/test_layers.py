@@ -1,0 +1,158 @@
+"""The house's order: who may import whom (design section 2), how long a file may be, and that nothing is ever pickled."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "recollect"
+
+# What each part may import, besides itself.
+BASE = {"settings"}
+ARTIFACTS = BASE | {"artifacts"}
+NETS = ARTIFACTS | {"nets"}
+GROUP = {"memory", "trajectories", "environments"}  # which do not know each other
+ALLOWED = {
+    "settings": set(),
+    "artifacts": BASE,
+    "nets": ARTIFACTS,
+    **{part: NETS for part in GROUP},
+    "methods": NETS | GROUP,
+    # Evaluation knows what a policy is, and no method.
+    "evaluation": NETS | GROUP | {"methods.contract"},
+    "figures": NETS | GROUP,
+    "stages": NETS | GROUP | {"methods", "evaluation", "figures"},
+    "cli": {"settings", "artifacts", "stages"},
+}
+LONGEST = 430
+PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
+
+
+def modules(folder: Path = PACKAGE) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The part a file belongs to: `methods`, `cli`, ..."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Every module of ours that a file imports, anywhere in it: `recollect.nets.transformer`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "recollect")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "write imports from recollect in full"
+            if node.module is not None and node.module.split(".")[0] == "recollect":
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def breaches(part: str, tree: ast.AST) -> list[str]:
+    """The imports of a file of this part that the order does not allow."""
+    found = []
+    for name in imported(tree):
+        inside = name.removeprefix("recollect.")
+        known = inside.split(".")[0] == part or any(
+            inside == allowed or inside.startswith(allowed + ".") for allowed in ALLOWED[part]
+        )
+        if not known:
+            found.append(name)
+    return found
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("part", list(ALLOWED))
+def test_imports_run_one_way(part: str) -> None:
+    files = [path for path in modules() if part_of(path) == part]
+    assert files
+    wrong = {path.relative_to(PACKAGE).as_posix(): found for path in files if (found := breaches(part, parsed(path)))}
+    assert not wrong
+
+
+def test_every_part_has_its_place_in_the_order() -> None:
+    assert {part_of(path) for path in modules()} - {"__init__"} == set(ALLOWED)
+    assert not list(imported(parsed(PACKAGE / "__init__.py")))
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "breach"),
+    [
+        ("nets", "from recollect.memory.chunks import Chunks", True),
+        ("memory", "from recollect.trajectories import windows", True),
+        ("trajectories", "import recollect.environments.base", True),
+        ("methods", "def later():\n    from recollect.stages import paths", True),
+        ("evaluation", "from recollect.methods import dt", True),
+        ("evaluation", "from recollect.methods.contract import Policy", False),
+        ("stages", "from recollect.methods import dt", False),
+        ("settings", "from recollect.artifacts.sealed import verify", True),
+        ("cli", "from recollect.stages.train import train", False),
+        ("figures", "from recollect import cli", True),
+    ],
+)
+def test_a_breach_is_seen(part: str, text: str, breach: bool) -> None:
+    assert bool(breaches(part, ast.parse(text))) == breach
+
+
+def test_files_stay_readable() -> None:
+    lines = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8").count("\n") for path in modules()}
+    assert not {name: count for name, count in lines.items() if count > LONGEST}
+    vague = {"utils", "util", "helpers", "common", "misc"}
+    assert not [name for name in lines if Path(name).stem in vague]
+
+
+def pickling(tree: ast.AST) -> list[str]:
+    """What may write or read a pickle: the modules for it, torch.save and torch.load, and numpy's own files.
+
+    `np.load(..., allow_pickle=False)`, written out, is the one way in: it reads arrays and refuses objects.
+    """
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in PICKLERS]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            banned = {"torch": {"load", "save"}, "numpy": {"load", "save", "savez", "savez_compressed"}}
+            found += [node.module] if node.module.split(".")[0] in PICKLERS else []
+            found += [alias.name for alias in node.names if alias.name in banned.get(node.module, set())]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = ast.unparse(node.func)
+            refuses = any(
+                word.arg == "allow_pickle" and isinstance(word.value, ast.Constant) and word.value.value is False
+                for word in node.keywords
+            )
+            if (
+                called in {"torch.load", "torch.save", "np.save", "numpy.save", "pd.read_pickle"}
+                or node.func.attr in {"to_pickle", "read_pickle"}
+                or (called in {"np.load", "numpy.load"} and not refuses)
+            ):
+                found.append(called)
+    return found
+
+
+def test_nothing_is_pickled() -> None:
+    wrong = {path.relative_to(PACKAGE).as_posix(): found for path in modules() if (found := pickling(parsed(path)))}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("import pickle", True),
+        ("def f():\n    from joblib import dump", True),
+        ("torch.load(path, weights_only=True)", True),
+        ("np.load(path)", True),
+        ("np.load(path, allow_pickle=True)", True),
+        ("np.load(path, allow_pickle=False)", False),
+        ("from torch import load", True),
+        ("frame.to_pickle(path)", True),
+        ("json.load(file)", False),
+    ],
+)
+def test_a_pickle_is_seen(text: str, seen: bool) -> None:
+    assert bool(pickling(ast.parse(text))) == seen

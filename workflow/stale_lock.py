@@ -1,0 +1,47 @@
+"""Take away the lock that a killed Snakemake left, so that the same command goes on and nobody has to know `--unlock`.
+
+Snakemake locks a folder by files, which a SIGKILL or a power loss leaves behind. The Snakefile calls `clear` while it is
+parsed: every Snakemake of this workflow holds an flock for as long as it lives, which the kernel lets go however it dies.
+Where nobody holds it, nobody runs, and the files are stale.
+
+- flock may not reach other machines. So only the host that made the lock files clears them; elsewhere they stay, and
+  Snakemake says what to do.
+- A job that outlived its Snakemake is no danger: it ends by itself, and until then it holds its run's own lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+ALIVE = Path(".snakemake/recollect-alive")
+LOCKS = Path(".snakemake/locks")
+
+
+def clear() -> int:
+    """Remove stale lock files, and say for as long as this process lives that it lives.
+
+    Returns:
+        The open file that holds the flock; it must not be closed.
+    """
+    ALIVE.parent.mkdir(exist_ok=True)
+    alive = os.open(ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    host = platform.node().encode()
+    try:
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        alone = False  # another one lives, or this file system cannot lock
+    else:
+        alone = True
+    if alone and os.pread(alive, 1024, 0) == host:
+        for lock in LOCKS.glob("*.lock"):
+            lock.unlink(missing_ok=True)
+    if not any(LOCKS.glob("*.lock")):
+        os.ftruncate(alive, 0)
+        os.pwrite(alive, host, 0)
+    with suppress(OSError):
+        fcntl.flock(alive, fcntl.LOCK_SH)
+    return alive
