@@ -7,6 +7,7 @@ the published pipeline of Memory-RL (Ni et al. 2023), see `learning_curves`; the
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +31,10 @@ OVER = "seeds"
 class Options(Frozen):
     """Options of kind `length_aggregation`."""
 
-    lengths: dict[str, float] = Field(description="Environment -> its memory (or credit-assignment) length, in steps.")
+    lengths: dict[str, float] = Field(
+        default_factory=dict,
+        description="Environment -> its memory (or credit-assignment) length, in steps; otherwise the number its name ends with.",
+    )
     ends: dict[str, int] = Field(
         default_factory=dict,
         description="Environment -> last step of its plot; otherwise the last step that all complete runs reach.",
@@ -68,6 +72,8 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         UserError: a wrong option, scores that the figure needs are missing, or every run of a cell stopped too early.
     """
     options = options_of(figure, Options)
+    named = {name: float(found.group()) for name in figure.environments if (found := re.search(r"\d+$", name))}
+    options = options.model_copy(update={"lengths": named | options.lengths})
     where = f"options of figure '{figure.id}'"
     without = [name for name in figure.environments if name not in options.lengths]
     if without:

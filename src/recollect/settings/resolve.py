@@ -65,7 +65,9 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
         content = merge(content, {"options": {content["parameter"]: int(parametrised.group(2))}})
     overrides = scale_settings(scale).environments
     content = merge(content, overrides.get(stem, {}), overrides.get(env, {}) if env != stem else {})
-    content.pop("parameter", None)
+    parameter = content.pop("parameter", None)
+    if parameter is not None and isinstance(content.get("title"), str):
+        content["title"] = content["title"].replace("{" + parameter + "}", str(content["options"].get(parameter, "")))
     return merge(content, {"name": env})
 
 

@@ -24,9 +24,12 @@ def final_step(train_table: pd.DataFrame) -> int:
     return int(train_table["step"].max()) if len(train_table) else 0
 
 
-def learning_rows(train_table: pd.DataFrame) -> pd.DataFrame:
-    """Evaluations that were made while learning (everything that is not a training statistic)."""
-    return train_table[train_table["split"] != "train"]
+def learning_rows(train_table: pd.DataFrame, final: pd.DataFrame) -> pd.DataFrame:
+    """Evaluations that were made while learning, besides those of a (split, step) that the final evaluation repeats."""
+    rows = train_table[train_table["split"] != "train"]
+    again = set(zip(final["split"], final["step"], strict=True))
+    repeated = pd.Series([key in again for key in zip(rows["split"], rows["step"], strict=True)], rows.index, dtype=bool)
+    return rows[~repeated]
 
 
 def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
@@ -60,5 +63,5 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
                 step=final_step(train_table),
                 progress=lambda done: progress.update(done),
             )
-        rows = concat_scores([learning_rows(train_table), final])
+        rows = concat_scores([learning_rows(train_table, final), final])
         write_table(target, rows, kind="scores", provenance={**known, "seed": seed})
