@@ -156,8 +156,6 @@ def test_every_snakemake_command_is_understood_and_its_targets_and_profiles_exis
         chosen, targets = targets_of(line)
         for profile in chosen.profile or []:
             assert (ROOT / profile / "config.yaml").is_file(), f"{page}: {profile}"
-        if not chosen.profile:
-            assert "--cores" in line, f"{page}: without a profile Snakemake wants --cores: {' '.join(line)}"
         for target in targets:
             found = re.fullmatch(r"results/(\w+)/figures/(\w+)\.pdf", target)
             if found and page != "docs/adding.md":

@@ -43,6 +43,7 @@ from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.embedding import load_embedder
 from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
 from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
+from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 from recollect.trajectories.histories import Histories
@@ -218,6 +219,13 @@ class ContextReader:
             embedded = read_arrays(inputs.need("embeddings"), kind="embeddings")
             self.embedded = Chunks.from_arrays({n: np.array(c) for n, c in embedded.items() if n != "keys"})
             self.embedded_keys = torch.from_numpy(np.array(embedded["keys"]))
+            bare = np.setdiff1d(histories.episodes.task, self.embedded.task)
+            if len(bare):
+                raise UserError(
+                    f"task {bare[0]} has no embedded window ({len(bare)} such tasks)",
+                    where=inputs.need("embeddings"),
+                    do="choose a memory stride that is shorter than the episodes, or `queries: computed`",
+                )
 
     def queries(self, window: Experience, rows: np.ndarray, generator: torch.Generator) -> Queries:
         """One query per window of the batch; `rows` is the last row of each window."""
