@@ -10,7 +10,7 @@ unexport PYTHONHOME PYTHONPATH
 # A bar on a terminal, plain lines in a log.
 LOGGER = $$([ -t 2 ] && echo --logger rich)
 # Tests run side by side, so each gets one thread.
-TEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo smoke test test-all lint bench lock clean-env

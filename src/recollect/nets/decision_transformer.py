@@ -115,7 +115,6 @@ class ExperienceEmbedding(nn.Module):
             offsets = [0]
             for values in settings.observation_values[:-1]:
                 offsets.append(offsets[-1] + values)
-            self.observation_offsets: Tensor
             self.register_buffer("observation_offsets", torch.tensor(offsets), persistent=False)
             self.observation: nn.Module = nn.Embedding(sum(settings.observation_values), width)
         else:
