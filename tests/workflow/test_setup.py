@@ -330,16 +330,31 @@ def test_the_links_at_the_root_are_relative_and_resolve(link: str, target: str) 
     assert (ROOT / link).is_dir()
 
 
-def profile(name: str) -> dict[str, object]:
-    settings: dict[str, object] = yaml.safe_load((ROOT / "workflow" / "profiles" / name / "config.yaml").read_text())
-    return settings
+def profile(name: str, *options: str) -> dict[str, object]:
+    """What Snakemake reads in a profile when it is called with these options."""
+    import yte
+
+    text = (ROOT / "workflow" / "profiles" / name / "config.yaml").read_text()
+    if "__use_yte__: true" not in text:
+        settings: dict[str, object] = yaml.safe_load(text)
+        return settings
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["snakemake", *options])
+        patch.delenv("SNAKEMAKE_PROFILE", raising=False)
+        rendered: dict[str, object] = yte.process_yaml(text, require_use_yte=True)
+    return rendered
+
+
+def test_snakemake_alone_uses_all_cores_and_a_chosen_profile_is_not_limited_by_it() -> None:
+    assert profile("default")["cores"] == "all"
+    assert "cores" not in profile("default", "--profile", "cluster")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cluster"])
 def test_the_default_profile_overrides_nothing_of_a_chosen_one(name: str) -> None:
     """profiles/default is stronger than --profile, whole keys at a time."""
-    assert not profile("default").keys() & profile(name).keys()
-    assert not profile("default").keys() & {"executor", "jobs", "cores", "retries", "default-resources", "resources"}
+    assert not profile("default", "--profile", name).keys() & profile(name).keys()
+    assert not profile("default", "--profile", name).keys() & {"executor", "jobs", "cores", "retries", "default-resources", "resources"}
 
 
 @pytest.mark.parametrize("name", ["default", "gpu", "cluster"])

@@ -411,8 +411,10 @@ def test_wrong_settings_are_refused_with_the_nearest_name() -> None:
         draw(in_context_scores(), in_context_spec(options={"optimun": 3}))
     with pytest.raises(UserError, match="names something twice"):
         in_context_spec(seeds=[1, 1])
-    with pytest.raises(UserError, match="no length for tmaze_250"):
-        draw(tmaze_scores(), length_spec(options={"lengths": {"tmaze_10": 10, "tmaze_50": 50}}))
+    with pytest.raises(UserError, match="two environments have the same length"):
+        draw(tmaze_scores(), length_spec(options={"lengths": {"tmaze_10": 50}}))  # tmaze_50 is 50 by its name
+    with pytest.raises(UserError, match="no length for tmaze_long"):
+        draw(tmaze_scores(), length_spec(environments=["tmaze_long"]))
     with pytest.raises(UserError, match="every run of dqn_gpt on tmaze_10 stopped before"):
         draw(tmaze_scores(), length_spec(options={"lengths": TMAZE, "ends": {"tmaze_10": 5000}}))
 

@@ -141,14 +141,14 @@ def test_a_hyperparameter_of_one_method_concerns_that_method() -> None:
     edit_config("methods/ad", lambda c: c["hyperparameters"].update(episodes_back=7))
     assert changed(before, texts()) == of("ad")
     before = texts()
-    edit_config("methods/dt", lambda c: c["hyperparameters"].update(selection="sample"))
+    edit_config("methods/dt", lambda c: c["hyperparameters"].update(reward_scale=2.0))
     # RA-DT reads DT's trained network, a file: its settings do not change, its input will.
     assert changed(before, texts()) == of("dt")
 
 
 def test_a_hyperparameter_of_a_base_concerns_what_is_built_on_it() -> None:
     before = texts()
-    edit_config("methods/radt", lambda c: c["hyperparameters"].update(selection="sample"))
+    edit_config("methods/radt", lambda c: c["hyperparameters"].update(query_dropout=0.3))
     assert changed(before, texts()) == of("radt", "radt_agnostic")
 
 
