@@ -354,7 +354,14 @@ def test_snakemake_alone_uses_all_cores_and_a_chosen_profile_is_not_limited_by_i
 def test_the_default_profile_overrides_nothing_of_a_chosen_one(name: str) -> None:
     """profiles/default is stronger than --profile, whole keys at a time."""
     assert not profile("default", "--profile", name).keys() & profile(name).keys()
-    assert not profile("default", "--profile", name).keys() & {"executor", "jobs", "cores", "retries", "default-resources", "resources"}
+    assert not profile("default", "--profile", name).keys() & {
+        "executor",
+        "jobs",
+        "cores",
+        "retries",
+        "default-resources",
+        "resources",
+    }
 
 
 @pytest.mark.parametrize("name", ["default", "gpu", "cluster"])

@@ -28,7 +28,9 @@ def learning_rows(train_table: pd.DataFrame, final: pd.DataFrame) -> pd.DataFram
     """Evaluations that were made while learning, besides those of a (split, step) that the final evaluation repeats."""
     rows = train_table[train_table["split"] != "train"]
     again = set(zip(final["split"], final["step"], strict=True))
-    repeated = pd.Series([key in again for key in zip(rows["split"], rows["step"], strict=True)], rows.index, dtype=bool)
+    repeated = pd.Series(
+        [key in again for key in zip(rows["split"], rows["step"], strict=True)], rows.index, dtype=bool
+    )
     return rows[~repeated]
 
 
