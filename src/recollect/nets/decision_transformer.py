@@ -136,7 +136,7 @@ class ExperienceEmbedding(nn.Module):
     def observe(self, observation_BTD: Tensor) -> Tensor:
         """State embedding [B, T, D]."""
         if self.settings.observation_embedding == "one_hot":
-            return self.observation(observation_BTD.long() + self.observation_offsets).sum(-2)
+            return self.observation(observation_BTD.long() + self.observation_offsets).sum(-2)  # type: ignore[operator]
         return self.observation(observation_BTD.to(self.reward.weight.dtype))
 
     def aim(self, return_to_go_BT: Tensor) -> Tensor:
