@@ -17,7 +17,7 @@ from recollect.settings.resolve import (
     method_mapping,
     names,
 )
-from recollect.stages import dependencies, paths, provenance
+from recollect.stages import dependencies, inputs, paths, provenance
 from recollect.stages.check import check_once
 
 
@@ -47,7 +47,7 @@ except UserError as error:
 # ------------------------------------------------------------------------------------------------- inputs and params
 # Called for every job of the run, but computed once for all seeds.
 embed_inputs = lru_cache(maxsize=None)(dependencies.embed_inputs)
-train_inputs = lru_cache(maxsize=None)(dependencies.train_inputs)
+train_inputs = lru_cache(maxsize=None)(inputs.train_inputs)
 evaluate_models = lru_cache(maxsize=None)(dependencies.evaluate_models)
 figure_runs = lru_cache(maxsize=None)(dependencies.figure_runs)
 embedder_runs = lru_cache(maxsize=None)(dependencies.embedder_runs)

@@ -10,7 +10,8 @@ import hashlib
 from pathlib import Path
 
 from recollect.artifacts.fingerprint import code_fingerprint
-from recollect.settings.errors import UserError
+from recollect.artifacts.sealed import sealing
+from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, validated
 from recollect.settings.resolve import algorithm_module, figure_settings, names, resolve, scale_settings
 
@@ -29,8 +30,6 @@ def check() -> str:
         for group in ("environments", "methods", "figures"):
             for name in getattr(overrides, group):
                 if name not in names(group) and not (group == "environments" and "_" in name):
-                    from recollect.settings.errors import nearest
-
                     raise UserError(
                         f"the scale overrides '{name}', which is not in config/{group}",
                         where=config_folder() / "scales" / f"{scale}.yaml",
@@ -68,4 +67,5 @@ def check_once() -> None:
         return
     check()
     STAMP.parent.mkdir(exist_ok=True)
-    STAMP.write_text(current)
+    with sealing(STAMP, kind="configuration checked") as temporary:
+        temporary.write_text(current)

@@ -27,6 +27,7 @@ from recollect.settings.resolve import (
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths, provenance
+from recollect.stages.inputs import embedder_inputs
 
 Run = tuple[str, str, int]
 """(env, method, seed)"""
@@ -69,32 +70,9 @@ def find_commands() -> None:
 # ------------------------------------------------------------------------------------------------- inputs of one job
 
 
-def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """The file that a method's embedder is read from: another run's policy, or a fetched language model."""
-    kind, name, seed = provenance.embedder_of(scale, env, method)
-    if kind == "method":
-        return {"embedder_policy": paths.policy(scale, env, name, seed)}
-    if kind == "lm" and language_model(name).source == "hub":
-        return {"language_model": paths.model(name)}
-    return {}
-
-
 def embed_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     """What `recollect embed` reads."""
     return {"histories": paths.histories(scale, env), **embedder_inputs(scale, env, method)}
-
-
-def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """What `recollect train` reads: histories where it learns from them, index and embedder where it has a memory."""
-    content = method_mapping(scale, env, method)
-    found: dict[str, Path] = {}
-    if content.get("data") == "histories":
-        found["histories"] = paths.histories(scale, env)
-    if content.get("memory") is not None:
-        found["embeddings"] = paths.embeddings(scale, env, method)
-        found["index"], found["rows"] = paths.index(scale, env, method), paths.rows(scale, env, method)
-        found |= embedder_inputs(scale, env, method)
-    return found
 
 
 def evaluate_models(scale: str, env: str, method: str) -> dict[str, Path]:

@@ -1,18 +1,20 @@
-"""Which artifacts a run reads, from its settings."""
+"""Which artifacts a run reads: one answer for the rules, which parse with it (nothing heavy is imported), and the commands."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from recollect.methods.contract import Inputs
-from recollect.settings.resolve import language_model
-from recollect.settings.schema import Settings
+from recollect.settings.resolve import language_model, method_mapping
 from recollect.stages import paths, provenance
+
+if TYPE_CHECKING:
+    from recollect.methods.contract import Inputs
+    from recollect.settings.schema import Settings
 
 
 def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """The artifact that a method's embedder is read from: another run's policy, or a fetched language model."""
+    """The file that a method's embedder is read from: another run's policy, or a fetched language model."""
     kind, name, seed = provenance.embedder_of(scale, env, method)
     if kind == "method":
         return {"embedder_policy": paths.policy(scale, env, name, seed)}
@@ -21,17 +23,21 @@ def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     return {}
 
 
-def run_inputs(settings: Settings, device: str) -> Inputs:
-    """The artifacts that a method learns from."""
-    scale, env, method = settings.scale, settings.environment.name, settings.method.name
-    found: dict[str, Any] = {"device": device}
-    if settings.method.data == "histories":
+def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """What `recollect train` reads: histories where it learns from them, index and embedder where it has a memory."""
+    content = method_mapping(scale, env, method)
+    found: dict[str, Path] = {}
+    if content.get("data") == "histories":
         found["histories"] = paths.histories(scale, env)
-    if settings.method.memory is not None:
-        found |= {
-            "embeddings": paths.embeddings(scale, env, method),
-            "index": paths.index(scale, env, method),
-            "rows": paths.rows(scale, env, method),
-        }
+    if content.get("memory") is not None:
+        found["embeddings"] = paths.embeddings(scale, env, method)
+        found["index"], found["rows"] = paths.index(scale, env, method), paths.rows(scale, env, method)
         found |= embedder_inputs(scale, env, method)
-    return Inputs(**found)
+    return found
+
+
+def run_inputs(settings: Settings, device: str) -> Inputs:
+    """The same as a method is given it."""
+    from recollect.methods.contract import Inputs
+
+    return Inputs(device=device, **train_inputs(settings.scale, settings.environment.name, settings.method.name))

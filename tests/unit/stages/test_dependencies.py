@@ -8,7 +8,7 @@ import pytest
 
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names, resolve
-from recollect.stages import dependencies, embed, paths, train
+from recollect.stages import dependencies, embed, inputs, paths, train
 
 ROOM = "dark_room_10x10"
 
@@ -18,7 +18,7 @@ ROOM = "dark_room_10x10"
 def test_rules_declare_what_training_opens(workdir: Path, scale: str, method: str) -> None:
     env = "tmaze_passive_10" if method.startswith("dqn") else ROOM
     opened = train.run_inputs(resolve(scale, env, method, seed=0), "cpu")
-    declared = dependencies.train_inputs(scale, env, method)
+    declared = inputs.train_inputs(scale, env, method)
     assert declared == {k: v for k, v in vars(opened).items() if k != "device" and v is not None}
 
 
