@@ -6,7 +6,8 @@ BIN := .venv/bin
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONNOUSERSITE := 1
-unexport PYTHONHOME PYTHONPATH
+# Bytecode is written once, not compiled anew in every job.
+unexport PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # A bar on a terminal, plain lines in a log.
 LOGGER = $$([ -t 2 ] && echo --logger rich)
 # Tests run side by side, so each gets one thread.

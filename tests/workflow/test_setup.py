@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import venv
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,7 @@ def setup(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "call", lambda command, environment=None: module.calls.append(command))
     monkeypatch.setattr(module.Setup, "pip_configuration", lambda self: "")
     monkeypatch.setattr(module.Setup, "torch_wants_cuda", lambda self: False)
+    monkeypatch.setattr(module.Setup, "compile_packages", lambda self, again: None)
     return module
 
 
@@ -178,12 +180,25 @@ def test_a_set_up_does_every_step_once_and_then_none(setup: ModuleType, prefix: 
     first = setup.Setup(prefix, "base", tools=True)
     first.run()
     assert list(json.loads((prefix / setup.STATE).read_text())["steps"]) == sorted(
-        ["venv", "uv", "torch", "packages", "tools", "project"]
+        ["venv", "uv", "torch", "packages", "tools", "project", "bytecode"]
     )
     setup.calls.clear()
     again = setup.Setup(prefix, "base", tools=True)
     again.run()
     assert (again.done, setup.calls) == (0, [])
+
+
+def test_packages_have_bytecode_after_the_set_up_even_where_python_is_told_to_write_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    venv.create(tmp_path / "env", symlinks=True, with_pip=False)
+    module = load("setup")
+    folder = next((tmp_path / "env").glob("lib/python*/site-packages"))
+    (folder / "package.py").write_text("x = 1\n")
+    (folder / "template.py").write_text("{% not python %}\n")  # some packages carry such files
+    module.Setup(tmp_path / "env", "base", tools=False).compile_packages(False)
+    assert [path.name.split(".")[0] for path in folder.glob("__pycache__/*.pyc")] == ["package"]
 
 
 def test_what_pip_and_uv_install_is_always_checked_against_hashes(setup: ModuleType, prefix: Path) -> None:
