@@ -16,6 +16,7 @@ from recollect.settings.resolve import (
     language_model,
     method_mapping,
     names,
+    published_data,
 )
 from recollect.stages import dependencies, inputs, paths, provenance
 from recollect.stages.check import check_once
@@ -28,6 +29,7 @@ wildcard_constraints:
     seed=r"\d+",
     figure=r"[\w-]+",
     model=r"[\w.-]+",
+    dataset=r"[\w-]+",
 
 
 # ------------------------------------------------------------------------------------ checked before anything runs
@@ -84,6 +86,15 @@ def memory_code_of(stage):
 def model_settings(wildcards):
     """A param: the hash of where a language model comes from and what it must be."""
     return f"settings {provenance.digest(canonical(language_model(wildcards.model)))}"
+
+
+def data_settings(wildcards):
+    """A param: the hash of where published data come from and what they must be."""
+    return f"settings {provenance.digest(canonical(published_data(wildcards.dataset)))}"
+
+
+def inputs_to_generate(wildcards):
+    return inputs.generate_inputs(wildcards.scale, wildcards.env)
 
 
 def inputs_to_embed(wildcards):

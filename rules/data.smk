@@ -1,7 +1,9 @@
-"""Data: learning histories (generated), frozen language models (fetched)."""
+"""Data: learning histories (generated), frozen language models and published data (fetched)."""
 
 
 rule generate:
+    input:
+        unpack(inputs_to_generate),
     output:
         histories=paths.histories("{scale}", "{env}"),
         manifest=paths.manifest(paths.histories("{scale}", "{env}")),
@@ -24,9 +26,10 @@ rule generate:
         "recollect generate --scale {wildcards.scale} --env {wildcards.env} --threads {threads} > {log} 2>&1"
 
 
-# Needs the internet, so it runs where Snakemake runs: compute nodes often have none.
+# They need the internet, so they run where Snakemake runs: compute nodes often have none.
 localrules:
     fetch,
+    fetch_data,
 
 
 rule fetch:
@@ -46,3 +49,22 @@ rule fetch:
         settings=model_settings,
     shell:
         "recollect fetch --model {wildcards.model} > {log} 2>&1"
+
+
+rule fetch_data:
+    output:
+        index=paths.published("{dataset}"),
+        manifest=paths.manifest(paths.published("{dataset}")),
+    log:
+        "logs/published/{dataset}.log",
+    benchmark:
+        "logs/published/{dataset}.benchmark.jsonl"
+    conda:
+        "../envs/base.yaml"
+    resources:
+        mem_mb=1500,
+        runtime=240,
+    params:
+        settings=data_settings,
+    shell:
+        "recollect fetch --data {wildcards.dataset} > {log} 2>&1"

@@ -109,11 +109,20 @@ def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a fil
 
 
 @app.command()
-def fetch(model: Annotated[str, typer.Option(help="A name of config/language_models.yaml.")]) -> None:
-    """Fetch a frozen language model once, at its pinned revision, with checked hashes."""
-    from recollect.stages.fetch import fetch as stage
+def fetch(
+    model: Annotated[str | None, typer.Option(help="A name of config/language_models.yaml.")] = None,
+    data: Annotated[str | None, typer.Option(help="A name of config/published_data.yaml.")] = None,
+    revision: Annotated[str | None, typer.Option(help="With --data: a commit instead of the pinned one.")] = None,
+) -> None:
+    """Fetch a frozen language model or published data once, at a pinned revision, with checked hashes."""
+    if (model is None) == (data is None) or (revision is not None and data is None):
+        raise UserError("one thing is fetched at a time", where="recollect fetch", do="name --model or --data")
+    from recollect.stages import fetch as stage
 
-    stage(model)
+    if model is not None:
+        stage.fetch(model)
+    elif data is not None:
+        print(stage.fetch_data(data, revision))
 
 
 @app.command()

@@ -26,6 +26,8 @@ NOT_WORLDS = {"base", "counter_rng", "registry", "single"}
 GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
     "recollect/DarkRoom-v0": ("dark_room", {}),
     "recollect/DarkKeyDoor-v0": ("key_door", {}),
+    "recollect/MazeRunner-v0": ("maze_runner", {}),
+    "recollect/MazeRunner30-v0": ("maze_runner", {"size": 30, "horizon": 1000}),
     "recollect/TMazePassive-v0": ("tmaze", {"variant": "passive"}),
     "recollect/TMazeActive-v0": ("tmaze", {"variant": "active"}),
 }

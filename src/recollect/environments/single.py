@@ -54,7 +54,8 @@ class SingleWorld(gymnasium.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Play one action; see :meth:`recollect.environments.base.World.step`."""
         observation_1D, reward_1, terminated_1, truncated_1, info = self.world.step(np.asarray(action)[None])
-        return observation_1D[0], float(reward_1[0]), bool(terminated_1[0]), bool(truncated_1[0]), info
+        told = {name: value_1[0] for name, value_1 in info.items()}
+        return observation_1D[0], float(reward_1[0]), bool(terminated_1[0]), bool(truncated_1[0]), told
 
 
 def vector_world(

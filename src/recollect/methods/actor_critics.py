@@ -28,11 +28,13 @@ class ActorCritics:
         features, actions, hidden: widths of the input, of the actor's output, and of the layers between.
         activation: between layers.
         device: where all of it lives.
+        front: shapes (of one network) of further parameters, of what computes the inputs (`recurrent_actor_critics`).
 
     Attributes:
         parameters: for every hidden layer a weight [N, in, out] and a bias [N, 1, out]; then the head [N, A, H] and its
             bias [N, A, 1]. Networks 2e and 2e + 1 are actor and critic of task e.
         gradients: of the same shapes, written by `backward`.
+        front, front_gradients: the further parameters [N, ...], zero at first, and their gradients.
     """
 
     def __init__(
@@ -43,10 +45,11 @@ class ActorCritics:
         hidden: Sequence[int],
         activation: Literal["tanh", "relu"],
         device: torch.device | str = "cpu",
+        front: Sequence[tuple[int, ...]] = (),
     ) -> None:
         self.device, self.count, self.activation = torch.device(device), len(draws), activation
         widths = (features, *hidden)
-        shapes: list[tuple[int, ...]] = []
+        shapes: list[tuple[int, ...]] = list(front)
         for before, after in pairwise(widths):
             shapes += [(before, after), (1, after)]
         shapes += [(actions, widths[-1]), (actions, 1)]
@@ -58,13 +61,15 @@ class ActorCritics:
         )
         self.steps = torch.zeros((), device=device)
         self._buffers: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
-        self.parameters, self.gradients = (
+        parameters, gradients = (
             [
                 buffer[start : start + size].view(2 * self.count, *shape)
                 for start, size, shape in zip(starts, sizes, shapes, strict=False)
             ]
             for buffer in (self.flat, self.gradient)
         )
+        self.front, self.parameters = parameters[: len(front)], parameters[len(front) :]
+        self.front_gradients, self.gradients = gradients[: len(front)], gradients[len(front) :]
         for e, draw in enumerate(draws):
             for n, head_gain in ((2 * e, 0.01), (2 * e + 1, 1.0)):
                 for weight in self.parameters[:-2:2]:
@@ -112,8 +117,12 @@ class ActorCritics:
             hidden.append(tanh_(h_NRH) if self.activation == "tanh" else h_NRH.relu_())
         return hidden, torch.baddbmm(self.parameters[-1], self.parameters[-2], hidden[-1].transpose(1, 2))
 
-    def backward(self, hidden: list[torch.Tensor], d_out_NAR: torch.Tensor) -> None:
-        """Write the gradients of the parameters, from those of the outputs; `hidden` is from `forward`."""
+    def backward(self, hidden: list[torch.Tensor], d_out_NAR: torch.Tensor, *, to_inputs: bool = False) -> torch.Tensor:
+        """Write the gradients of the parameters, from those of the outputs; `hidden` is from `forward`.
+
+        Returns:
+            The gradient [N, R, D] at the inputs where asked for `to_inputs` (else that of an inner layer).
+        """
         torch.bmm(d_out_NAR, hidden[-1], out=self.gradients[-2])
         torch.sum(d_out_NAR, 2, keepdim=True, out=self.gradients[-1])
         out = self._scratch(f"gradient {len(hidden) - 1}", hidden[-1].shape)
@@ -126,13 +135,14 @@ class ActorCritics:
                 d_NRH.mul_(h_NRH > 0)
             torch.bmm(hidden[layer].transpose(1, 2), d_NRH, out=self.gradients[2 * layer])
             torch.sum(d_NRH, 1, keepdim=True, out=self.gradients[2 * layer + 1])
-            if layer:
+            if layer or to_inputs:
                 out = self._scratch(f"gradient {layer}", hidden[layer].shape)
                 d_NRH = torch.bmm(d_NRH, self.parameters[2 * layer].transpose(1, 2), out=out)
+        return d_NRH
 
     def descend(self, *, learning_rate: float, gradient_norm: float, epsilon: float) -> None:
         """Scale each task's gradient (actor and critic together) to at most `gradient_norm`; then a step of Adam."""
-        blocks_EP = [gradient.view(self.count, -1) for gradient in self.gradients]
+        blocks_EP = [gradient.view(self.count, -1) for gradient in (*self.front_gradients, *self.gradients)]
         # Added one after the other: torch's sum over a short axis would add in another order in a larger ensemble.
         square_E = torch.zeros(self.count, device=self.device)
         for block_EP in blocks_EP:

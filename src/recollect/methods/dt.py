@@ -72,8 +72,15 @@ class Network(BaseModel):
             steps: most timesteps of a window.
 
         Raises:
-            UserError: a table of the network has fewer rows than the environment's windows need.
+            UserError: a table of the network has fewer rows than the environment's windows need, or is of observations
+                that cannot stand in one.
         """
+        if self.observation_embedding == "one_hot" and not facts.observation_values:
+            raise UserError(
+                f"the observations of '{environment.name}' are no small whole numbers, which one_hot needs",
+                where="hyperparameters: network.observation_embedding",
+                do="set network.observation_embedding: linear",
+            )
         tokens = 1 if self.tokens == "merged" else 3 + return_to_go
         for table, rows, needed in (
             ("timesteps", self.timesteps, facts.horizon),

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -117,6 +117,24 @@ def generate(
     Raises:
         UserError: the world's actions are not discrete or its observations no vectors, or a checkpoint does not fit.
     """
+    return train_ensembles(
+        EnsemblePPO, world, options, tasks, hyperparameters, seed=seed, run=run, device=device, workers=workers
+    )
+
+
+def train_ensembles(
+    kind: type[EnsemblePPO],
+    world: str,
+    options: Mapping[str, Any],
+    tasks: Sequence[Task],
+    hyperparameters: Hyperparameters,
+    *,
+    seed: int,
+    run: Run | None,
+    device: str,
+    workers: int | None,
+) -> dict[str, np.ndarray]:
+    """What `generate` does, with the agents of this kind."""
     check_tasks(tasks)
     checkpoint = run.resume() if run is not None else None
     threads = torch.get_num_threads()
@@ -125,9 +143,7 @@ def generate(
     ordered = sorted(tasks, key=lambda task: task.index)
     bounds = np.linspace(0, len(ordered), shards + 1).astype(int)
     ensembles = [
-        EnsemblePPO(
-            lambda t, s: registry.make_world(world, options, t, s), ordered[a:b], hyperparameters, seed, device=device
-        )
+        kind(lambda t, s: registry.make_world(world, options, t, s), ordered[a:b], hyperparameters, seed, device=device)
         for a, b in pairwise(bounds)
     ]
     if checkpoint is not None:
@@ -137,17 +153,17 @@ def generate(
         torch.set_num_threads(1)
         with (
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-            tracked(run, hyperparameters.transitions, f"{len(tasks)} PPO agents") as progress,
+            tracked(run, hyperparameters.transitions, f"{len(tasks)} {kind.title} agents") as progress,
         ):
             while not ensembles[0].finished:
-                list(pool.map(EnsemblePPO.advance, ensembles))
+                list(pool.map(kind.advance, ensembles))
                 played = ensembles[0].recorder.length
                 if progress is not None:
                     recent = [ensemble.recorder.last_return() for ensemble in ensembles]
                     progress.update(played, episode_return=float(np.average(recent, weights=np.diff(bounds))))
                 if run is not None and not ensembles[0].finished and run.should_save(played):
                     arrays = {f"{k}/{n}": a for k, e in enumerate(ensembles) for n, a in e.arrays().items()}
-                    run.save(played, arrays, {"algorithm": "ppo", "seed": seed, "shards": shards})
+                    run.save(played, arrays, {"algorithm": kind.title, "seed": seed, "shards": shards})
     finally:
         torch.set_num_threads(threads)
     parts = [ensemble.recorder.histories() for ensemble in ensembles]
@@ -161,6 +177,8 @@ class EnsemblePPO:
         make_world: builds the world from the tasks and one uint64 seed per task.
         tasks, hyperparameters, seed, device: see `generate`.
     """
+
+    title: ClassVar[str] = "PPO"
 
     def __init__(
         self,
@@ -176,18 +194,21 @@ class EnsemblePPO:
         observations = self.recorder.world.single_observation_space
         assert isinstance(observations, Box)
         self.inputs = Inputs(observations, hyperparameters.observation_encoding, hyperparameters.observation_scale)
-        self.networks = ActorCritics(
-            task_generators("ppo-weights", seed, self.tasks),
-            self.inputs.features,
-            self.recorder.actions,
-            hyperparameters.hidden,
-            hyperparameters.activation,
-            self.device,
-        )
+        self.networks = self._build_networks()
         self.rollouts = 0
         # On a GPU, summing gradients into a table would be in no fixed order, and rows cost nothing there.
         self.learn_on_table = self.device.type == "cpu" and 0 < self.inputs.size <= hyperparameters.minibatch
         self.table_NRD = self.networks.rows(self.inputs.table) if self.inputs.size else None
+
+    def _build_networks(self) -> ActorCritics:
+        return ActorCritics(
+            task_generators("ppo-weights", self.seed, self.tasks),
+            self.inputs.features,
+            self.recorder.actions,
+            self.settings.hidden,
+            self.settings.activation,
+            self.device,
+        )
 
     @property
     def finished(self) -> bool:
@@ -304,8 +325,22 @@ class EnsemblePPO:
             action_EB, old_log_EB, advantage_EB, return_EB: of the transitions, from the rollout.
         """
         assert x_NRD is not None
-        settings, batch = self.settings, action_EB.shape[1]
         hidden, out_NAR = self.networks.forward(x_NRD)
+        d_out_NAR = self._output_gradients(out_NAR, row_EB, action_EB, old_log_EB, advantage_EB, return_EB)
+        self.networks.backward(hidden, d_out_NAR)
+        self._update()
+
+    def _output_gradients(
+        self,
+        out_NAR: torch.Tensor,
+        row_EB: torch.Tensor | None,
+        action_EB: torch.Tensor,
+        old_log_EB: torch.Tensor,
+        advantage_EB: torch.Tensor,
+        return_EB: torch.Tensor,
+    ) -> torch.Tensor:
+        """Gradients of the loss at the networks' outputs [N, A, R]; for the other arguments see `_descend`."""
+        settings, batch = self.settings, action_EB.shape[1]
         rows = out_NAR.shape[2]
         log_EAR = log_softmax(out_NAR[0::2])
         probability_EAR = exp(log_EAR)
@@ -337,8 +372,10 @@ class EnsemblePPO:
             d_out_NAR[1::2, 0] = d_value_EB
         else:
             d_out_NAR[1::2, 0] = torch.zeros_like(value_ER).scatter_add_(1, row_EB, d_value_EB)
+        return d_out_NAR
 
-        self.networks.backward(hidden, d_out_NAR)
+    def _update(self) -> None:
+        settings = self.settings
         self.networks.descend(
             learning_rate=settings.learning_rate, gradient_norm=settings.gradient_norm, epsilon=settings.adam_epsilon
         )

@@ -73,6 +73,8 @@ class Recorder:
     Attributes:
         observation: [E, D], what the agents see now.
         observations, action, reward, done: [T, E, ...] of which the first `length` rows are written.
+        truncated, final_observation: [E, ...], of the newest step: which episodes it cut short, and what it led to before
+            any episode began anew. No part of `arrays()`.
 
     Raises:
         UserError: the actions are not discrete, or the tasks cannot be told apart by their index.
@@ -105,6 +107,7 @@ class Recorder:
         self.action = np.zeros((transitions, count), np.int8 if self.actions <= 127 else np.int16)
         self.reward = np.zeros((transitions, count), np.float32)
         self.done = np.zeros((transitions, count), bool)
+        self.truncated, self.final_observation = np.zeros(count, bool), self.observation
         self._return_E = np.zeros(count)
         self._last_return_E = np.full(count, np.nan)
 
@@ -113,6 +116,7 @@ class Recorder:
         t = self.length
         self.observations[t], self.action[t] = self.observation, action_E
         self.observation, reward_E, terminated_E, truncated_E, _ = self.world.step(action_E)
+        self.truncated, self.final_observation = truncated_E, self.observation
         self.reward[t] = reward_E
         self._return_E += reward_E
         done_E = terminated_E | truncated_E

@@ -2,6 +2,7 @@
 
 Order, later wins: the method's `base` chain, the method's file, its entry for this environment, the scale's entry for
 the method, the scale's entry for the method in this environment. For an environment: its file, then the scale's entry.
+A scale that names another source of histories takes over none of the old one's hyperparameters.
 
 An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
 says which option the trailing number sets.
@@ -27,6 +28,7 @@ from recollect.settings.schema import (
     FigureSettings,
     LanguageModelSettings,
     MethodSettings,
+    PublishedDataSettings,
     ScaleSettings,
     Settings,
 )
@@ -64,11 +66,22 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
             )
         content = merge(content, {"options": {content["parameter"]: int(parametrised.group(2))}})
     overrides = scale_settings(scale).environments
-    content = merge(content, overrides.get(stem, {}), overrides.get(env, {}) if env != stem else {})
+    for layer in (overrides.get(stem, {}), overrides.get(env, {}) if env != stem else {}):
+        content = merge(_without_old_source(content, layer), layer)
     parameter = content.pop("parameter", None)
     if parameter is not None and isinstance(content.get("title"), str):
         content["title"] = content["title"].replace("{" + parameter + "}", str(content["options"].get(parameter, "")))
     return merge(content, {"name": env})
+
+
+def _without_old_source(content: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings without their source's hyperparameters, where a layer names another source."""
+    old, new = content.get("source"), layer.get("source")
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return content
+    if new.get("algorithm", old.get("algorithm")) == old.get("algorithm"):
+        return content
+    return {**content, "source": {key: value for key, value in old.items() if key != "hyperparameters"}}
 
 
 def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
@@ -121,6 +134,15 @@ def language_model(name: str) -> LanguageModelSettings:
     if name not in content:
         raise UserError(f"no language model named '{name}'", where=path, do=nearest(name, content))
     return validated(LanguageModelSettings, content[name], where=f"{path}: {name}")
+
+
+def published_data(name: str) -> PublishedDataSettings:
+    """Where the published data set of this name comes from."""
+    path = config_folder() / "published_data.yaml"
+    content = read_yaml(path)
+    if name not in content:
+        raise UserError(f"no published data set named '{name}'", where=path, do=nearest(name, content))
+    return validated(PublishedDataSettings, content[name], where=f"{path}: {name}")
 
 
 def algorithm_module(algorithm: str, *, where: object, does: str = "train") -> Any:

@@ -137,6 +137,17 @@ class LanguageModelSettings(Frozen):
     sha256: dict[str, str] = Field(default_factory=dict, description="file name -> sha256; verified after fetching.")
 
 
+class PublishedDataSettings(Frozen):
+    """A data set that others published (config/published_data.yaml)."""
+
+    repository: str = Field(description="owner/name of a repository of data on the hub.")
+    revision: str | None = Field(None, description="Commit hash, never a branch; null: not pinned, so not fetched.")
+    files: tuple[str, ...] = Field(("*.npz",), description="Patterns of the files that are wanted.")
+    sha256: dict[str, str] = Field(
+        default_factory=dict, description="file -> sha256, all that is fetched; empty: as the hub lists the revision."
+    )
+
+
 class ScaleSettings(Frozen):
     """One scale: seeds and overrides (config/scales/<name>.yaml)."""
 

@@ -14,6 +14,7 @@ from recollect.artifacts.sealed import sealing
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, validated
 from recollect.settings.resolve import algorithm_module, figure_settings, names, resolve, scale_settings
+from recollect.stages.inputs import generate_inputs
 
 STAMP = Path(".snakemake") / "recollect-config-checked"
 
@@ -45,6 +46,7 @@ def check() -> str:
             where = f"config/environments/{env}.yaml: source.hyperparameters (scale {scale})"
             module = algorithm_module(source.algorithm, where=where, does="generate")
             validated(module.Hyperparameters, source.hyperparameters, where=where)
+            generate_inputs(scale, env)
     return f"the configuration is in order: {len(runs)} combinations of scale, environment and method"
 
 

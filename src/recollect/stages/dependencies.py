@@ -23,6 +23,7 @@ from recollect.settings.resolve import (
     language_model,
     method_mapping,
     names,
+    published_data,
     scale_settings,
 )
 from recollect.settings.schema import Frozen
@@ -148,6 +149,7 @@ def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
 _WORD = r"[\w-]+"
 _TARGETS = (
     re.compile(r"data/models/(?P<model>[\w.-]+)(/|$)"),
+    re.compile(r"data/published/(?P<dataset>[\w-]+)(/|$)"),
     re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
     re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/"),
     re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
@@ -160,7 +162,7 @@ def check_targets(targets: Iterable[str]) -> None:
     """Check the names in those targets that are paths of artifacts; others are left to Snakemake.
 
     Raises:
-        UserError: a target names a scale, environment, method, figure or model that is not configured.
+        UserError: a target names a scale, environment, method, figure, model or data set that is not configured.
     """
     for target in targets:
         for pattern in _TARGETS:
@@ -176,7 +178,10 @@ def _check_names(
     method: str | None = None,
     figure: str | None = None,
     model: str | None = None,
+    dataset: str | None = None,
 ) -> None:
+    if dataset is not None:
+        published_data(dataset)
     if model is not None:
         chosen = language_model(model)
         if chosen.source != "hub":

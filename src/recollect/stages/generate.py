@@ -1,6 +1,7 @@
 """generate: environment config -> learning histories (`data/{scale}/{env}/histories.safetensors`).
 
-The source agents of all tasks learn at once; what they do is written down in time order.
+The source agents of all tasks learn at once; what they do is written down in time order. A source that reads files
+instead has a function `files`, which names them: the histories' manifest then holds their hashes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from recollect.environments import registry
 from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
 from recollect.settings.resolve import algorithm_module, environment_settings
-from recollect.stages import paths, provenance
+from recollect.stages import inputs, paths, provenance
+from recollect.trajectories.published_fetch import hashes
 
 
 def generate(scale: str, env: str) -> None:
@@ -36,15 +38,18 @@ def generate(scale: str, env: str) -> None:
         module.Hyperparameters, source.hyperparameters, where=f"config/environments/{env}.yaml: source.hyperparameters"
     )
     settings, code = provenance.generate_settings(scale, env), provenance.generate_code(scale, env)
-    known = provenance.describe(settings, code, [])
+    read = inputs.generate_inputs(scale, env)
+    known = provenance.describe(settings, code, read.values())
     options = {**environment.options, **environment.training_options}
     tasks = registry.tasks(environment.world, options, source.split)
+    if hasattr(module, "files"):
+        known["inputs"] |= hashes(module.files(environment.world, tasks, chosen), read.get("published"))
     target = paths.histories(scale, env)
     with run_lock(paths.history_checkpoints(scale, env)):
         run = Run(
             target.parent,
             paths.history_checkpoints(scale, env),
-            checkpoint_every=chosen.checkpoint_every,
+            checkpoint_every=getattr(chosen, "checkpoint_every", 0),
             settings_text=settings + code,
             env=env,
             method=source.algorithm,

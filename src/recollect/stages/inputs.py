@@ -5,12 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recollect.settings.resolve import language_model, method_mapping
+from recollect.settings.resolve import environment_mapping, language_model, method_mapping, published_data
 from recollect.stages import paths, provenance
 
 if TYPE_CHECKING:
     from recollect.methods.contract import Inputs
     from recollect.settings.schema import Settings
+
+
+def generate_inputs(scale: str, env: str) -> dict[str, Path]:
+    """What `recollect generate` reads: nothing, or the published data set in whose folder the source's files lie."""
+    source = environment_mapping(scale, env).get("source") or {}
+    folder = Path(str((source.get("hyperparameters") or {}).get("folder", "")))
+    fetched = paths.published("_").parent.parent
+    if fetched not in folder.parents:
+        return {}
+    name = folder.relative_to(fetched).parts[0]
+    published_data(name)
+    return {"published": paths.published(name)}
 
 
 def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:

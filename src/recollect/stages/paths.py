@@ -36,6 +36,11 @@ def model(name: str) -> Path:
     return Path("data") / "models" / name / "model.safetensors"
 
 
+def published(dataset: str) -> Path:
+    """The list of a published data set's files, which lie beside it."""
+    return Path("data") / "published" / dataset / "index.json"
+
+
 def run_folder(scale: str, env: str, method: str, seed: int | str) -> Path:
     """Results of one run."""
     return Path("results") / scale / "runs" / env / method / f"seed_{seed}"

@@ -22,14 +22,17 @@ WORLDS: list[tuple[str, dict[str, Any]]] = [
     ("dark_room", {"width": 4, "height": 3}),
     ("key_door", {"width": 3, "height": 4, "key_reset": "sticky", "final_step_reward": "zero"}),
     ("tmaze", {"variant": "active", "length": 4}),
+    ("maze_runner", {"size": 7, "horizon": 20, "most_goals": 2}),
 ]
+RANDOM_STARTS = [world for world in WORLDS if world[0] != "maze_runner"]
+ROOMS = ("dark_room", "key_door")
 MODES = st.sampled_from([AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
 
 
 def make(name: str, options: dict[str, Any], which: list[int], mode: AutoresetMode = AutoresetMode.DISABLED) -> World:
     """Instance `number` plays task `number` (around the list) with seed `number`; task 0 of a room starts at random."""
     listed = registry.tasks(name, options, "train")
-    if name != "tmaze":
+    if name in ROOMS:
         goal = {"goal": (0, 0), "key": (1, 1), "door": (0, 0)}
         listed = [Task(0, "start", "train", goal), *listed]
     chosen = [listed[number % len(listed)] for number in which]
@@ -90,7 +93,7 @@ def test_a_world_with_a_set_state_continues_identically(
     }
 
 
-@pytest.mark.parametrize(("name", "options"), WORLDS)
+@pytest.mark.parametrize(("name", "options"), RANDOM_STARTS)
 def test_reset_with_a_seed_repeats_and_an_empty_mask_changes_nothing(name: str, options: dict[str, Any]) -> None:
     world = make(name, options, list(range(12)) * 4)
 
@@ -280,6 +283,8 @@ def test_bad_states_are_refused_and_change_nothing() -> None:
         ("dark_room", {"width": 0}, "greater than or equal to 1"),
         ("key_door", {"key_reset": "stick"}, "'per_episode' or 'sticky'"),
         ("tmaze", {"variant": "lazy"}, "'passive' or 'active'"),
+        ("maze_runner", {"most_goals": 0}, "greater than or equal to 1"),
+        ("maze_runner", {"fewest_goals": 3, "most_goals": 2}, "fewest_goals 3 exceeds most_goals 2"),
         ("dark_rom", {}, "did you mean 'dark_room'"),
         ("base", {}, "unknown world"),
     ],
@@ -301,6 +306,9 @@ def test_bad_splits_seeds_tasks_and_modes_are_refused() -> None:
         registry.make_world("dark_room", {}, listed[:1], np.zeros(1), AutoresetMode.NEXT_STEP)
     with pytest.raises(UserError, match="no goal inside the room"):
         registry.make_world("dark_room", {"width": 3, "height": 3}, listed, np.zeros(80))
+    listed = registry.tasks("maze_runner", {}, "train")
+    with pytest.raises(UserError, match="no goals on free cells of a maze of 7 x 7"):
+        registry.make_world("maze_runner", {"size": 7}, listed, np.zeros(100))
     with pytest.raises(UserError, match="no task 80"):
         gymnasium.make("recollect/DarkRoom-v0", task=80)
 

@@ -1,0 +1,275 @@
+"""MazeRunner: find one to three goals of an unseen maze, in order (RA-DT, arXiv 2410.07071, section 4.2; from AMAGO).
+
+The agent sees where it is and how far it can walk in the four directions; neither the goals nor the maze beyond the walls
+in sight are shown. Standing on the goal that is next pays 1; the last goal ends the episode (``terminated``), else the
+horizon does (``truncated``). A maze and its goals are a function of one seed, bit for bit those of the release.
+
+- Upstream's list of training environments leaves out seed 41, of which there are data: ``leave_out_seed_41`` does so too.
+- The released configuration ends the episode at the last goal (``reward_on_last_goal: False``); its other mode, which
+  pays at every step on the last goal, is not built.
+- Five actions, as in the code (the paper's text says four). Observations are bounded by [0, 1] (upstream: unbounded).
+- A maze becomes tables of where each action leads and of what is seen in each cell: a step is two look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field, model_validator
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+from recollect.settings.errors import UserError
+
+# Actions 0..4: west, north, east, south, stay, as changes of (row, column).
+MOVES_A2 = ((0, -1), (-1, 0), (0, 1), (1, 0), (0, 0))
+# Training mazes are seeds 0 to 121 without those on which the published source agent stayed below a return of 0.25.
+TOO_HARD = {2, 5, 10, 13, 15, 21, 24, 27, 29, 31, 36, 39, 52, 53, 57, 59, 78, 94, 105, 107, 114, 115}
+TRAIN_SEEDS = tuple(seed for seed in range(122) if seed not in TOO_HARD)
+EVAL_SEEDS = tuple(range(300, 320))
+AMOUNT = 0.75  # of walls, and of their length
+
+
+class Options(WorldOptions):
+    """Options of MazeRunner.
+
+    Args:
+        size: cells along a side, the border included; an even number is rounded up, as upstream (30 gives 31).
+        horizon: steps of an episode at most. Published: 400 for 15 x 15 (AMAGO: 1000 for 30 x 30).
+        fewest_goals, most_goals: how many goals a maze has.
+        leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
+    """
+
+    size: int = Field(default=15, ge=6, le=255)
+    horizon: int = Field(default=400, ge=1)
+    fewest_goals: int = Field(default=1, ge=1)
+    most_goals: int = Field(default=3, ge=1, le=9)
+    leave_out_seed_41: bool = False
+
+    @model_validator(mode="after")
+    def _goals_in_order(self) -> Options:
+        if self.fewest_goals > self.most_goals:
+            raise ValueError(f"fewest_goals {self.fewest_goals} exceeds most_goals {self.most_goals}")
+        return self
+
+    @property
+    def side(self) -> int:
+        """Cells along a side, an odd number."""
+        return self.size // 2 * 2 + 1
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Where episodes begin, (row, column): the end of the tunnel at the bottom."""
+        return self.side - 2, self.side // 2
+
+
+def legacy_words(seed: int) -> Iterator[int]:
+    """The 32-bit words of numpy's legacy generator ``RandomState(seed)``, whose stream is frozen; drawn in blocks."""
+    rng = np.random.RandomState(seed)
+    while True:
+        yield from rng.randint(0, 2**32, size=8192, dtype=np.uint32).tolist()
+
+
+def below(bound: int, words: Iterator[int]) -> int:
+    """What ``randint(0, bound)`` makes of the next words, for a bound of 2 or more; six times as fast as asking it."""
+    mask = (1 << (bound - 1).bit_length()) - 1
+    while (word := next(words) & mask) >= bound:
+        pass
+    return word
+
+
+@lru_cache
+def _posts(side: int) -> dict[int, list[tuple[int, int]]]:
+    """Of each even cell, the even cells next to it (left, right, up, down) and the cells on the way, by number."""
+    found = {}
+    for y in range(0, side, 2):
+        for x in range(0, side, 2):
+            ways = [(0, -1, x > 1), (0, 1, x < side - 2), (-1, 0, y > 1), (1, 0, y < side - 2)]
+            at = y * side + x
+            found[at] = [(at + 2 * (dy * side + dx), at + dy * side + dx) for dy, dx, inside in ways if inside]
+    return found
+
+
+@lru_cache(maxsize=1024)
+def maze(seed: int, side: int) -> np.ndarray:
+    """The walls of a maze, bool [side, side] (not to be written): the released generator on numpy's legacy generator.
+
+    Wall by wall: a random even cell, from which the wall grows by random steps of two cells over free ground. Then the
+    bottom is cleared, and a tunnel for the start is walled in.
+    """
+    words = legacy_words(seed)
+    border = np.zeros((side, side), dtype=bool)
+    border[[0, -1], :] = border[:, [0, -1]] = True
+    cells, near = bytearray(border.tobytes()), _posts(side)  # plain bytes: thousands of single cells are touched
+    posts, growth = side // 2 + 1, int(AMOUNT * 10 * side)
+    for _ in range(int(AMOUNT * (side // 2) ** 2)):
+        x = below(posts, words) * 2
+        y = below(posts, words) * 2
+        at = y * side + x
+        cells[at] = True
+        for _ in range(growth):
+            around = near[at]
+            to, between = around[below(len(around), words)]
+            if not cells[to]:
+                cells[to] = cells[between] = True
+                at = to
+    wall = np.frombuffer(bytes(cells), dtype=bool).reshape(side, side).copy()
+    wall[side - 5 : side - 1, 1 : side - 1] = False
+    wall[side - 4 : side - 1, [side // 2 - 1, side // 2 + 1]] = True
+    wall.setflags(write=False)
+    return wall
+
+
+def goals(seed: int, options: Options) -> list[tuple[int, int]]:
+    """The goals (row, column) of a maze in the order in which they must be visited, as released."""
+    rng = np.random.RandomState(seed)
+    count = rng.randint(options.fewest_goals, options.most_goals + 1)
+    free = [cell for cell in np.argwhere(~maze(seed, options.side)).tolist() if tuple(cell) != options.start]
+    return [tuple(free[i]) for i in rng.choice(len(free), size=count, replace=False)]
+
+
+def distances(wall: np.ndarray, start: tuple[int, int]) -> np.ndarray:
+    """Steps from a cell to every other, int32 [side, side]; -1 where there is no way."""
+    found = np.full(wall.shape, -1, dtype=np.int32)
+    edge = np.zeros(wall.shape, dtype=bool)
+    edge[start] = True
+    steps = 0
+    while edge.any():
+        found[edge] = steps
+        spread = np.zeros_like(edge)  # the border is wall, so nothing is rolled around it
+        for axis in (0, 1):
+            spread |= np.roll(edge, 1, axis) | np.roll(edge, -1, axis)
+        edge = spread & ~wall & (found < 0)
+        steps += 1
+    return found
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """The tasks of a split: ``data["seed"]`` makes the maze, ``data["goals"]`` are (row, column) in order.
+
+    100 train and 20 eval. The seeds are those published for 15 x 15; other sizes use the same.
+    """
+    runner = Options.parse(options, "maze_runner")
+    check_split(split, "maze_runner")
+    seeds = EVAL_SEEDS if split == "eval" else TRAIN_SEEDS
+    kept = [seed for seed in seeds if not (runner.leave_out_seed_41 and seed == 41)]
+    return [
+        Task(i, f"maze_{seed}", split, {"seed": seed, "goals": tuple(goals(seed, runner))})
+        for i, seed in enumerate(kept)
+    ]
+
+
+class MazeRunner(BaseWorld):
+    """MazeRunner in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
+
+    Observations: float32 [B, 6], over the side: row, column, and the number of free cells before the next wall to the
+    west, north, east and south. Actions: 0 west, 1 north, 2 east, 3 south, 4 stay; a wall leaves the agent where it is.
+    Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the last goal.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = runner = Options.parse(options, "maze_runner")
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=runner.horizon,
+            observation_space=Box(0.0, 1.0, (6,), np.float32),
+            action_space=Discrete(len(MOVES_A2)),
+        )
+        side, self._start = runner.side, runner.start[0] * runner.side + runner.start[1]
+        of_task = [self._goals(task) for task in self.tasks]
+        mazes = sorted({int(task.data["seed"]) for task in self.tasks})
+        next_MCA, seen_MC6 = zip(*(_tables(maze(seed, side)) for seed in mazes), strict=True)
+        self._next_CA, self._seen_C6 = np.concatenate(next_MCA), np.concatenate(seen_MC6)
+        # Rows of the tables: cell 0 of an instance's maze.
+        self._maze_B = np.array([mazes.index(task.data["seed"]) for task in self.tasks]) * side**2
+        self._count_B = np.array([len(cells) for cells in of_task], dtype=np.int32)
+        goal_BG = np.full((self.num_envs, int(self._count_B.max()) + 1), -1, dtype=np.int32)
+        for b, cells in enumerate(of_task):
+            goal_BG[b, : len(cells)] = [row * side + column for row, column in cells]
+        self._goal_N, self._first_goal_B = goal_BG.reshape(-1), np.arange(self.num_envs) * goal_BG.shape[1]
+        self._cell_B = self._keep("cell", np.full(self.num_envs, self._start, dtype=np.int32))
+        self._reached_B = self._keep("reached", np.zeros(self.num_envs, dtype=np.int32))
+
+    def _goals(self, task: Task) -> tuple[tuple[int, int], ...]:
+        """The goals of a task, each on a free cell of its maze."""
+        side, cells = self.options.side, tuple(task.data.get("goals", ()))
+        inside = all(0 <= row < side and 0 <= column < side for row, column in cells)
+        if "seed" not in task.data or not cells or not inside or any(maze(task.data["seed"], side)[c] for c in cells):
+            raise UserError(
+                f"task '{task.name}' has no goals on free cells of a maze of {side} x {side}",
+                where=type(self).__name__,
+                do="take the tasks from tasks(split, ...) with the same size",
+            )
+        return cells
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
+        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
+        if terminated_B.any() or truncated_B.any():
+            info["success"] = terminated_B.copy()
+        return observations_BD, rewards_B, terminated_B, truncated_B, info
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._cell_B[index_N] = self._start
+        self._reached_B[index_N] = 0
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        self._cell_B[:] = self._next_CA.take((self._maze_B + self._cell_B) * len(MOVES_A2) + actions_B)
+        hit_B = self._cell_B == self._goal_N.take(self._first_goal_B + self._reached_B)
+        self._reached_B += hit_B
+        return hit_B.astype(np.float32), self._reached_B == self._count_B
+
+    def _observe(self) -> np.ndarray:
+        return self._seen_C6.take(self._maze_B + self._cell_B, axis=0)
+
+    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
+        """Goals that the shortest way through them reaches before the horizon, float64 [len(tasks)].
+
+        That is all of them in the published mazes.
+        """
+        best = []
+        for task in self.tasks if tasks is None else tasks:
+            wall, at, steps, reached = maze(task.data["seed"], self.options.side), self.options.start, 0, 0
+            for goal in self._goals(task):
+                leg = int(distances(wall, at)[goal])
+                # A goal under one's feet is reached by a step that stays there.
+                steps, at = steps + max(leg, 1), goal
+                if leg < 0 or steps > self.horizon:
+                    break
+                reached += 1
+            best.append(reached)
+        return np.array(best, dtype=np.float64)
+
+
+def _tables(wall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each cell: where each action leads, int32 [cells, A], and what is seen there, float32 [cells, 6]."""
+    side = len(wall)
+    row, column = np.indices(wall.shape)
+    next_YXA = np.empty((*wall.shape, len(MOVES_A2)), dtype=np.int32)
+    free_YX4 = np.zeros((*wall.shape, 4), dtype=np.int64)
+    for action, (down, right) in enumerate(MOVES_A2):
+        to_row, to_column = np.clip(row + down, 0, side - 1), np.clip(column + right, 0, side - 1)
+        blocked = wall[to_row, to_column]
+        next_YXA[..., action] = np.where(blocked, row * side + column, to_row * side + to_column)
+        if action < 4:
+            for _ in range(side):  # one more than the cell next door sees, until it is a wall
+                free_YX4[..., action] = np.where(blocked, 0, 1 + free_YX4[to_row, to_column, action])
+    seen_YX6 = np.concatenate([np.stack([row, column], -1), free_YX4], axis=-1) / side
+    return next_YXA.reshape(side**2, -1), seen_YX6.reshape(side**2, 6).astype(np.float32)
+
+
+World = MazeRunner

@@ -1,0 +1,115 @@
+"""Fetches published data sets once, and knows their files again afterwards.
+
+A data set is a folder of files as the hub has them at one commit, and an index of their hashes, written last: the
+folder is whole if the index is there. A fetch that was interrupted goes on with the files that are missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from recollect.artifacts.hub import check_request, download, listing
+from recollect.artifacts.lock import run_lock
+from recollect.artifacts.sealed import read_json, sha256_of, write_json
+from recollect.settings.errors import UserError
+from recollect.settings.schema import PublishedDataSettings
+
+KIND = "published data"
+
+
+def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str | None = None) -> str:
+    """Fetch a data set into the folder of its index.
+
+    Args:
+        name: of the data set.
+        chosen: where it comes from.
+        index: where the list of its files goes.
+        revision: a commit to fetch instead of the pinned one; its hashes are those that the hub lists.
+
+    Returns:
+        What was fetched, in a sentence.
+
+    Raises:
+        UserError: no commit is pinned or given, or see `recollect.artifacts.hub`.
+    """
+    where, folder = f"config/published_data.yaml: {name}", index.parent
+    commit = revision or chosen.revision
+    if commit is None:
+        raise UserError(
+            f"no revision of {chosen.repository} is pinned",
+            where=where,
+            do='take the newest commit (40 digits) from "Files and versions" on the hub\'s page of this data set, try '
+            f"it with `recollect fetch --data {name} --revision COMMIT`, and write it there as `revision:`",
+        )
+    offline = (
+        "check the network and the names; on a machine without network, copy the folder "
+        f"{folder.as_posix()} from one that has it, or name a folder of your own in source.hyperparameters.folder"
+    )
+    pinned = chosen.sha256 if revision in (None, chosen.revision) else {}
+    check_request(chosen.repository, commit, pinned, instead="name files of arrays")
+    if not pinned:
+        listed = listing(chosen.repository, commit, offline=offline)
+        pinned = {file: sha256 for file, sha256 in listed.items() if any(fnmatch(file, p) for p in chosen.files)}
+        if not pinned:
+            raise UserError(
+                f"{chosen.repository} has no files like {', '.join(chosen.files)} there ({len(listed)} others)",
+                where=where,
+                do="correct `files`, or name another commit",
+            )
+        check_request(chosen.repository, commit, pinned, instead="correct `files`")
+    fetched, scratch = 0, folder / ".fetching"
+    with run_lock(folder):
+        try:
+            for file, sha256 in sorted(pinned.items()):
+                target = folder / file
+                if target.is_file() and sha256_of(target) == sha256:
+                    continue
+                got = download(chosen.repository, commit, file, sha256, scratch, offline=offline, dataset=True)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(got, target)
+                fetched += 1
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    content = {"repository": chosen.repository, "revision": commit, "files": dict(sorted(pinned.items()))}
+    write_json(index, content, kind=KIND, provenance={"repository": chosen.repository, "revision": commit})
+    said = f"{chosen.repository} at {commit}: {len(pinned)} files in {folder.as_posix()}, {fetched} of them fetched now"
+    if commit != chosen.revision:
+        said += f"; to pin this commit, write `revision: {commit}` in {where}"
+    return said
+
+
+def hashes(sources: Sequence[Path], index: Path | None = None) -> dict[str, str]:
+    """The sha256 of files, and of folders (of the names and hashes of all files in them).
+
+    Args:
+        sources: files and folders.
+        index: of the data set that they belong to; they must then be as they were fetched.
+
+    Raises:
+        UserError: a file is not in the index or has changed.
+    """
+    listed = None if index is None else read_json(index, kind=KIND)["files"]
+    found = {}
+    for source in sources:
+        files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+        of_files = {path: sha256_of(path) for path in files}
+        if listed is not None and index is not None:
+            for path, sha256 in of_files.items():
+                if listed.get(path.relative_to(index.parent).as_posix()) != sha256:
+                    raise UserError(
+                        "this file is not as it was fetched",
+                        where=path,
+                        do=f"fetch it again (`recollect fetch --data {index.parent.name}`), "
+                        "or put files of your own elsewhere",
+                    )
+        if source.is_dir():
+            lines = "".join(f"{sha256} {path.relative_to(source).as_posix()}\n" for path, sha256 in of_files.items())
+            found[source.as_posix()] = hashlib.sha256(lines.encode()).hexdigest()
+        else:
+            found[source.as_posix()] = of_files[source]
+    return found

@@ -1,0 +1,159 @@
+"""A world of real-numbered observations, whose episodes end early, goes through every stage: MazeRunner, in miniature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from recollect.artifacts.sealed import read_arrays, read_table
+from recollect.environments import registry
+from recollect.evaluation.in_context import play_in_context
+from recollect.memory import language_models
+from recollect.memory.chunks import Chunks
+from recollect.methods.contract import facts_of
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import algorithm_module, environment_settings, resolve
+from recollect.settings.schema import LanguageModelSettings
+from recollect.stages import paths
+from recollect.stages.embed import embed
+from recollect.stages.evaluate import evaluate
+from recollect.stages.generate import generate
+from recollect.stages.index import index
+from recollect.stages.inputs import run_inputs
+from recollect.stages.train import train
+from recollect.trajectories.histories import Histories
+
+ENV, EPISODES = "maze_runner_15x15", 3
+NETWORK = {"width": 16, "layers": 1, "heads": 2, "tokens": "merged", "positions": 128, "timesteps": 60}
+LEARNING = {
+    "network": NETWORK,
+    "optimisation": {"steps": 6, "batch_size": 8, "warmup": 2},
+    "context": 20,
+    "selection": "sample",
+}
+SCALE = {
+    "description": "A maze small enough that chance finds its goals.",
+    "seeds": [0],
+    "environments": {
+        ENV: {
+            "options": {"size": 7, "horizon": 60, "most_goals": 2},
+            "source": {
+                "hyperparameters": {
+                    "transitions": 300, "rollout": 100, "minibatch": 50, "segment": 25, "epochs": 1, "units": 8, "hidden": [8],
+                }
+            },
+            "evaluation": {"episodes": EPISODES},
+        }
+    },
+    "methods": {
+        "dt": {"hyperparameters": LEARNING},
+        "ad": {"hyperparameters": LEARNING, "environments": {ENV: {"hyperparameters": {"context": 60, "episodes_back": 2}}}},
+        "radt": {
+            "memory": {"embedder_seed": 0, "stride": 5, "key_context": 20, "past": 5, "future": 5, "pooled_steps": 5},
+            "hyperparameters": LEARNING,
+        },
+        "radt_agnostic": {"memory": {"embedder": "lm:minilm", "layers": 1, "max_entries_per_task": 2, "tokens": "merged"}},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def generated(workdir: Path) -> Path:
+    """A working directory with the scale `mini`, and the histories of its mazes."""
+    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
+    generate("mini", ENV)
+    return workdir
+
+
+@pytest.fixture
+def small_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random language model in place of the packaged one."""
+    real = language_models.load_language_model
+
+    def load(settings: LanguageModelSettings, **options: Any) -> Any:
+        return real(LanguageModelSettings(source="random"), **options)
+
+    monkeypatch.setattr("recollect.methods.embedding.load_language_model", load)
+
+
+def scores_of(method: str) -> pd.DataFrame:
+    train("mini", ENV, method, 0)
+    evaluate("mini", ENV, method, 0)
+    return read_table(paths.scores("mini", ENV, method, 0), kind="scores")
+
+
+def returns_alone(method: str, task: int) -> list[float]:
+    """The returns of a trained policy that plays one task, with no other beside it."""
+    settings = resolve("mini", ENV, method, 0)
+    module = algorithm_module(settings.method.algorithm, where=method)
+    arrays = read_arrays(paths.policy("mini", ENV, method, 0), kind="policy")
+    policy = module.load_policy(settings, arrays, run_inputs(settings, "cpu"))
+    chosen = registry.tasks(settings.environment.world, settings.environment.options, "eval")[task]
+    returns: list[float] = play_in_context(policy, settings.environment, [chosen], seed=0)[0].tolist()
+    return returns
+
+
+def test_every_method_learns_from_and_plays_a_world_of_real_numbers(
+    generated: Path, small_language_model: None
+) -> None:
+    histories = Histories.open(paths.histories("mini", ENV))
+    assert histories.observation.dtype == np.float32 and histories.observation.shape == (100 * 300, 6)
+    table = histories.episodes
+    assert set(table.task.tolist()) == set(range(100))
+    early = table.length < 60
+    # Episodes end at the last goal or at the horizon, and never pay more than there are goals.
+    assert early.any() and not early.all() and int(table.length.max()) == 60
+    assert (table.total_return[early] >= 1).all() and float(table.total_return.max()) <= 2
+
+    scores = {method: scores_of(method) for method in ("dt", "ad")}
+    for method in ("radt", "radt_agnostic"):
+        embed("mini", ENV, method)
+        index("mini", ENV, method)
+        rows = Chunks.from_arrays(read_arrays(paths.rows("mini", ENV, method), kind="memory rows"))
+        assert (rows.value_end <= (table.start + table.length)[rows.episode]).all()
+        scores[method] = scores_of(method)
+    for method, frame in scores.items():
+        assert len(frame) == 20 * EPISODES, method
+        assert frame["value"].between(0, 2).all() and frame["value"].nunique() > 1, method
+        assert frame.groupby("task")["episode"].nunique().eq(EPISODES).all(), method
+        for task in (4, 11):  # episodes that end early elsewhere in the batch change nothing
+            assert frame[frame["task"] == task]["value"].tolist() == returns_alone(method, task), method
+
+
+def test_the_published_settings_of_mazes_hold_at_the_paper_scale(workdir: Path) -> None:
+    """RA-DT, specification 1.5, 2.1, 3.3 to 3.6, 4.3, 5 and 6 (runs 8 to 10)."""
+    environment = environment_settings("paper", ENV)
+    assert environment.returns.model_dump() == {"low": 0, "high": 3, "bins": 4, "target_mean": 3, "target_std": 0}
+    assert environment.source is not None and environment.source.algorithm == "recurrent_ppo"
+    assert environment.source.hyperparameters == {"transitions": 100_000}
+    assert environment.evaluation.episodes == 30
+    facts = facts_of(environment)
+    assert (facts.observation_size, facts.observation_values, facts.actions, facts.horizon) == (6, (), 5, 400)
+    chosen = {
+        name: resolve("paper", ENV, name, 42).method.hyperparameters for name in ("dt", "ad", "radt", "radt_agnostic")
+    }
+    assert chosen["dt"].context == 50
+    ad = chosen["ad"]
+    assert (ad.context, ad.episodes_back, ad.network.positions) == (400, 1000, 2400)
+    for name in ("radt", "radt_agnostic"):
+        radt = chosen[name]
+        assert (radt.context, radt.retrieve_every, radt.return_loss, radt.network.return_embedding) == (
+            50,
+            25,
+            0,
+            "linear",
+        )
+
+
+def test_tables_of_whole_numbers_are_refused_where_observations_are_real(generated: Path) -> None:
+    path = generated / "config/scales/mini.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["methods"]["dt"]["hyperparameters"]["network"]["observation_embedding"] = "one_hot"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="no small whole numbers"):
+        train("mini", ENV, "dt", 0)
