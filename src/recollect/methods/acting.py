@@ -201,7 +201,11 @@ class CachedSteps:
         self.network.transformer.extend(tokens_BND, self.network.token_mask(block.mask), self.cache)
 
     def append_now(self, pair: Experience) -> Tensor:
-        """Append the present timestep; action logits [B, A].
+        """Append the present timestep; action logits [B, A]. See `hidden_now`."""
+        return self.network.action_head(self.hidden_now(pair))
+
+    def hidden_now(self, pair: Experience) -> Tensor:
+        """Append the present timestep; the hidden state [B, D] that predicts its action.
 
         Args:
             pair: the previous timestep of the same episode (masked out where there is none) and the present one.
@@ -211,12 +215,10 @@ class CachedSteps:
         if per_step == 1:
             offset_B = self.cache.lengths_B - follows_B.long()
             tokens_BND = network.embed(pair, first_position_B=offset_B)
-            hidden_BD = network.transformer.step(tokens_BND[:, -1], self.cache)
-        else:
-            seen = network.action_token + 1  # tokens of a timestep up to the one that predicts its action
-            offset_B = self.cache.lengths_B - follows_B.long() * seen
-            tokens_BND = network.embed(pair, first_position_B=offset_B)[:, seen : per_step + seen]
-            pending_BT = follows_B[:, None].expand(-1, per_step - seen)
-            mask_BN = torch.cat([pending_BT, torch.ones_like(follows_B)[:, None].expand(-1, seen)], 1)
-            hidden_BD = network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1]
-        return network.action_head(hidden_BD)
+            return network.transformer.step(tokens_BND[:, -1], self.cache)
+        seen = network.action_token + 1  # tokens of a timestep up to the one that predicts its action
+        offset_B = self.cache.lengths_B - follows_B.long() * seen
+        tokens_BND = network.embed(pair, first_position_B=offset_B)[:, seen : per_step + seen]
+        pending_BT = follows_B[:, None].expand(-1, per_step - seen)
+        mask_BN = torch.cat([pending_BT, torch.ones_like(follows_B)[:, None].expand(-1, seen)], 1)
+        return network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1]

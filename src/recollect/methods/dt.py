@@ -50,6 +50,9 @@ class Network(BaseModel):
     return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
     positions: int = Field(1600, ge=1, description="Rows of the position table, tokens.")
     timesteps: int = Field(1000, ge=1, description="Rows of the timestep table.")
+    context_embedding: Literal["separate", "shared"] = Field(
+        "separate", description="RA-DT: tables of the retrieved window. Paper: its own; shared ones learn faster."
+    )
     cross_layers: Literal["all"] | tuple[int, ...] = Field("all", description="RA-DT: layers that read the context.")
 
     def build(
@@ -107,6 +110,7 @@ class Network(BaseModel):
                 tokens=self.tokens,
                 positions=self.positions,
                 context_positions=self.positions if reads_context else 0,
+                context_embedding=self.context_embedding,
                 timesteps=self.timesteps,
                 transformer=TransformerSettings(
                     width=self.width,
@@ -163,7 +167,7 @@ class DecisionTransformerPolicy(InContextPolicy):
 
     def logits(self) -> Tensor:
         if self.cached is None:
-            return self.network(self.window(self.context))[0][:, -1]
+            return self.network.act(self.window(self.context))
         at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
         return self.cached.append_now(self.steps_of(at_BT, now_B=at_BT[:, 1]))
 

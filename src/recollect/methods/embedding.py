@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from recollect.artifacts.sealed import read_arrays
 from recollect.memory.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
 from recollect.memory.language_models import load_language_model
+from recollect.memory.pooling import pooled
+from recollect.methods.acting import CachedSteps
 from recollect.methods.contract import Facts, Inputs
+from recollect.nets.decision_transformer import Experience
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, language_model, resolve
 from recollect.settings.schema import MemorySettings, Settings
@@ -60,3 +65,37 @@ def load_embedder(
         observation_size=facts.observation_size,
         actions=facts.actions,
     )
+
+
+class SteppedQueries:
+    """Query keys of the episodes being played, one cached timestep per call: the same keys as of whole windows.
+
+    Only where a window holds the whole episode (nothing ever leaves it) and a timestep is one token.
+    """
+
+    def __init__(self, embedder: DomainSpecificEmbedder, rows: int, horizon: int) -> None:
+        memory = embedder.memory
+        self.cached = CachedSteps(embedder.network, rows, horizon)
+        self.steps = 1 if memory.pooling == "last" else memory.pooled_steps
+        device = embedder.network.action_head.weight.device
+        self.recent_BTD = torch.zeros(rows, self.steps, embedder.width, device=device)
+        self.real_BT = torch.zeros(rows, self.steps, dtype=torch.bool, device=device)
+
+    @staticmethod
+    def of(embedder: Embedder, rows: int, horizon: int) -> SteppedQueries | None:
+        """None where windows have to be embedded whole."""
+        if not isinstance(embedder, DomainSpecificEmbedder) or embedder.memory.key_context < horizon:
+            return None
+        return SteppedQueries(embedder, rows, horizon) if len(embedder.tokens) == 1 else None
+
+    def clear(self, mask_B: np.ndarray) -> None:
+        """An episode of these rows has ended."""
+        self.cached.clear(mask_B)
+        self.real_BT[torch.from_numpy(mask_B).to(self.real_BT.device)] = False
+
+    def append(self, pair: Experience) -> Tensor:
+        """Keys [B, width] of the windows up to now. `pair`: see `CachedSteps.hidden_now`."""
+        hidden_BD = self.cached.hidden_now(pair)
+        self.recent_BTD = torch.cat([self.recent_BTD[:, 1:], hidden_BD[:, None]], 1)
+        self.real_BT = torch.cat([self.real_BT[:, 1:], torch.ones_like(self.real_BT[:, :1])], 1)
+        return pooled(self.recent_BTD[:, :, None], self.real_BT, tokens=("s",), kind="s", steps=self.steps)

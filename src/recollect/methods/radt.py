@@ -40,7 +40,7 @@ from recollect.methods import dt
 from recollect.methods.acting import ActionSelection, InContextPolicy
 from recollect.methods.chunking import chunk_settings, memory_of
 from recollect.methods.contract import Facts, Inputs, facts_of
-from recollect.methods.embedding import load_embedder
+from recollect.methods.embedding import SteppedQueries, load_embedder
 from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
 from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
 from recollect.settings.errors import UserError
@@ -89,6 +89,7 @@ class RetrievalPolicy(InContextPolicy):
         self.memory = EpisodicMemory(
             rows, self.episodes * per_episode, self.embedder.width, self.chosen.acting, self.device
         )
+        self.queries = SteppedQueries.of(self.embedder, rows, self.horizon)
         self.log = EpisodeLog(
             {
                 "observation": (tuple(self.observation.shape[2:]), self.observation.dtype),
@@ -118,11 +119,15 @@ class RetrievalPolicy(InContextPolicy):
         mask = torch.from_numpy(mask_B)
         self.memory.reset(mask)
         self.log.reset(mask)
+        if self.queries is not None:
+            self.queries.clear(mask_B)
         self.has_context_B = self.has_context_B & ~mask.to(self.device)
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """Store the windows of the episodes that have just ended, with the returns that they really had."""
         device = self.device
+        if self.queries is not None:
+            self.queries.clear(np.isin(np.arange(len(self.seeds_B)), rows))
         task = torch.from_numpy(rows).to(device)
         real_MT = torch.arange(self.horizon, device=device) < torch.from_numpy(lengths).to(device)[:, None]
         reward_MT = self.reward[task] * real_MT
@@ -167,9 +172,9 @@ class RetrievalPolicy(InContextPolicy):
             mask=mask_MT,
         )
 
-    def retrieve(self, rows: Tensor, window: Experience) -> None:
-        """Look up what these rows read from now on; `window` holds what they have seen of their episode."""
-        self.hits = self.memory.search(self.embedder.keys(window), rows)
+    def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
+        """Look up what these rows read from now on."""
+        self.hits = self.memory.search(query_BD, rows)
         found_BK = self.hits.found_BK
         size, length = found_BK.shape, self.chunks.value_length
         flat = {name: getattr(self.hits, f"{name}_BK").flatten() for name in ("slot", "first", "end")}
@@ -182,14 +187,20 @@ class RetrievalPolicy(InContextPolicy):
         self.has_context_B[rows] = found_BK.any(1)
 
     def logits(self) -> Tensor:
-        window = self.window(self.chosen.context)
+        window, query_BD = self.window(self.chosen.context), None
+        if self.queries is not None:
+            at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
+            query_BD = self.queries.append(self.steps_of(at_BT, now_B=at_BT[:, 1]))
         if not bool((self.memory.count_E > 0).any()):
-            return self.network(window)[0][:, -1]
+            return self.network.act(window)
         due = np.flatnonzero(self.step_B % self.chosen.retrieve_every == 0)  # the first step of an episode always is
         if len(due):
             rows = torch.from_numpy(due).to(self.device)
-            self.retrieve(rows, self.window(self.chunks.context).select(rows))
-        return self.network(window, self.context, self.has_context_B)[0][:, -1]
+            if query_BD is None:
+                self.retrieve(rows, self.embedder.keys(self.window(self.chunks.context).select(rows)))
+            else:
+                self.retrieve(rows, query_BD[rows])
+        return self.network.act(window, self.context, self.has_context_B)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The policy's own network, and the embedder's where it was trained here."""
@@ -231,7 +242,9 @@ class ContextReader:
         """One query per window of the batch; `rows` is the last row of each window."""
         device = self.memory.keys_ND.device
         table, episode = self.histories.episodes, self.histories.episode_of_row(rows)
-        if self.chosen.queries == "computed":
+        if self.chosen.retrieval.kind != "retrieval":
+            key_BD = self.memory.keys_ND.new_zeros(len(rows), self.memory.keys_ND.shape[1])  # drawn, not searched for
+        elif self.chosen.queries == "computed":
             key_BD = self.embedder.keys(
                 window.last(self.chunks_settings.context), dropout=self.chosen.query_dropout, generator=generator
             )

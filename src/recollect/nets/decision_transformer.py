@@ -6,8 +6,9 @@
 - Each modality has its own embedding, to which a learned timestep-in-episode embedding is added; one LayerNorm; then a
   learned position is added (RA-DT section 3.1 of our specification). Positions count from the first real token of the
   window, so that padding never shifts them (upstream counts the padding too).
-- A retrieved window is embedded by a second, trainable set of tables (RA-DT 3.6) and read by cross-attention. All of it
-  is in the past, so a merged context token carries the action and reward of its own timestep.
+- A retrieved window is embedded by a second, trainable set of tables (RA-DT 3.6; for small budgets `context_embedding:
+  shared`, all tables but position and norm) and read by cross-attention. All of it is in the past, so a merged context
+  token carries the action and reward of its own timestep.
 
 Shapes: B batch, T timesteps, N tokens, D width, A actions, S context tokens.
 """
@@ -46,6 +47,9 @@ class DecisionTransformerSettings(BaseModel):
     tokens: Literal["interleaved", "merged"] = "interleaved"
     positions: int = Field(1600, description="Rows of the position table, tokens.")
     context_positions: int = Field(0, description="Rows of the context's position table; 0: no context can be read.")
+    context_embedding: Literal["separate", "shared"] = Field(
+        "separate", description="Tables of a retrieved window: its own (paper), or those of the window that reads it."
+    )
     timesteps: int = Field(1000, description="Rows of the timestep-in-episode table.")
     transformer: TransformerSettings = TransformerSettings()
 
@@ -202,6 +206,10 @@ class DecisionTransformer(nn.Module):
             self.embed_context = ExperienceEmbedding(
                 settings, settings.context_positions, whole_steps=True, generator=draws
             )
+            if settings.context_embedding == "shared":
+                for table in ("observation", "action", "reward", "return_to_go", "timestep"):
+                    if hasattr(self.embed, table):
+                        setattr(self.embed_context, table, getattr(self.embed, table))
         self.transformer = Transformer(settings.transformer, seed=seed)
         self.action_head = nn.Linear(width, settings.actions)
         self.return_head = nn.Linear(width, settings.return_bins) if settings.predict_return else None
@@ -223,17 +231,30 @@ class DecisionTransformer(nn.Module):
         self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None
     ) -> Tensor:
         """Final hidden states [B, T, tokens per step, D]."""
-        keywords: dict[str, Any] = {}
-        if context is not None and self.embed_context is not None:
-            keywords = {
-                "context_BSD": self.embed_context(context),
-                "context_mask_BS": self.token_mask(context.mask),
-                "has_context_B": has_context_B,
-            }
+        keywords = self.reading(context, has_context_B)
         everything_real = bool(window.mask.all()) if window.mask.device.type == "cpu" else False
         mask_BN = None if everything_real else self.token_mask(window.mask)
         hidden_BND = self.transformer(self.embed(window), mask_BT=mask_BN, **keywords)
         return hidden_BND.unflatten(1, (window.mask.shape[1], -1))
+
+    def reading(self, context: Experience | None, has_context_B: Tensor | None) -> dict[str, Any]:
+        """What cross-attention is given."""
+        if context is None or self.embed_context is None:
+            return {}
+        return {
+            "context_BSD": self.embed_context(context),
+            "context_mask_BS": self.token_mask(context.mask),
+            "has_context_B": has_context_B,
+        }
+
+    def act(self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None) -> Tensor:
+        """Action logits [B, A] at the last timestep: ``forward(...)[0][:, -1]``, but only what that needs is computed."""
+        past = self.settings.tokens_per_step - self.action_token - 1  # the tokens after the one that predicts
+        tokens_BND, mask_BN = self.embed(window), self.token_mask(window.mask)
+        if past:
+            tokens_BND, mask_BN = tokens_BND[:, :-past], mask_BN[:, :-past]
+        hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **self.reading(context, has_context_B))
+        return self.action_head(hidden_BD)
 
     def forward(
         self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None

@@ -81,6 +81,11 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
+def linear_part(layer: nn.Linear, x: Tensor, first: int, past: int) -> Tensor:
+    """Outputs ``first`` to ``past`` (not included) of a linear layer."""
+    return linear(x, layer.weight[first:past], layer.bias[first:past])
+
+
 _ROOT, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 
 

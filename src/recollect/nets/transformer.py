@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from recollect.nets.attention import Packing, cross_attention, gather, pack, self_attention, spread, unpack
 from recollect.nets.cache import KeyValueCache
 from recollect.nets.dropout import Dropout
-from recollect.nets.kernels import Linear, gelu
+from recollect.nets.kernels import Linear, gelu, linear_part
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -331,6 +331,47 @@ class Transformer(nn.Module):
             has_B = ~empty_B1[:, 0] if has_B is None else has_B.to(device) & ~empty_B1[:, 0]
             attend = (attend | empty_B1)[:, None, None, :]
         return context_BSD, attend, None if has_B is None else has_B.to(device)[:, None, None].to(context_BSD.dtype)
+
+    # ---------------------------------------------------------------- the last token of a window
+
+    @torch.no_grad()
+    def last(
+        self,
+        x_BTD: Tensor,
+        *,
+        mask_BT: Tensor | None = None,
+        context_BSD: Tensor | None = None,
+        context_mask_BS: Tensor | None = None,
+        has_context_B: Tensor | None = None,
+    ) -> Tensor:
+        """``forward(...)[:, -1]`` of left-padded rows, for acting: the last layer is computed for that token alone.
+
+        Returns:
+            h_BD; no gradient and no dropout.
+        """
+        context, attend_B11S, factor_B11 = self.prepare_context(context_BSD, context_mask_BS, has_context_B)
+        keys_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(x_BTD.device)
+        *body, final = self.blocks
+        h_BTD, seen = x_BTD, None
+        if keys_BT is not None:
+            seen = torch.ones(x_BTD.shape[1], x_BTD.shape[1], dtype=torch.bool, device=x_BTD.device).tril_()
+            seen = seen & keys_BT[:, None, None, :]
+            seen.diagonal(dim1=-2, dim2=-1).fill_(True)  # a padded query needs a key to give a number
+        for block in (*body, final):
+            assert isinstance(block, Block)
+            normed, last = block.norm_attention(h_BTD), block is final
+            k, v = self.split_heads(linear_part(block.qkv, normed, self.width, 3 * self.width), 2)
+            if last:
+                h_BTD, normed = h_BTD[:, -1:], normed[:, -1:]
+            (q,) = self.split_heads(linear_part(block.qkv, normed, 0, self.width), 1)
+            mask = keys_BT[:, None, None, :] if last and keys_BT is not None else seen
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and not last)
+            h_BTD = h_BTD + block.attention_out(y.transpose(1, 2).flatten(2))
+            if block.cross and context is not None:
+                y = self._cross_attention(block, block.norm_cross(h_BTD), context, attend_B11S, None)
+                h_BTD = h_BTD + self._gate(block, block.cross_out(y), factor_B11)
+            h_BTD = h_BTD + block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h_BTD)), self._gelu))
+        return self.norm_final(h_BTD)[:, 0]
 
     # ---------------------------------------------------------------- one token at a time
 

@@ -50,6 +50,34 @@ def world(n=300, tasks=4, queries=40, seed=0, duplicates=False):
     return memory, asked
 
 
+@pytest.mark.parametrize("within", [1, 3, 1000])
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_within_looks_at_the_trajectories_around_the_query_only(within, duplicates):
+    memory, asked = world(duplicates=duplicates)
+    similarity, ids = memory.near(asked, asked.key_BD, within, 10)
+    for row in range(len(ids)):
+        scores = (memory.keys_ND @ asked.key_BD[row]).tolist()
+        close = [
+            i
+            for i in range(len(scores))
+            if memory.task_N[i] == asked.task_B[row] and abs(memory.episode_N[i] - asked.episode_B[row]) <= within
+        ]
+        found = [i for i in ids[row].tolist() if i >= 0]
+        assert set(found) <= set(close) and len(found) == min(len(close), 10, ids.shape[1])
+        best = sorted((scores[i] for i in close), reverse=True)[: len(found)]
+        np.testing.assert_allclose([scores[i] for i in found], best, atol=1e-6)
+        np.testing.assert_allclose(similarity[row, : len(found)].numpy(), best, atol=1e-6)
+
+
+def test_within_holds_for_random_draws_too():
+    memory, asked = world()
+    settings = RetrievalSettings(kind="task", within=2, select=3)
+    found = retrieve(asked, memory, settings, torch.Generator().manual_seed(0))
+    away = (memory.episode_N[found.id_BK] - asked.episode_B[:, None]).abs()
+    assert found.found_BK.all() and (away <= 2).all() and (away > 0).all()
+    assert (memory.task_N[found.id_BK] == asked.task_B[:, None]).all()
+
+
 def loop_minmax(values):
     low, high = min(values), max(values)
     return [0.0 if high == low else (v - low) / (high - low) for v in values]

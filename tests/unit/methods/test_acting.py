@@ -64,6 +64,16 @@ def test_cached_steps_equal_encoding_the_whole_window(tokens: str, return_to_go:
             torch.testing.assert_close(logits, model(window)[0][:, -1], atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("tokens", ["merged", "interleaved"])
+@pytest.mark.parametrize("return_to_go", [True, False])
+def test_acting_on_a_window_gives_the_logits_of_its_last_step(tokens: str, return_to_go: bool) -> None:
+    model, window = network(tokens, return_to_go), episode(4, 6, 1)
+    window.mask[1, :4] = False
+    window.mask[3, :5] = False
+    with torch.no_grad():
+        torch.testing.assert_close(model.act(window), model(window)[0][:, -1], atol=2e-5, rtol=0)
+
+
 def test_left_padding_changes_nothing() -> None:
     model, window = network("merged", True), episode(2, 5, 4)
     padded = joined(

@@ -144,7 +144,7 @@ def test_the_first_episode_reads_nothing(tiny: Any) -> None:
     def check(step: int, recorded: list[Recorded]) -> None:
         with torch.no_grad():
             alone = policy.network(policy.window(6))[0][:, -1]
-            assert torch.equal(policy.logits(), alone)
+            torch.testing.assert_close(policy.logits(), alone, atol=2e-5, rtol=0)
         assert not policy.has_context_B.any() and not policy.memory.count_E.any()
 
     play(policy, 12, [{11}, {11}], check=check)
@@ -198,6 +198,31 @@ def test_what_is_read_is_what_a_plain_loop_retrieves(tiny: Any, method: str, can
     assert read > 30
 
 
+def test_queries_of_whole_episodes_grow_step_by_step_and_equal_embedding_the_window_anew(tiny: Any) -> None:
+    policy = tiny().policy(tiny().settings("radt", memory={"key_context": 12, "pooled_steps": 5}))
+    asked: list[torch.Tensor] = []
+
+    def check(step: int, recorded: list[Recorded]) -> None:
+        torch.testing.assert_close(asked[-1], policy.embedder.keys(policy.window(12)), atol=2e-5, rtol=0)
+
+    def note(pair: Experience, append: Any) -> torch.Tensor:
+        asked.append(append(pair))
+        return asked[-1]
+
+    policy.start(np.zeros(3, np.uint64), 12, 4)
+    assert policy.queries is not None
+    begin = policy.begin
+
+    def begin_noted(rows: int) -> None:
+        begin(rows)
+        append = policy.queries.append
+        policy.queries.append = lambda pair: note(pair, append)
+
+    policy.begin = begin_noted
+    play(policy, 24, ENDS, check=check)
+    assert len(asked) == 24
+
+
 def test_with_several_steps_between_retrievals_a_row_keeps_its_context(tiny: Any) -> None:
     """Whenever other rows look something up: a row looks at its own steps 0, 5, 10 and keeps what it found."""
     policy = tiny().policy(tiny().settings("radt", retrieve_every=5))
@@ -226,6 +251,23 @@ def test_a_row_that_begins_another_task_remembers_nothing(tiny: Any) -> None:
     assert policy.memory.count_E.tolist() == [7, 0, 6]
     policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
     assert policy.has_context_B.tolist() == [True, False, True]
+
+
+def test_shared_context_tables_are_one_set_of_weights_that_survives_the_policy_file(tiny: Any) -> None:
+    chosen = tiny().settings("radt", network={"context_embedding": "shared"})
+    network = tiny().network(chosen)
+    assert network.embed_context.observation is network.embed.observation
+    assert network.embed_context.position is not network.embed.position
+    count = sum(p.numel() for p in network.parameters())
+    separate = sum(p.numel() for p in tiny().network(tiny().settings("radt")).parameters())
+    own = ("observation", "action", "reward", "return_to_go", "timestep")
+    tables = sum(p.numel() for name in own for p in getattr(network.embed, name).parameters())
+    assert separate - count == tables
+    policy = tiny().policy(chosen)
+    again = tiny().network(chosen)
+    radt.dt.load_network(again, policy.arrays(), chosen)
+    for mine, theirs in zip(policy.network.parameters(), again.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_the_policy_file_holds_the_trained_embedder_and_no_language_model(tiny: Any) -> None:

@@ -319,3 +319,21 @@ def test_bfloat16_autocast_trains(device_type: str) -> None:
 def test_impossible_shapes_are_refused(bad: dict[str, object], says: str) -> None:
     with pytest.raises(UserError, match=says):
         small(**bad)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("reads", ["nothing", "some rows", "all rows"])
+def test_the_last_token_alone_is_what_the_whole_window_gives_it(layers: int, padded: bool, reads: str) -> None:
+    model = scrambled(Transformer(small(layers=layers, cross_attention="all"), seed=2))
+    x, context = draws(5, 7, 32), draws(5, 4, 32, seed=1)
+    mask = torch.arange(7) >= torch.tensor([0, 6, 3, 1, 5])[:, None] if padded else None
+    keywords = {} if reads == "nothing" else {
+        "context_BSD": context,
+        "context_mask_BS": torch.arange(4) >= torch.tensor([0, 3, 1, 0, 2])[:, None],
+        "has_context_B": torch.tensor([True] * 5 if reads == "all rows" else [True, False, True, False, False]),
+    }  # fmt: skip
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model.last(x, mask_BT=mask, **keywords), model(x, mask_BT=mask, **keywords)[:, -1], **TIGHT
+        )
