@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.memory.frozen_hopfield import FrozenHopfield
+from recollect.memory.frozen_hopfield import FrozenHopfield, LookupHopfield
 from recollect.memory.language_models import LanguageModel
 from recollect.memory.pooling import Pooling, pooled
 from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
@@ -148,17 +148,13 @@ class DomainAgnosticEmbedder:
         }
         self.hopfields = {name: hopfield(size, name) for name, size in sizes.items()}
         self.tables = {name: self.hopfields[name].one_hot_table() for name in ("rtg", "a", "r")}
-        if observation_values:
-            self.tables["s"] = self.hopfields["s"].joint_table(observation_values)
+        self.state_table = LookupHopfield(self.hopfields["s"], observation_values) if observation_values else None
 
     def states(self, observation_BTD: Tensor) -> Tensor:
         """States in word space [B, T, width]."""
-        if not self.observation_values:
+        if self.state_table is None:
             return self.hopfields["s"](observation_BTD.float())
-        place_BT = torch.zeros(observation_BTD.shape[:2], dtype=torch.long, device=observation_BTD.device)
-        for entry, values in enumerate(self.observation_values):
-            place_BT = place_BT * values + observation_BTD[..., entry].long()
-        return self.tables["s"][place_BT]
+        return self.state_table(observation_BTD)
 
     @torch.no_grad()
     def keys(

@@ -17,7 +17,6 @@ import pytest
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, sha256_of, verify, write_table
 from recollect.figures import in_context_curve, registry, style
-from recollect.figures.report_captions import caption_rst, write_report_captions
 from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.errors import UserError
@@ -337,15 +336,6 @@ def test_a_figure_that_cannot_be_drawn_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         render(in_context_spec(seeds=[0, 1, 7]), files, tmp_path / "out" / "figure", PROVENANCE)
     assert not (tmp_path / "out").exists()
-
-
-def test_report_captions_are_safe_in_a_template(tmp_path: Path) -> None:
-    figure = in_context_spec(scale="smoke", caption="Uses {{ snakemake }} and a*b_c.", methods=["radt", "my_own"])
-    text = caption_rst(figure)
-    assert SMOKE_WORDS in text and "3 seeds" in text and "too narrow" in text
-    assert "{" not in text and "a\\*b\\_c" in text and "my\\_own" in text
-    (path,) = write_report_captions([figure], tmp_path)
-    assert path.name == "radt_dark_room.rst" and path.read_text() == text
 
 
 # ------------------------------------------------------------------------------------------------------ bad input
