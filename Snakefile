@@ -18,6 +18,8 @@ include: "rules/embed.smk"
 include: "rules/index.smk"
 include: "rules/train.smk"
 include: "rules/evaluate.smk"
+include: "rules/inspect.smk"
+include: "rules/page.smk"
 include: "rules/figure.smk"
 include: "rules/targets.smk"
 

@@ -51,7 +51,7 @@ except UserError as error:
 embed_inputs = lru_cache(maxsize=None)(dependencies.embed_inputs)
 train_inputs = lru_cache(maxsize=None)(inputs.train_inputs)
 evaluate_models = lru_cache(maxsize=None)(dependencies.evaluate_models)
-figure_runs = lru_cache(maxsize=None)(dependencies.figure_runs)
+figure_inputs = lru_cache(maxsize=None)(inputs.figure_inputs)
 embedder_runs = lru_cache(maxsize=None)(dependencies.embedder_runs)
 
 
@@ -97,6 +97,10 @@ def inputs_to_generate(wildcards):
     return inputs.generate_inputs(wildcards.scale, wildcards.env)
 
 
+def inputs_to_embed_images(wildcards):
+    return inputs.embed_images_inputs(wildcards.scale, wildcards.env)
+
+
 def inputs_to_embed(wildcards):
     return embed_inputs(wildcards.scale, wildcards.env, wildcards.method)
 
@@ -109,9 +113,8 @@ def models_to_evaluate(wildcards):
     return evaluate_models(wildcards.scale, wildcards.env, wildcards.method)
 
 
-def scores_for_figure(wildcards):
-    runs = figure_runs(wildcards.scale, wildcards.figure)
-    return [paths.scores(wildcards.scale, *run) for run in runs]
+def inputs_of_figure(wildcards):
+    return figure_inputs(wildcards.scale, wildcards.figure)
 
 
 def selected(stage, scale=SELECTED.scale):
@@ -119,8 +122,8 @@ def selected(stage, scale=SELECTED.scale):
     return dependencies.artifacts(stage, scale, SELECTED.figures)
 
 
-def figures_in_report(wildcards):
-    return selected("figure", wildcards.scale)
+def shown_in_report(wildcards):
+    return selected("figure", wildcards.scale) + selected("page", wildcards.scale)
 
 
 # --------------------------------------------------------------------------------------------- what the report says
@@ -187,6 +190,11 @@ def job_threads(wildcards):
 
 def train_gpus(wildcards):
     """One GPU per run at paper scale: long sequences are backpropagated through, also by the online methods."""
+    return int(wildcards.scale == PAPER)
+
+
+def encode_gpus(wildcards):
+    """A convolutional network looks at every image of the histories, millions of them."""
     return int(wildcards.scale == PAPER)
 
 

@@ -1,4 +1,4 @@
-"""Figures, and the report that shows them."""
+"""Figures, and the report that shows them and the inspection pages of their runs."""
 
 
 # Seconds each: not worth a place in a cluster's queue.
@@ -9,7 +9,7 @@ localrules:
 
 rule figure:
     input:
-        scores=scores_for_figure,
+        inputs_of_figure,
     output:
         pdf=report(
             paths.figure("{scale}", "{figure}", ".pdf"),
@@ -55,7 +55,7 @@ rule figure:
 # records, so it needs no lock.
 rule report_page:
     input:
-        figures=figures_in_report,
+        shown=shown_in_report,
     output:
         html=paths.report("{scale}"),
     log:
@@ -66,4 +66,4 @@ rule report_page:
         mem_mb=1000,
         runtime=30,
     shell:
-        "snakemake --nolock --cores 1 --report {output.html} -- {input.figures} > {log} 2>&1"
+        "snakemake --nolock --cores 1 --report {output.html} -- {input.shown} > {log} 2>&1"

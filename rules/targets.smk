@@ -17,6 +17,8 @@ localrules:
     indexed,
     trained,
     evaluated,
+    inspected,
+    pages,
 
 
 rule all:
@@ -44,6 +46,7 @@ rule report:
 rule data:
     input:
         selected("generate"),
+        selected("embed_images"),
         selected("fetch"),
 
 
@@ -70,6 +73,17 @@ rule trained:
 rule evaluated:
     input:
         selected("evaluate"),
+
+
+# Of the figures that are drawn from traces.
+rule inspected:
+    input:
+        selected("inspect"),
+
+
+rule pages:
+    input:
+        selected("page"),
 
 
 rule figures:

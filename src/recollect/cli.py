@@ -70,6 +70,15 @@ def embed(
 
 
 @app.command()
+def embed_images(scale: Scale, env: Env, device: Device = "auto", pack: Pack = 1, threads: Threads = 0) -> None:
+    """Encode the images of an environment's learning histories."""
+    with job(threads, device, pack) as held:
+        from recollect.stages.embed_images import embed_images as stage
+
+        stage(scale, env, device=held)
+
+
+@app.command()
 def index(scale: Scale, env: Env, method: Method, threads: Threads = 0) -> None:
     """Build the search index of a method's memory."""
     with job(threads):
@@ -101,8 +110,35 @@ def evaluate(
 
 
 @app.command()
+def inspect(
+    scale: Scale,
+    env: Env,
+    method: Method,
+    seed: Seed,
+    split: Annotated[str, typer.Option(help="Task split that is played.")] = "eval",
+    task: Annotated[list[int] | None, typer.Option(help="Task to trace, again for more; none: a few of them.")] = None,
+    device: Device = "auto",
+    pack: Pack = 1,
+    threads: Threads = 0,
+) -> None:
+    """Trace some tasks of a policy's evaluation: what it saw, did and read."""
+    with job(threads, device, pack) as held:
+        from recollect.stages.inspect import inspect as stage
+
+        stage(scale, env, method, seed, split=split, tasks=task or (), device=held)
+
+
+@app.command()
+def page(scale: Scale, env: Env, method: Method, seed: Seed) -> None:
+    """Write the inspection page of a traced run."""
+    from recollect.stages.page import page as stage
+
+    stage(scale, env, method, seed)
+
+
+@app.command()
 def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a file of config/figures.")]) -> None:
-    """Draw a figure from scores."""
+    """Draw a figure from scores or traces."""
     from recollect.stages.figure import figure as stage
 
     stage(scale, figure)

@@ -10,7 +10,7 @@ import torch
 
 from recollect.memory.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
 from recollect.memory.language_models import load_language_model
-from recollect.methods import ad, dt, radt
+from recollect.methods import ad, dpt, dt, radt
 from recollect.methods.contract import Facts, facts_of
 from recollect.nets.decision_transformer import DecisionTransformer
 from recollect.settings.schema import (
@@ -24,7 +24,7 @@ from recollect.settings.schema import (
 )
 from recollect.trajectories.histories import Histories
 
-MODULES: dict[str, Any] = {"dt": dt, "ad": ad, "radt": radt, "radt_agnostic": radt}
+MODULES: dict[str, Any] = {"dt": dt, "ad": ad, "dpt": dpt, "radt": radt, "radt_agnostic": radt}
 NETWORK = {"width": 16, "layers": 2, "heads": 2, "observation_embedding": "one_hot", "positions": 160, "timesteps": 32}
 
 
@@ -69,7 +69,7 @@ class Tiny:
                 if module is radt
                 else None,
                 hyperparameters=module.Hyperparameters(
-                    **{"context": 12 if method in ("dt", "ad") else 6, "network": network, **chosen}
+                    **{"context": 12 if method in ("dt", "ad", "dpt") else 6, "network": network, **chosen}
                 ),
             ),
         )
@@ -108,6 +108,8 @@ class Tiny:
             return dt.DecisionTransformerPolicy(network, settings)
         if kind == "ad":
             return ad.DistillationPolicy(network, settings)
+        if kind == "dpt":
+            return dpt.QueryPolicy(network, settings)
         return radt.RetrievalPolicy(network, self.embedder(settings), settings)
 
     def histories(

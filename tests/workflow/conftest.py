@@ -39,6 +39,8 @@ outputs = {
     "index": [memory + "memory.faiss", memory + "memory_rows.safetensors"],
     "train": [run + "policy.safetensors", run + "train.parquet"],
     "evaluate": [run + "scores.parquet"],
+    "inspect": [run + "trace.safetensors"],
+    "page": [run.rstrip("/").replace("/runs/", "/inspect/") + ".html"],
     "figure": [figure + suffix for suffix in (".pdf", ".png", ".csv", ".json")],
     "fetch": ["data/models/{}/model.safetensors".format(o.get("model"))],
 }[stage]

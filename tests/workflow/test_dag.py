@@ -135,6 +135,19 @@ def test_one_figure_at_another_scale_is_a_target_of_its_own(untouched: Any) -> N
     assert planned and not of(planned, f".*{ROOM}.*")
 
 
+def test_a_figure_of_traces_inspects_its_runs_and_nothing_else(untouched: Any) -> None:
+    planned = untouched.planned("results/demo/figures/radt_visits.pdf")
+    methods = ("ad", "dt", "radt", "radt_agnostic")
+    assert planned == sorted(
+        ["figure radt_visits", *(f"inspect {ROOM} {m} {seed}" for m in methods for seed in (0, 1))]
+    )
+
+
+def test_an_inspection_page_is_a_target_of_its_own(untouched: Any) -> None:
+    planned = untouched.planned(f"results/demo/inspect/{ROOM}/radt/seed_1.html")
+    assert planned == [f"inspect {ROOM} radt 1", f"page {ROOM} radt 1"]
+
+
 def test_the_default_target_is_named_all_and_follows_the_scale(untouched: Any) -> None:
     smoke = untouched.planned("--config", "scale=smoke")
     assert smoke == untouched.planned("smoke") != []
@@ -181,6 +194,18 @@ def test_the_report_shows_the_figures_with_their_captions(finished: Any) -> None
     assert "radt_dark_room_10x10.png" in page
     assert "Evaluation starts with an empty memory" in page
     assert finished.ran() == []
+
+
+def test_the_report_shows_the_inspection_pages_of_figures_of_traces(finished: Any) -> None:
+    finished.snakemake("--cores", "1", "--config", "figures=radt_attention", "--", "report")
+    page = (finished.folder / "results/demo/report.html").read_text()
+    assert "Inspection pages" in page and "radt_attention.png" in page
+    room = f"{ROOM} radt"
+    expected = {
+        "figure radt_attention",
+        *(f"{stage} {room} {seed}" for stage in ("inspect", "page") for seed in (0, 1)),
+    }
+    assert set(finished.ran()) == expected
 
 
 def leave_a_lock(folder: Path, host: str) -> Path:

@@ -29,7 +29,7 @@ PAGE_IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PAPERS_AND_GUIDES = ("radt", "memory_rl", "adding", "formats", "reliability", "workflow")
 SPECIFIED = ("README.md", *(f"docs/{name}.md" for name in PAPERS_AND_GUIDES))
 DEMO_PICTURES = ("docs/figures/radt_dark_room_10x10.png", "docs/figures/memory_rl_passive_tmaze.png")
-SPELLED = {"one": 1, "two": 2, "three": 3}
+SPELLED = {"one": 1, "two": 2, "three": 3, "four": 4}
 
 
 @pytest.fixture(autouse=True)

@@ -25,9 +25,11 @@ from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
+from recollect.environments.scene import Mark, Scene, rows_and_columns
 from recollect.settings.errors import UserError
 
 # Actions 0..4: north, east, south, west, stay, as changes of (row, column).
+ACTIONS = ("north", "east", "south", "west", "stay")
 MOVES_A2 = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)], dtype=np.int16)
 GOAL_SEED = 43  # seed of the published goal lists (and of the doors of Key-Door)
 TASK_COUNT = 100  # of which the last fifth is held out
@@ -85,6 +87,13 @@ def tasks(split: str, **options: Any) -> list[Task]:
     goals = published_cells(GOAL_SEED, room.width, room.height)
     numbers = split_range(split, len(goals), "dark_room")
     return [Task(i, f"goal_x{goals[n][0]}_y{goals[n][1]}", split, {"goal": goals[n]}) for i, n in enumerate(numbers)]
+
+
+def scene(task: Task, **options: Any) -> Scene:
+    """The room from above."""
+    room = Options.parse(options, "dark_room")
+    x, y = task.data["goal"]
+    return Scene(room.height, room.width, (Mark("goal", y, x),), ACTIONS, rows_and_columns)
 
 
 class DarkRoom(BaseWorld):

@@ -25,7 +25,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from recollect.environments.base import Task
-from recollect.environments.dark_room import GOAL_SEED, DarkRoom, Options, published_cells, split_range
+from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, published_cells, split_range
+from recollect.environments.scene import Mark, Scene, rows_and_columns
 
 KEY_SEED = 42  # seed of the published key lists
 
@@ -56,6 +57,13 @@ def tasks(split: str, **options: Any) -> list[Task]:
         name = f"key_x{key_x}_y{key_y}_door_x{door_x}_y{door_y}"
         found.append(Task(i, name, split, {"key": keys[n], "door": doors[n]}))
     return found
+
+
+def scene(task: Task, **options: Any) -> Scene:
+    """The room from above."""
+    room = KeyDoorOptions.parse(options, "key_door")
+    marks = tuple(Mark(name, task.data[name][1], task.data[name][0]) for name in ("key", "door"))
+    return Scene(room.height, room.width, marks, ACTIONS, rows_and_columns)
 
 
 class KeyDoor(DarkRoom):

@@ -24,9 +24,11 @@ from pydantic import Field, model_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
+from recollect.environments.scene import Mark, Scene
 from recollect.settings.errors import UserError
 
 # Actions 0..4: west, north, east, south, stay, as changes of (row, column).
+ACTIONS = ("west", "north", "east", "south", "stay")
 MOVES_A2 = ((0, -1), (-1, 0), (0, 1), (1, 0), (0, 0))
 # Training mazes are seeds 0 to 121 without those on which the published source agent stayed below a return of 0.25.
 TOO_HARD = {2, 5, 10, 13, 15, 21, 24, 27, 29, 31, 36, 39, 52, 53, 57, 59, 78, 94, 105, 107, 114, 115}
@@ -162,6 +164,15 @@ def tasks(split: str, **options: Any) -> list[Task]:
         Task(i, f"maze_{seed}", split, {"seed": seed, "goals": tuple(goals(seed, runner))})
         for i, seed in enumerate(kept)
     ]
+
+
+def scene(task: Task, **options: Any) -> Scene:
+    """The maze from above; several goals are numbered in their order."""
+    side, cells = Options.parse(options, "maze_runner").side, task.data["goals"]
+    names = ["goal"] if len(cells) == 1 else [f"goal {i + 1}" for i in range(len(cells))]
+    marks = tuple(Mark(name, *cell) for name, cell in zip(names, cells, strict=True))
+    walls = tuple((row, column) for row, column in np.argwhere(maze(task.data["seed"], side)).tolist())
+    return Scene(side, side, marks, ACTIONS, lambda seen_ND: np.rint(seen_ND[:, :2] * side).astype(np.int64), walls)
 
 
 class MazeRunner(BaseWorld):

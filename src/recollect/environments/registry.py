@@ -18,9 +18,10 @@ from gymnasium.vector import AutoresetMode
 
 import recollect.environments as package
 from recollect.environments.base import Task, World
+from recollect.environments.scene import Scene
 from recollect.settings.errors import UserError, nearest
 
-NOT_WORLDS = {"base", "counter_rng", "registry", "single"}
+NOT_WORLDS = {"base", "counter_rng", "registry", "scene", "single"}
 
 # gymnasium id -> (world, options)
 GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -65,6 +66,13 @@ def make_world(
     make: Any = world_class(name)
     world: World = make(tasks, seeds=seeds, autoreset_mode=autoreset_mode, **options)
     return world
+
+
+def scene(name: str, options: Mapping[str, Any], task: Task) -> Scene | None:
+    """What a world looks like from above in a task; None where its file does not say."""
+    draws: Any = getattr(_module(name), "scene", None)
+    found: Scene | None = None if draws is None else draws(task, **options)
+    return found
 
 
 def register() -> None:

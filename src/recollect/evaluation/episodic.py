@@ -14,7 +14,7 @@ import pandas as pd
 
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.environments import registry
-from recollect.methods.contract import Policy
+from recollect.methods.contract import Policy, world_as_met
 from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
 from recollect.trajectories.rollout import Episodes, VectorWorld, play_episodes
@@ -92,7 +92,7 @@ def evaluate(
         tasks = [listed[i % len(listed)] for i in range(count)]
         keys = ("episodic evaluation world", environment.name, environment.evaluation.seed, seed, split)
         seeds = np.array([seed_of(*keys, i) for i in range(count)], np.uint64)
-        world = registry.make_world(environment.world, environment.options, tasks, seeds)
+        world = world_as_met(environment, tasks, seeds, policy)
         scores = play(world, policy, seed=seed_of("of run", environment.evaluation.seed, seed), progress=progress)
         for metric, value_E in (("return", scores.return_E), ("success", scores.success_E)):
             if not np.isnan(value_E).any():

@@ -7,6 +7,7 @@ Rows never influence each other, so the batch gives, task by task, what a batch 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -14,9 +15,24 @@ import pandas as pd
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.environments import registry
 from recollect.environments.base import Task
-from recollect.methods.contract import Policy
+from recollect.methods.contract import Policy, world_as_met
 from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step of all rows that has just been played: what was seen, done and got, and whether the episode is over.
+
+    Rows whose ``playing_B`` is False have played all their episodes. The arrays are not to be kept or written.
+    """
+
+    observation_BD: np.ndarray
+    action_B: np.ndarray
+    reward_B: np.ndarray
+    done_B: np.ndarray
+    episode_B: np.ndarray
+    playing_B: np.ndarray
 
 
 def row_seeds(purpose: str, environment: EnvironmentSettings, tasks: list[Task], seed: int) -> np.ndarray:
@@ -33,6 +49,7 @@ def play_in_context(
     *,
     seed: int,
     progress: Callable[[int], None] | None = None,
+    watch: Callable[[Moment], None] | None = None,
 ) -> np.ndarray:
     """Returns of every episode.
 
@@ -42,14 +59,14 @@ def play_in_context(
         tasks: the tasks, one row each.
         seed: of the run.
         progress: called with the number of episodes that the slowest row has finished.
+        watch: called after every step, before the policy learns how it ended.
 
     Returns:
         float64 [tasks, episodes], undiscounted.
     """
     episodes = environment.evaluation.episodes
-    world = registry.make_world(
-        environment.world, environment.options, tasks, row_seeds("evaluation world", environment, tasks, seed)
-    )
+    seeds_B = row_seeds("evaluation world", environment, tasks, seed)
+    world = world_as_met(environment, tasks, seeds_B, policy)
     policy.start(row_seeds("evaluation actions", environment, tasks, seed), world.horizon, episodes)
     returns = np.zeros((len(tasks), episodes))
     episode_B = np.zeros(len(tasks), np.int64)
@@ -59,10 +76,13 @@ def play_in_context(
     finished = 0
     while True:
         action_B = policy.act(observation_BD, reward_B, done_B)
+        seen_BD = observation_BD
         observation_BD, reward_B, terminated_B, truncated_B, _ = world.step(action_B)
         playing_B = episode_B < episodes
         returns[rows[playing_B], episode_B[playing_B]] += reward_B[playing_B]
         done_B = terminated_B | truncated_B
+        if watch is not None:
+            watch(Moment(seen_BD, action_B, reward_B, done_B, episode_B, playing_B))
         if done_B.any():
             episode_B += done_B
             if progress is not None and int(episode_B.min()) > finished:

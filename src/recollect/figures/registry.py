@@ -6,9 +6,8 @@ import importlib
 import importlib.util
 import pkgutil
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
-import pandas as pd
 from pydantic import BaseModel
 
 from recollect.figures.spec import Drawn, FigureSpec
@@ -18,12 +17,12 @@ PACKAGE = "recollect.figures"
 
 
 class Kind(Protocol):
-    """What a figure kind's module offers."""
+    """What a figure kind's module offers. With the line ``READS = "traces"`` it draws traces instead of scores."""
 
     Options: type[BaseModel]
 
-    def draw(self, scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-        """Draw the figure of a spec from a score table."""
+    def draw(self, read: Any, figure: FigureSpec) -> Drawn:
+        """Draw the figure of a spec from a score table, or from a list of traces, one per run."""
         ...
 
 

@@ -19,21 +19,22 @@ from recollect.figures import captions, registry
 from recollect.figures.reading import read_scores
 from recollect.figures.spec import LINE, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec
 from recollect.figures.style import paper_style
+from recollect.figures.trace_reading import read_traces
 
 SUFFIXES = (".pdf", ".png", ".csv", ".json")
 
 
 def render(
     figure: FigureSpec,
-    score_files: Sequence[Path | str],
+    files: Sequence[Path | str],
     out_stem: Path | str,
     provenance: Mapping[str, Any] | None = None,
 ) -> Drawn:
-    """Draw a figure from score files and write its four files.
+    """Draw a figure from what its runs have and write its four files.
 
     Args:
         figure: what to draw.
-        score_files: score tables of the runs (parquet); which ones is recorded with their sha256.
+        files: score tables of the runs, or traces where the kind reads those; recorded with their sha256.
         out_stem: path of the files without suffix.
         provenance: what the caller knows: ``code_fingerprint``, ``device``, and anything else, recorded as given.
 
@@ -41,13 +42,14 @@ def render(
         What was drawn.
 
     Raises:
-        UserError: unknown kind or option, or scores missing or wrong. No file is written then.
+        UserError: unknown kind or option, or scores or traces missing or wrong. No file is written then.
     """
-    scores = read_scores(score_files)
-    drawn = registry.kind(figure.kind).draw(scores, figure)
+    kind = registry.kind(figure.kind)
+    read = read_traces(files) if getattr(kind, "READS", "scores") == "traces" else read_scores(files)
+    drawn = kind.draw(read, figure)
     pictures = {suffix: picture(drawn, figure, suffix) for suffix in (".pdf", ".png")}
     provenance = dict(provenance or {})
-    manifest = manifest_of(figure, drawn, score_files, provenance)
+    manifest = manifest_of(figure, drawn, files, provenance)
     stem = Path(out_stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     contents = {**pictures, ".csv": csv_of(drawn.table)}
@@ -85,7 +87,7 @@ def csv_of(table: pd.DataFrame) -> bytes:
 
 
 def manifest_of(
-    figure: FigureSpec, drawn: Drawn, score_files: Sequence[Path | str], provenance: Mapping[str, Any]
+    figure: FigureSpec, drawn: Drawn, files: Sequence[Path | str], provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything that a reader needs to trust the figure, or to make it again."""
     rows = captions.measured(drawn.table)
@@ -114,7 +116,7 @@ def manifest_of(
             for item in figure.references
             if item.scale == figure.scale and item.method in published
         ],
-        "inputs": [{"path": Path(file).as_posix(), "sha256": sha256_of(Path(file))} for file in score_files],
+        "inputs": [{"path": Path(file).as_posix(), "sha256": sha256_of(Path(file))} for file in files],
         "outputs": {},
         "code_fingerprint": provenance.get("code_fingerprint"),
         "device": provenance.get("device"),

@@ -66,6 +66,18 @@ class Hits:
         """True where there is an entry; False everywhere for a task whose memory is still empty."""
         return self.index_BK >= 0
 
+    @classmethod
+    def nothing(cls, queries: int, select: int, device: str | torch.device = "cpu") -> Hits:
+        """What queries to empty memories find."""
+        none = torch.full((queries, select), -1, dtype=torch.long, device=device)
+        score, place = none.double().fill_(NOTHING), torch.zeros_like(none)
+        return cls(none, score, score.new_zeros(score.shape), place.float(), place, place.clone(), place.clone())
+
+    def put(self, rows: Tensor, found: Hits) -> None:
+        """Overwrite some rows by what their new queries found."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[rows] = getattr(found, name)
+
 
 class EpisodicMemory:
     """Keys, returns and value places of E tasks with room for ``capacity`` entries each.

@@ -163,6 +163,17 @@ class InContextPolicy(ABC):
         """See `contract.Policy.arrays`."""
         return {f"network/{name}": value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
 
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """See `contract.Traced.traced`."""
+        if not self.network.settings.return_to_go:
+            return {}
+        return {"return_to_go": self.target_B[rows_N].astype(np.float32)}
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """See `contract.Traced.maps`."""
+        del rows_N
+        return {}
+
     def begin(self, rows: int) -> None:
         """Make room for what the method remembers."""
         del rows

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from recollect.environments import registry
+from recollect.environments.base import Task, World
+from recollect.nets.image_encoders.registry import ImageEncoder
 from recollect.settings.errors import UserError
-from recollect.settings.schema import EnvironmentSettings
+from recollect.settings.schema import EnvironmentSettings, ImageSettings
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Inputs:
     rows: Path | None = None
     embedder_policy: Path | None = None
     language_model: Path | None = None
+    image_encoder: Path | None = None
     device: str = "cpu"
 
     def need(self, name: str) -> Path:
@@ -68,6 +72,29 @@ class Policy(Protocol):
         """Everything that `load_policy` needs."""
 
 
+@runtime_checkable
+class Traced(Protocol):
+    """What a policy may offer besides, for `recollect inspect`: a look at the step that it has just acted in.
+
+    Both are called between two calls of `act`, change nothing, and take the rows that are asked for.
+    """
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """Small facts, [N, ...] each: the same names, shapes and types at every step. NaN or -1: there is none.
+
+        ``return_to_go`` is what the policy aims at. Of K retrieved windows: ``retrieved_episode`` (of the row's own),
+        ``retrieved_first``, ``retrieved_end`` (its steps, end exclusive), ``retrieved_similarity``, ``retrieved_score``,
+        ``retrieved_total_return``, each [N, K].
+        """
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """Larger arrays, [N, ...] each, which may be slow to compute and are asked for at some steps only.
+
+        ``attention`` [N, L, W, P]: how much the token that predicts the action reads the P tokens of each of the W
+        steps of the retrieved windows (one window behind the other, each left padded), in each of L layers.
+        """
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a sequence model must know of an environment.
@@ -83,16 +110,55 @@ class Facts:
 
 
 def facts_of(environment: EnvironmentSettings) -> Facts:
-    """The facts of an environment, from its world."""
+    """The facts of an environment as methods meet it, from its world."""
     tasks = registry.tasks(environment.world, environment.options, "train")
     world = registry.make_world(environment.world, environment.options, tasks[:1], np.zeros(1, np.uint64))
     space, high = world.single_observation_space, getattr(world.single_observation_space, "high", None)
+    size = int(np.prod(space.shape or (1,)))
     values: tuple[int, ...] = ()
-    if high is not None and np.issubdtype(space.dtype, np.integer):
+    if environment.images is not None:
+        size = environment.images.width
+    elif high is not None and np.issubdtype(space.dtype, np.integer):
         values = tuple(int(v) + 1 for v in np.ravel(high))
     return Facts(
-        observation_size=int(np.prod(space.shape or (1,))),
+        observation_size=size,
         observation_values=values,
         actions=int(getattr(world.single_action_space, "n", 0)),
         horizon=world.horizon,
     )
+
+
+class EncodedWorld:
+    """A world of images as methods meet it: vectors in their place. Has what evaluation needs of a world."""
+
+    def __init__(self, world: World, images: ImageSettings, device: Any) -> None:
+        self.world, self.num_envs, self.horizon = world, world.num_envs, world.horizon
+        self.encode = ImageEncoder(images, world.single_observation_space.shape or (), device=device)
+        self.single_observation_space = Box(-np.inf, np.inf, (images.width,), np.float32)
+        self.single_action_space = world.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """See `World.reset`."""
+        observation, info = self.world.reset(seed=seed, options=options)
+        return self.encode(observation), info
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """See `World.step`."""
+        observation, reward_B, terminated_B, truncated_B, info = self.world.step(actions)
+        return self.encode(observation), reward_B, terminated_B, truncated_B, info
+
+
+def world_as_met(
+    environment: EnvironmentSettings, tasks: list[Task], seeds: np.ndarray, policy: Policy | None = None
+) -> World | EncodedWorld:
+    """The world of an environment as methods meet it: with encoded images where it has images.
+
+    Args:
+        policy: who plays; images are encoded on its device.
+    """
+    world = registry.make_world(environment.world, environment.options, tasks, seeds)
+    if environment.images is None:
+        return world
+    return EncodedWorld(world, environment.images, getattr(policy, "device", "cpu"))

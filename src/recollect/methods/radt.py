@@ -113,7 +113,7 @@ class RetrievalPolicy(InContextPolicy):
             mask=nothing.bool(),
         )
         self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        self.hits: Hits | None = None  # of the rows that retrieved last, for inspection
+        self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
 
     def forget(self, mask_B: np.ndarray) -> None:
         mask = torch.from_numpy(mask_B)
@@ -174,10 +174,11 @@ class RetrievalPolicy(InContextPolicy):
 
     def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
         """Look up what these rows read from now on."""
-        self.hits = self.memory.search(query_BD, rows)
-        found_BK = self.hits.found_BK
+        hits = self.memory.search(query_BD, rows)
+        self.hits.put(rows, hits)
+        found_BK = hits.found_BK
         size, length = found_BK.shape, self.chunks.value_length
-        flat = {name: getattr(self.hits, f"{name}_BK").flatten() for name in ("slot", "first", "end")}
+        flat = {name: getattr(hits, f"{name}_BK").flatten() for name in ("slot", "first", "end")}
         step_MS = flat["end"][:, None] + torch.arange(-length, 0, device=self.device)
         mask_MS = (step_MS >= flat["first"][:, None]) & found_BK.flatten()[:, None]
         step_MS = torch.maximum(step_MS, flat["first"][:, None])
@@ -201,6 +202,26 @@ class RetrievalPolicy(InContextPolicy):
             else:
                 self.retrieve(rows, query_BD[rows])
         return self.network.act(window, self.context, self.has_context_B)
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """What each row reads; see `contract.Traced.traced`."""
+        here, hits = torch.from_numpy(rows_N).to(self.device), self.hits
+        reads_NK = (hits.found_BK & self.has_context_B[:, None])[here]
+        facts = super().traced(rows_N)
+        places = {"episode": hits.slot_BK, "first": hits.first_BK, "end": hits.end_BK}
+        for name, place_BK in places.items():
+            facts[f"retrieved_{name}"] = torch.where(reads_NK, place_BK[here], -1).int().cpu().numpy()
+        numbers = {"similarity": hits.similarity_BK, "score": hits.score_BK, "total_return": hits.total_return_BK}
+        for name, number_BK in numbers.items():
+            facts[f"retrieved_{name}"] = torch.where(reads_NK, number_BK[here].float(), torch.nan).cpu().numpy()
+        return facts
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """How each row reads; see `contract.Traced.maps`."""
+        here = torch.from_numpy(rows_N).to(self.device)
+        window = self.window(self.chosen.context).select(here)
+        attention_NLWP = self.network.reads(window, self.context.select(here), self.has_context_B[here])
+        return {"attention": attention_NLWP.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The policy's own network, and the embedder's where it was trained here."""

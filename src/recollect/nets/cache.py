@@ -183,6 +183,13 @@ class KeyValueCache:
             self._longest = n
         return model.norm_final(h)
 
+    def peek(self, x_BD: Tensor) -> Tensor:
+        """Hidden states [B, D] of one more token per row, as by `Transformer.step`; the cache stays as it is."""
+        before = self.lengths_B, self._shortest, self._longest
+        hidden_BTD = self.run(x_BD[:, None], None)
+        self.lengths_B, self._shortest, self._longest = before  # what was written lies behind the valid slots
+        return hidden_BTD[:, 0]
+
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None, causal: bool) -> Tensor:
         model = self.model
         if model.training and model.p_attention:  # acting with dropout on, as Memory-RL does

@@ -256,6 +256,28 @@ class DecisionTransformer(nn.Module):
         hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **self.reading(context, has_context_B))
         return self.action_head(hidden_BD)
 
+    @torch.no_grad()
+    def reads(self, window: Experience, context: Experience, has_context_B: Tensor) -> Tensor:
+        """How `act` reads the context: the cross-attention of the token that predicts the action, for inspection.
+
+        Returns:
+            Means over heads [B, L, S, P] in the L layers that read, of S context timesteps of P tokens. They sum to one
+            over (S, P); all are zero where a row has no context.
+        """
+        layers = len(self.settings.transformer.cross_layers)
+        size, per_step = context.mask.shape, self.settings.tokens_per_step
+        past = per_step - self.action_token - 1
+        tokens_BND, mask_BN = self.embed(window), self.token_mask(window.mask)
+        if past:
+            tokens_BND, mask_BN = tokens_BND[:, :-past], mask_BN[:, :-past]
+        reading = self.reading(context, has_context_B)
+        _, maps = self.transformer(tokens_BND, mask_BT=mask_BN, return_attention=True, **reading)
+        read = [map_BHTS[:, :, -1].mean(1) for map_BHTS in maps.cross_BHTS if map_BHTS is not None]
+        if not read:
+            return tokens_BND.new_zeros(size[0], layers, size[1], per_step)
+        weights_BLN = torch.stack(read, 1) * has_context_B.to(tokens_BND.device)[:, None, None]
+        return weights_BLN.unflatten(2, (size[1], per_step))
+
     def forward(
         self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:

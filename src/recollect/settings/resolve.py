@@ -127,6 +127,12 @@ def figure_settings(scale: str, figure: str) -> FigureSettings:
     return validated(FigureSettings, content, where=path)
 
 
+def figure_reads(scale: str, figure: str) -> str:
+    """What a figure is drawn from: `scores`, or `traces` where its kind's file has the line ``READS = "traces"``."""
+    traced = _modules("figures", "\ndef draw(", '\nREADS = "traces"\n')
+    return "traces" if figure_settings(scale, figure).kind in traced else "scores"
+
+
 def language_model(name: str) -> LanguageModelSettings:
     """Where the language model of this name comes from."""
     path = config_folder() / "language_models.yaml"
@@ -203,6 +209,11 @@ def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     worlds = _modules("environments", "\nWorld = ", "\ndef tasks(split")
     if checked.world not in worlds:
         raise UserError(f"no world named '{checked.world}'", where=where, do=nearest(checked.world, worlds))
+    if checked.images is not None:
+        encoders = _modules("nets.image_encoders", "\nclass Encoder(")
+        if checked.images.encoder not in encoders:
+            what = f"no image encoder named '{checked.images.encoder}'"
+            raise UserError(what, where=f"{where}: images.encoder", do=nearest(checked.images.encoder, encoders))
     return checked
 
 

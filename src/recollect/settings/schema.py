@@ -45,6 +45,16 @@ class EvaluationSettings(Frozen):
     seed: int = Field(0, description="Seed of the evaluation environments and of sampled actions.")
 
 
+class ImageSettings(Frozen):
+    """How the images of an environment become vectors (stage `embed-images`, and while acting)."""
+
+    encoder: str = Field("impala", description="Module under recollect.nets.image_encoders.")
+    width: int = Field(512, ge=1, description="Numbers that an image becomes. RA-DT on Procgen: 768.")
+    channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
+    weights: str | None = Field(None, description="Sealed file of trained weights; null: random ones, never trained.")
+    seed: int = Field(0, description="Of random weights.")
+
+
 class EnvironmentSettings(Frozen):
     """One environment at one scale."""
 
@@ -56,6 +66,9 @@ class EnvironmentSettings(Frozen):
     )
     title: str = Field("", description="Name in figures.")
     source: SourceSettings | None = Field(None, description="Absent where no method learns from histories.")
+    images: ImageSettings | None = Field(
+        None, description="Observations are images, which methods meet encoded; null: methods meet them as they are."
+    )
     returns: ReturnSettings = ReturnSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 

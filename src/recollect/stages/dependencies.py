@@ -19,6 +19,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, validated
 from recollect.settings.resolve import (
     environment_mapping,
+    figure_reads,
     figure_settings,
     language_model,
     method_mapping,
@@ -28,7 +29,7 @@ from recollect.settings.resolve import (
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import embedder_inputs
+from recollect.stages.inputs import embedder_inputs, figure_runs, image_encoder_inputs, learned_histories
 
 Run = tuple[str, str, int]
 """(env, method, seed)"""
@@ -73,13 +74,14 @@ def find_commands() -> None:
 
 def embed_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     """What `recollect embed` reads."""
-    return {"histories": paths.histories(scale, env), **embedder_inputs(scale, env, method)}
+    return {"histories": learned_histories(scale, env), **embedder_inputs(scale, env, method)}
 
 
 def evaluate_models(scale: str, env: str, method: str) -> dict[str, Path]:
-    """What `recollect evaluate` reads besides the run itself: a language model, which does not travel in the policy."""
+    """What `recollect evaluate` reads besides the run itself: frozen models, which do not travel in the policy."""
     embedder = embedder_inputs(scale, env, method)
-    return {name: path for name, path in embedder.items() if name == "language_model"}
+    models = {name: path for name, path in embedder.items() if name == "language_model"}
+    return models | image_encoder_inputs(scale, env)
 
 
 def embedder_runs(scale: str, env: str) -> set[tuple[str, int]]:
@@ -91,18 +93,13 @@ def embedder_runs(scale: str, env: str) -> set[tuple[str, int]]:
 # ------------------------------------------------------------------------------------------------ what figures need
 
 
-def figure_runs(scale: str, figure: str) -> list[Run]:
-    """The runs whose scores a figure reads."""
-    chosen = figure_settings(scale, figure)
-    return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
+def runs_of(scale: str, figures: Iterable[str], reads: str | None = None) -> list[Run]:
+    """The runs that some figures are about, each once; with `reads` only those whose `scores` or `traces` are drawn."""
+    chosen = [figure for figure in figures if reads in (None, figure_reads(scale, figure))]
+    return list(dict.fromkeys(run for figure in chosen for run in figure_runs(scale, figure)))
 
 
-def runs_of(scale: str, figures: Iterable[str]) -> list[Run]:
-    """The runs whose scores some figures read, each once."""
-    return list(dict.fromkeys(run for figure in figures for run in figure_runs(scale, figure)))
-
-
-STAGES = ("generate", "fetch", "embed", "index", "train", "evaluate", "figure")
+STAGES = ("generate", "fetch", "embed_images", "embed", "index", "train", "evaluate", "inspect", "page", "figure")
 
 
 def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
@@ -115,6 +112,9 @@ def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
     if stage == "generate":
         learned = dict.fromkeys(env for env, method in pairs if contents[env, method].get("data") == "histories")
         return [paths.histories(scale, env) for env in learned]
+    if stage == "embed_images":
+        learned = dict.fromkeys(env for env, method in pairs if contents[env, method].get("data") == "histories")
+        return [path for env in learned if (path := learned_histories(scale, env)) != paths.histories(scale, env)]
     if stage == "fetch":
         models = (embedder_inputs(scale, *memory).get("language_model") for memory in memories)
         return list(dict.fromkeys(path for path in models if path is not None))
@@ -125,7 +125,10 @@ def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
     if stage == "train":
         return [paths.policy(scale, *run) for run in runs]
     if stage == "evaluate":
-        return [paths.scores(scale, *run) for run in runs]
+        return [paths.scores(scale, *run) for run in runs_of(scale, figures, "scores")]
+    if stage in ("inspect", "page"):
+        of_run = paths.trace if stage == "inspect" else paths.page
+        return [of_run(scale, *run) for run in runs_of(scale, figures, "traces")]
     if stage == "figure":
         return [paths.figure(scale, figure, ".pdf") for figure in figures]
     raise ValueError(f"unknown stage '{stage}', not one of {', '.join(STAGES)}")
@@ -134,14 +137,18 @@ def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
 def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
     """What must be trained before anything can be embedded: the policies that memories embed with.
 
-    The scores of all runs of those methods that the figures read are named as well: a run is one folder for DVC.
+    The scores and traces of all runs of those methods that the figures read are named as well: a run is one folder for
+    DVC.
     """
+    figures = list(figures)
     runs = runs_of(scale, figures)
     of = {(env, method): provenance.embedder_of(scale, env, method) for env, method, _ in runs}
     needed = {(env, name, seed) for (env, _), (kind, name, seed) in of.items() if kind == "method"}
     methods = {(env, name) for env, name, _ in needed}
     policies = [paths.policy(scale, *run) for run in sorted(needed)]
-    return policies + [paths.scores(scale, *run) for run in runs if run[:2] in methods]
+    read = [(paths.scores, run) for run in runs_of(scale, figures, "scores")]
+    read += [(paths.trace, run) for run in runs_of(scale, figures, "traces")]
+    return policies + [of_run(scale, *run) for of_run, run in read if run[:2] in methods]
 
 
 # ----------------------------------------------------------------------------------------------- targets, by their path
@@ -153,6 +160,7 @@ _TARGETS = (
     re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
     re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/"),
     re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
+    re.compile(rf"results/(?P<scale>{_WORD})/inspect/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
     re.compile(rf"results/(?P<scale>{_WORD})/figures/(?P<figure>{_WORD})\."),
     re.compile(rf"(?:results|data)/(?P<scale>{_WORD})/"),
 )

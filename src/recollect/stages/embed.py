@@ -16,7 +16,7 @@ from recollect.methods.supervised import ExperienceStore, open_histories
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import MemorySettings
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import embedder_inputs
+from recollect.stages.inputs import embedder_inputs, learned_histories
 
 BATCH = 256
 
@@ -39,7 +39,7 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     """Embed the key window of every chunk of the histories."""
     settings = resolve(scale, env, method, seed=0)
     memory: MemorySettings = memory_of(settings)
-    inputs = Inputs(histories=paths.histories(scale, env), device=device, **embedder_inputs(scale, env, method))
+    inputs = Inputs(histories=learned_histories(scale, env), device=device, **embedder_inputs(scale, env, method))
     known = provenance.describe(
         provenance.memory_settings(scale, env, method),
         provenance.memory_code("embed", scale, env, method),

@@ -47,7 +47,7 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.evaluate_code(scale, env, method),
-        [source, table, inputs.language_model],
+        [source, table, inputs.language_model, inputs.image_encoder],
         device,
     )
     target = paths.scores(scale, env, method, seed)

@@ -1,4 +1,4 @@
-"""figure: scores of a grid of runs -> `results/{scale}/figures/{figure}.pdf`, `.png`, `.csv`, `.json`."""
+"""figure: scores (or traces) of a grid of runs -> `results/{scale}/figures/{figure}.pdf`, `.png`, `.csv`, `.json`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,11 @@ from recollect.artifacts.sealed import sha256_of
 from recollect.figures import reference
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.figures.writing import render
-from recollect.settings.resolve import environment_mapping, figure_settings, language_model, method_mapping
-from recollect.settings.schema import FigureSettings
+from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping
 from recollect.stages import paths, provenance
+from recollect.stages.inputs import figure_inputs
 
 LOCK = Path("envs") / "locks" / "base.txt"  # of the repository that the workflow runs in
-
-
-def runs_of(scale: str, figure: str) -> list[tuple[str, str, int]]:
-    """(env, method, seed) of every run that a figure reads."""
-    chosen = figure_settings(scale, figure)
-    return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
-
-
-def uses_random_models(scale: str, chosen: FigureSettings) -> bool:
-    """Whether a random stand-in took the place of a pretrained model in any run of the figure."""
-    for env in chosen.environments:
-        for method in chosen.methods:
-            kind, name, _ = provenance.embedder_of(scale, env, method)
-            if kind == "lm" and language_model(name).source == "random":
-                return True
-    return False
 
 
 def spec_of(scale: str, figure: str) -> FigureSpec:
@@ -52,15 +36,17 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         "environment_labels": {
             e: title for e in chosen.environments if (title := environment_mapping(scale, e).get("title"))
         },
-        "random_models": uses_random_models(scale, chosen),
+        "random_models": any(
+            provenance.uses_random_model(scale, env, method) for env in chosen.environments for method in chosen.methods
+        ),
     }
     return figure_spec(values)
 
 
 def figure(scale: str, name: str) -> None:
-    """Draw one figure from the scores of its runs."""
+    """Draw one figure from what its runs have."""
     spec = spec_of(scale, name)
-    files: list[Path] = [paths.scores(scale, *run) for run in runs_of(scale, name)]
+    files = figure_inputs(scale, name)
     known = provenance.describe(provenance.figure_text(scale, name), provenance.figure_code(scale, name), files)
     drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"}
     if LOCK.is_file():

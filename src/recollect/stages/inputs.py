@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recollect.settings.resolve import environment_mapping, language_model, method_mapping, published_data
+from recollect.settings.resolve import (
+    environment_mapping,
+    figure_reads,
+    figure_settings,
+    language_model,
+    method_mapping,
+    published_data,
+)
 from recollect.stages import paths, provenance
 
 if TYPE_CHECKING:
@@ -25,6 +32,23 @@ def generate_inputs(scale: str, env: str) -> dict[str, Path]:
     return {"published": paths.published(name)}
 
 
+def learned_histories(scale: str, env: str) -> Path:
+    """The histories that methods learn from: where observations are images, those with encoded ones."""
+    images = environment_mapping(scale, env).get("images")
+    return paths.histories(scale, env) if images is None else paths.encoded_histories(scale, env)
+
+
+def image_encoder_inputs(scale: str, env: str) -> dict[str, Path]:
+    """The file of trained weights that an environment's images are encoded with; nothing where they are random."""
+    weights = (environment_mapping(scale, env).get("images") or {}).get("weights")
+    return {} if weights is None else {"image_encoder": Path(str(weights))}
+
+
+def embed_images_inputs(scale: str, env: str) -> dict[str, Path]:
+    """What `recollect embed-images` reads."""
+    return {"histories": paths.histories(scale, env), **image_encoder_inputs(scale, env)}
+
+
 def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     """The file that a method's embedder is read from: another run's policy, or a fetched language model."""
     kind, name, seed = provenance.embedder_of(scale, env, method)
@@ -40,12 +64,25 @@ def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     content = method_mapping(scale, env, method)
     found: dict[str, Path] = {}
     if content.get("data") == "histories":
-        found["histories"] = paths.histories(scale, env)
+        found["histories"] = learned_histories(scale, env)
     if content.get("memory") is not None:
         found["embeddings"] = paths.embeddings(scale, env, method)
         found["index"], found["rows"] = paths.index(scale, env, method), paths.rows(scale, env, method)
         found |= embedder_inputs(scale, env, method)
+    found |= image_encoder_inputs(scale, env)
     return found
+
+
+def figure_runs(scale: str, figure: str) -> list[tuple[str, str, int]]:
+    """(env, method, seed) of the runs that a figure is about."""
+    chosen = figure_settings(scale, figure)
+    return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
+
+
+def figure_inputs(scale: str, figure: str) -> list[Path]:
+    """What `recollect figure` reads: the scores of its runs, or their traces where its kind wants those."""
+    of_run = paths.trace if figure_reads(scale, figure) == "traces" else paths.scores
+    return [of_run(scale, *run) for run in figure_runs(scale, figure)]
 
 
 def run_inputs(settings: Settings, device: str) -> Inputs:

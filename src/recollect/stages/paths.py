@@ -16,6 +16,11 @@ def histories(scale: str, env: str) -> Path:
     return Path("data") / scale / env / "histories.safetensors"
 
 
+def encoded_histories(scale: str, env: str) -> Path:
+    """The same histories with encoded images, where observations are images."""
+    return Path("data") / scale / env / "encoded_histories.safetensors"
+
+
 def embeddings(scale: str, env: str, method: str) -> Path:
     """Keys of a method's memory, before the index."""
     return Path("data") / scale / env / method / "embeddings.safetensors"
@@ -61,6 +66,16 @@ def scores(scale: str, env: str, method: str, seed: int | str) -> Path:
     return run_folder(scale, env, method, seed) / "scores.parquet"
 
 
+def trace(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """What a policy saw, did and read in some tasks of its evaluation."""
+    return run_folder(scale, env, method, seed) / "trace.safetensors"
+
+
+def page(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """The inspection page of a run."""
+    return Path("results") / scale / "inspect" / env / method / f"seed_{seed}.html"
+
+
 def checkpoints(scale: str, env: str, method: str, seed: int | str) -> Path:
     """Checkpoints of a run, outside declared outputs, so that the workflow engine never deletes them."""
     return Path("results") / scale / "checkpoints" / env / method / f"seed_{seed}"
@@ -69,6 +84,11 @@ def checkpoints(scale: str, env: str, method: str, seed: int | str) -> Path:
 def history_checkpoints(scale: str, env: str) -> Path:
     """Checkpoints of the generation of histories."""
     return Path("results") / scale / "checkpoints" / env / "_histories"
+
+
+def image_checkpoints(scale: str, env: str) -> Path:
+    """Images encoded so far."""
+    return Path("results") / scale / "checkpoints" / env / "_images"
 
 
 def figure(scale: str, name: str, suffix: str = "") -> Path:

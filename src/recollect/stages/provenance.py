@@ -23,6 +23,9 @@ from recollect.settings.resolve import (
     scale_settings,
 )
 
+#: The inspection page without its data; no Python, so no fingerprint of the code sees it.
+TEMPLATE = Path(__file__).parents[1] / "figures" / "inspection.html"
+
 
 def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in keys}
@@ -35,10 +38,21 @@ def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
     return kind, name, int(memory.get("embedder_seed", 0))
 
 
+def uses_random_model(scale: str, env: str, method: str) -> bool:
+    """Whether a random stand-in takes the place of a pretrained model in a method's memory."""
+    kind, name, _ = embedder_of(scale, env, method)
+    return kind == "lm" and language_model(name).source == "random"
+
+
 def generate_settings(scale: str, env: str) -> str:
     """Everything in the configuration that histories depend on."""
     content = environment_mapping(scale, env)
-    return canonical(_without(content, "evaluation", "title", "returns"))
+    return canonical(_without(content, "evaluation", "title", "returns", "images"))
+
+
+def image_settings(scale: str, env: str) -> str:
+    """Everything in the configuration that encoded images depend on, besides the histories."""
+    return canonical({"images": environment_mapping(scale, env).get("images")})
 
 
 def memory_settings(scale: str, env: str, method: str) -> str:
@@ -65,6 +79,16 @@ def evaluate_settings(scale: str, env: str, method: str) -> str:
     return canonical({"environment": _without(environment, "title", "source"), "method": _without(content, "title")})
 
 
+def page_text(scale: str, env: str, method: str) -> str:
+    """Everything that an inspection page depends on besides code and trace: titles, and the page that they go into."""
+    titles = [
+        environment_mapping(scale, env).get("title", env),
+        method_mapping(scale, env, method).get("title", method),
+    ]
+    known = {"titles": titles, "random_model": uses_random_model(scale, env, method)}
+    return canonical({**known, "template": digest(TEMPLATE.read_text(encoding="utf-8"))})
+
+
 def figure_text(scale: str, figure: str) -> str:
     """Everything in the configuration that a figure depends on."""
     chosen = figure_settings(scale, figure)
@@ -87,6 +111,17 @@ def generate_code(scale: str, env: str) -> str:
     return code_fingerprint(
         "recollect.stages.generate", f"recollect.environments.{content['world']}", f"recollect.methods.{algorithm}"
     )
+
+
+def image_encoder_modules(environment: Mapping[str, Any]) -> list[str]:
+    """The module that encodes an environment's images, where it has some."""
+    images = environment.get("images")
+    return [] if images is None else [f"recollect.nets.image_encoders.{images.get('encoder', 'impala')}"]
+
+
+def image_code(scale: str, env: str) -> str:
+    """Fingerprint of the code that encodes images."""
+    return code_fingerprint("recollect.stages.embed_images", *image_encoder_modules(environment_mapping(scale, env)))
 
 
 def embedder_modules(scale: str, env: str, method: str) -> list[str]:
@@ -114,12 +149,14 @@ def train_code(scale: str, env: str, method: str) -> str:
         *embedder_modules(scale, env, method),
     ]
     if _evaluates_while_training(content):
-        modules.append(_evaluator(environment))
+        modules += _evaluators(environment)
     return code_fingerprint(*modules)
 
 
-def _evaluator(environment: Mapping[str, Any]) -> str:
-    return f"recollect.evaluation.{(environment.get('evaluation') or {}).get('protocol', 'in_context')}"
+def _evaluators(environment: Mapping[str, Any]) -> list[str]:
+    """What plays an environment: its protocol, and the encoder of its images."""
+    protocol = (environment.get("evaluation") or {}).get("protocol", "in_context")
+    return [f"recollect.evaluation.{protocol}", *image_encoder_modules(environment)]
 
 
 def evaluate_code(scale: str, env: str, method: str) -> str:
@@ -130,8 +167,26 @@ def evaluate_code(scale: str, env: str, method: str) -> str:
         f"recollect.environments.{environment['world']}",
         f"recollect.methods.{content['algorithm']}",
         *embedder_modules(scale, env, method),
-        _evaluator(environment),
+        *_evaluators(environment),
     )
+
+
+def inspect_code(scale: str, env: str, method: str) -> str:
+    """Fingerprint of the code that traces."""
+    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    return code_fingerprint(
+        "recollect.stages.inspect",
+        f"recollect.environments.{environment['world']}",
+        f"recollect.methods.{content['algorithm']}",
+        *embedder_modules(scale, env, method),
+        *_evaluators(environment),
+    )
+
+
+def page_code(scale: str, env: str, method: str) -> str:
+    """Fingerprint of the code that writes inspection pages."""
+    del scale, env, method  # the same for all
+    return code_fingerprint("recollect.stages.page")
 
 
 def figure_code(scale: str, figure: str) -> str:

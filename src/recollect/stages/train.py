@@ -50,6 +50,7 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
         inputs.rows,
         inputs.embedder_policy,
         inputs.language_model,
+        inputs.image_encoder,
     ]
     known = provenance.describe(text, code, files, device)
     with run_lock(paths.checkpoints(scale, env, method, seed)):

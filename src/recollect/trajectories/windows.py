@@ -4,7 +4,7 @@ Windows are row numbers and a mask, not data: whoever holds the columns (in memo
 them with one fancy index. Windows are padded on the left, so the newest step always stands last; a padded place repeats
 the window's first row, so that a gather is valid everywhere and stays within the task.
 
-Source: RA-DT (arXiv 2410.07071), specification 3.2 (windows) and 3.4 (Algorithm Distillation).
+Source: RA-DT (arXiv 2410.07071), specification 3.2 (windows), 3.4 (Algorithm Distillation) and 3.5 (DPT).
 """
 
 from __future__ import annotations
@@ -132,4 +132,72 @@ class DistillationSampler(WindowSampler):
         first_B1 = np.take_along_axis(rows_BC, 2 * self.context - now_B1 - before_B1, axis=1)
         return Windows(
             np.where(mask_BC, rows_BC, first_B1), mask_BC, episode_B, end_B, np.where(has_earlier_B, earlier_B, NONE)
+        )
+
+
+@dataclass(frozen=True)
+class ContextQueries:
+    """B contexts of C steps, and Q query steps of the same task for each.
+
+    Attributes:
+        rows, mask: int64 and bool [B, C], the context's steps, padded on the left as in `Windows`.
+        queries: int64 [B, Q], rows of the histories.
+        context: int64 [B], the context's episode as its place in `Histories.episodes`, -1 where there is none.
+    """
+
+    rows: np.ndarray
+    mask: np.ndarray
+    queries: np.ndarray
+    context: np.ndarray
+
+
+class QuerySampler:
+    """A complete episode as context, drawn uniformly from a task, and query steps from the task's other episodes.
+
+    A query is the last step of a window of `WindowSampler`: an episode with probability proportional to its length L,
+    then a step uniform in {0, …, L - 2}. A task with one episode has queries and no context. A context longer than C
+    gives its last C steps.
+
+    Args:
+        histories, context, batch_size, seed: see `WindowSampler`.
+        queries: Q, query steps per context.
+        drop: share of contexts that are left out.
+
+    Raises:
+        UserError: a number is below 1.
+    """
+
+    def __init__(
+        self, histories: Histories, *, context: int, queries: int, batch_size: int, seed: int, drop: float = 0.0
+    ) -> None:
+        if queries < 1:
+            raise UserError(f"queries is {queries}", where="query sampler", do="set it to at least 1.")
+        self._contexts = WindowSampler(histories, context=context, batch_size=batch_size, seed=seed)
+        self.queries, self.batch_size, self.seed, self.drop = queries, batch_size, seed, drop
+        self.episodes = histories.episodes
+        self._until = np.cumsum(self.episodes.length)
+        self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
+
+    def batch(self, step: int) -> ContextQueries:
+        """The contexts and queries of a training step; the same for the same (histories, seed, step)."""
+        draw = generator("context and queries", self.seed, step)
+        table, until = self.episodes, self._until
+        some_B = np.searchsorted(until, draw.integers(until[-1], size=self.batch_size), side="right")
+        first_B, past_B = table.first_of_task[some_B], self._past_task[some_B]
+        context_B = draw.integers(first_B, past_B)
+        alone_B = past_B - first_B == 1
+        left_out_B = np.where(alone_B, 0, table.length[context_B])  # of the task's steps, as those of no query
+        begin_B = until[first_B] - table.length[first_B]
+        room_B1 = (until[past_B - 1] - begin_B - left_out_B)[:, None]
+        place_BQ = begin_B[:, None] + draw.integers(room_B1, size=(self.batch_size, self.queries))
+        behind_BQ = place_BQ >= (until[context_B] - table.length[context_B])[:, None]
+        episode_BQ = np.searchsorted(until, place_BQ + behind_BQ * left_out_B[:, None], side="right")
+        step_BQ = draw.integers(np.maximum(table.length[episode_BQ] - 1, 1))
+        without_B = alone_B | (draw.random(self.batch_size) < self.drop)
+        windows = self._contexts.windows(context_B, table.length[context_B])
+        return ContextQueries(
+            rows=windows.rows,
+            mask=windows.mask & ~without_B[:, None],
+            queries=table.start[episode_BQ] + step_BQ,
+            context=np.where(without_B, NONE, context_B),
         )

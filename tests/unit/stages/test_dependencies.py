@@ -44,9 +44,22 @@ def test_a_run_of_two_figures_is_named_once(workdir: Path) -> None:
     assert len(once) == len(set(once)) == len(dependencies.figure_runs("smoke", figure))
 
 
+def test_a_figure_of_traces_reads_traces_and_its_runs_have_pages(workdir: Path) -> None:
+    run = (ROOM, "radt", 0)
+    assert inputs.figure_inputs("smoke", "radt_attention")[0] == paths.trace("smoke", *run)
+    assert inputs.figure_inputs("smoke", "radt_dark_room_10x10")[0] == paths.scores("smoke", *run)
+    made = {stage: dependencies.artifacts(stage, "smoke", ["radt_attention"]) for stage in dependencies.STAGES}
+    assert paths.trace("smoke", *run) in made["inspect"] and paths.page("smoke", *run) in made["page"]
+    assert paths.policy("smoke", *run) in made["train"] and made["evaluate"] == []
+    assert dependencies.artifacts("page", "smoke", ["radt_dark_room_10x10"]) == []
+    both = dependencies.embedders("smoke", ["radt_visits", "radt_dark_room_10x10"])
+    assert {paths.trace("smoke", ROOM, "dt", 0), paths.scores("smoke", ROOM, "dt", 0)} <= set(both)
+
+
 @pytest.mark.parametrize(
     ("target", "hint"),
     [
+        ("results/demo/inspect/dark_rom_10x10/radt/seed_0.html", "'dark_room_10x10'"),
         ("results/dmo/figures/radt_dark_room_10x10.pdf", "'demo'"),
         ("results/demo/figures/radt_dark_rom_10x10.pdf", "'radt_dark_room_10x10'"),
         ("./results/demo/runs/dark_room_10x11/dt/seed_0/policy.safetensors", "'dark_room_10x10'"),

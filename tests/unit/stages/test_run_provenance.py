@@ -138,7 +138,7 @@ def test_drawing_concerns_figures_only(source: Path) -> None:
 
 def test_a_hyperparameter_of_one_method_concerns_that_method() -> None:
     before = texts()
-    edit_config("methods/ad", lambda c: c["hyperparameters"].update(episodes_back=7))
+    edit_config("methods/ad", lambda c: c["hyperparameters"].update(context=90))
     assert changed(before, texts()) == of("ad")
     before = texts()
     edit_config("methods/dt", lambda c: c["hyperparameters"].update(reward_scale=2.0))
@@ -154,7 +154,7 @@ def test_a_hyperparameter_of_a_base_concerns_what_is_built_on_it() -> None:
 
 def test_how_a_memory_is_cut_concerns_its_index_and_its_runs() -> None:
     before = texts()
-    edit_config("methods/radt_agnostic", lambda c: c["memory"].update(beta=3))
+    edit_config("methods/radt_agnostic", lambda c: c["memory"].update(similarity="dot"))
     assert changed(before, texts()) == of("radt_agnostic", stages=("memory", "train", "evaluate"))
 
 

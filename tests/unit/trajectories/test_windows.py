@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 
 from recollect.settings.errors import UserError
 from recollect.trajectories.histories import Histories
-from recollect.trajectories.windows import DistillationSampler, WindowSampler
+from recollect.trajectories.windows import DistillationSampler, QuerySampler, WindowSampler
 
 
 def histories_of(lengths_by_task, trailing=0):
@@ -141,3 +141,61 @@ def test_numbers_below_one_are_refused():
         WindowSampler(histories, context=1, batch_size=0, seed=0)
     with pytest.raises(UserError, match="episodes_back is 0"):
         DistillationSampler(histories, context=1, episodes_back=0, batch_size=1, seed=0)
+    with pytest.raises(UserError, match="queries is 0"):
+        QuerySampler(histories, context=1, queries=0, batch_size=1, seed=0)
+
+
+@given(LENGTHS, st.integers(0, 2), st.integers(1, 12), st.integers(1, 4), st.integers(0, 99))
+def test_queries_are_steps_of_other_episodes_of_the_contexts_task(lengths, trailing, context, queries, seed):
+    histories = histories_of(lengths, trailing)
+    table = histories.episodes
+    batch = QuerySampler(histories, context=context, queries=queries, batch_size=7, seed=seed).batch(3)
+    assert batch.rows.shape == batch.mask.shape == (7, context) and batch.queries.shape == (7, queries)
+    for b in range(7):
+        asked = histories.episode_of_row(batch.queries[b])
+        (task,) = set(table.task[asked].tolist())
+        step = batch.queries[b] - table.start[asked]
+        assert (step < np.maximum(table.length[asked] - 1, 1)).all()
+        if len(lengths[task]) == 1:
+            assert batch.context[b] == -1 and not batch.mask[b].any()
+            continue
+        assert table.task[batch.context[b]] == task and batch.context[b] not in asked
+        past = table.start[batch.context[b]] + table.length[batch.context[b]]
+        seen = min(context, table.length[batch.context[b]])
+        np.testing.assert_array_equal(batch.rows[b][batch.mask[b]], np.arange(past - seen, past))
+        np.testing.assert_array_equal(batch.mask[b], np.arange(context) >= context - seen)
+
+
+def test_contexts_are_uniform_and_queries_are_drawn_as_the_ends_of_windows():
+    lengths = [5, 1, 3, 9]
+    table = histories_of([lengths]).episodes
+    drawn = QuerySampler(histories_of([lengths]), context=4, queries=3, batch_size=4000, seed=0)
+    contexts: Counter[int] = Counter()
+    asked: Counter[tuple[int, int]] = Counter()
+    for step in range(5):
+        batch = drawn.batch(step)
+        contexts.update(batch.context.tolist())
+        asked.update((c, int(q)) for c, row in zip(batch.context, batch.queries, strict=True) for q in row)
+    assert chisquare([contexts[e] for e in range(4)]).pvalue > 1e-3
+    wanted = {}
+    for context in range(4):
+        others = sum(lengths) - lengths[context]
+        for episode, length in enumerate(lengths):
+            for step in range(max(1, length - 1)):
+                share = length / others / max(1, length - 1)
+                if episode != context:
+                    wanted[context, int(table.start[episode]) + step] = 3 * contexts[context] * share
+    assert asked.keys() == wanted.keys()
+    places = sorted(wanted)
+    assert chisquare([asked[p] for p in places], [wanted[p] for p in places]).pvalue > 1e-3
+
+
+def test_a_share_of_contexts_is_dropped_and_a_batch_is_the_same_again():
+    histories = histories_of([[5] * 4, [6] * 5])
+    sampler = QuerySampler(histories, context=6, queries=2, batch_size=2000, seed=0, drop=0.25)
+    batch, again = sampler.batch(7), QuerySampler(histories, context=6, queries=2, batch_size=2000, seed=0, drop=0.25)
+    assert 0.2 < (batch.context == -1).mean() < 0.3
+    assert (batch.mask.any(1) == (batch.context >= 0)).all()
+    for name in ("rows", "mask", "queries", "context"):
+        np.testing.assert_array_equal(getattr(batch, name), getattr(again.batch(7), name))
+    assert (again.batch(8).queries != batch.queries).any()

@@ -1,0 +1,29 @@
+"""Traces: what a policy saw, did and read in some tasks of its evaluation; some figures and the inspection pages read them."""
+
+
+rule inspect:
+    input:
+        unpack(models_to_evaluate),
+        policy=paths.policy("{scale}", "{env}", "{method}", "{seed}"),
+    output:
+        trace=paths.trace("{scale}", "{env}", "{method}", "{seed}"),
+        manifest=paths.manifest(paths.trace("{scale}", "{env}", "{method}", "{seed}")),
+    log:
+        "logs/{scale}/{env}/{method}/seed_{seed}/inspect.log",
+    benchmark:
+        "logs/{scale}/{env}/{method}/seed_{seed}/inspect.benchmark.jsonl"
+    priority: evaluate_priority
+    conda:
+        "../envs/base.yaml"
+    threads: job_threads
+    resources:
+        # An evaluation, and what is written down of it.
+        mem_mb=megabytes(small=1500, paper=12000),
+        runtime=minutes(60, 240),
+        gpu=play_gpus,
+    params:
+        settings=params_of("evaluate_settings", "scale", "env", "method"),
+        code=params_of("inspect_code", "scale", "env", "method"),
+    shell:
+        "recollect inspect --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
+        " --seed {wildcards.seed} --device auto --threads {threads} > {log} 2>&1"

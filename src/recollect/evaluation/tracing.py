@@ -1,0 +1,141 @@
+"""Tracing: the in-context evaluation played once more, with all that a few of its tasks saw, did and read written down.
+
+All tasks of the split are played, in one batch and with the seeds of `in_context.evaluate`, so that a trace shows the very
+episodes that were scored. Watching changes nothing: a policy is only asked, between two steps, about the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from recollect.environments import registry
+from recollect.environments.base import Task
+from recollect.evaluation.in_context import Moment, play_in_context
+from recollect.methods.contract import Policy, Traced, facts_of
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings
+from recollect.trajectories.traces import Trace
+
+MAPS_PER_EPISODE = 100  # at most, evenly spaced; every step of a short episode
+TASKS = 3  # traced where none is named
+
+
+class Recorder:
+    """Watches some rows of an evaluation.
+
+    Args:
+        policy: who acts; what it says of itself is recorded if it is `Traced`.
+        rows_N: the rows to watch.
+        horizon: longest episode, steps.
+    """
+
+    def __init__(self, policy: Policy, rows_N: np.ndarray, horizon: int) -> None:
+        self.policy = policy if isinstance(policy, Traced) else None
+        self.rows_N, self.every = rows_N, max(1, horizon // MAPS_PER_EPISODE)
+        self.moments: list[dict[str, np.ndarray]] = []
+        self.facts: list[dict[str, np.ndarray]] = []
+        self.maps: list[dict[str, np.ndarray]] = []
+        self.mapped: list[np.ndarray] = []  # (moment, place among the rows) of each map
+        self.step_N = np.zeros(len(rows_N), np.int64)
+
+    def __call__(self, moment: Moment) -> None:
+        """Write down one step."""
+        rows_N = self.rows_N
+        playing_N = moment.playing_B[rows_N]
+        self.moments.append(
+            {
+                "observation": np.array(moment.observation_BD)[rows_N],
+                "action": np.array(moment.action_B)[rows_N],
+                "reward": moment.reward_B[rows_N].astype(np.float32),
+                "done": moment.done_B[rows_N],
+                "episode": moment.episode_B[rows_N].astype(np.int32),
+                "playing": playing_N,
+            }
+        )
+        if self.policy is not None:
+            self.facts.append(self.policy.traced(rows_N))
+            due = np.flatnonzero(playing_N & (self.step_N % self.every == 0))
+            if len(due) and (maps := self.policy.maps(rows_N[due])):
+                self.maps.append(maps)
+                self.mapped.append(np.stack([np.full(len(due), len(self.moments) - 1), due], 1))
+        self.step_N = np.where(moment.done_B[rows_N], 0, self.step_N + 1)
+
+    def trace(self, about: Mapping[str, Any], tasks: Sequence[Task], cell_of: Callable[[int], Any]) -> Trace:
+        """What was written down, row after row.
+
+        Args:
+            about: see `Trace`.
+            tasks: the task of each watched row.
+            cell_of: place among the rows -> the function from observations to cells, or None.
+        """
+        from recollect.trajectories.histories import Histories
+
+        kept_NT = np.stack([moment["playing"] for moment in self.moments], 1)
+
+        def column(moments: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
+            return np.stack([moment[name] for moment in moments], 1)[kept_NT]
+
+        place_N, _ = np.nonzero(kept_NT)
+        played = {name: column(self.moments, name) for name in ("observation", "action", "reward", "done", "episode")}
+        played["task"] = np.array([task.index for task in tasks], np.int32)[place_N]
+        functions = [cell_of(place) for place in range(len(tasks))]
+        cell_N2 = None
+        if all(function is not None for function in functions):
+            parts = [f(played["observation"][place_N == place]) for place, f in enumerate(functions)]
+            cell_N2 = np.concatenate(parts).astype(np.int16)
+        row_NT = kept_NT.reshape(-1).cumsum().reshape(kept_NT.shape) - 1
+        mapped_M2 = np.concatenate([np.empty((0, 2), np.int64), *self.mapped])
+        row_M = row_NT[mapped_M2[:, 1], mapped_M2[:, 0]]
+        order = row_M.argsort(kind="stable")
+        names = self.maps[0] if self.maps else {}
+        maps = {name: np.concatenate([maps[name] for maps in self.maps])[order] for name in names}
+        facts = {name: column(self.facts, name) for name in (self.facts[0] if self.facts else {})}
+        return Trace(dict(about), Histories(played), facts, maps, row_M[order], cell_N2)
+
+
+def chosen_tasks(environment: EnvironmentSettings, split: str, wanted: Sequence[int]) -> list[int]:
+    """The tasks to trace, ascending: those wanted, or a few that are spread evenly over the split.
+
+    Raises:
+        UserError: one of them is not in the split.
+    """
+    count = len(registry.tasks(environment.world, environment.options, split))
+    if not wanted:
+        return [place * count // TASKS for place in range(TASKS)] if count >= TASKS else list(range(count))
+    outside = [task for task in wanted if not 0 <= task < count]
+    if outside:
+        raise UserError(
+            f"there is no task {outside[0]} in split '{split}'",
+            where=f"--task (environment {environment.name})",
+            do=f"name tasks from 0 to {count - 1}",
+        )
+    return sorted(set(wanted))
+
+
+def trace(
+    policy: Policy,
+    environment: EnvironmentSettings,
+    *,
+    about: Mapping[str, Any],
+    split: str,
+    tasks: Sequence[int],
+    seed: int,
+    progress: Callable[[int], None] | None = None,
+) -> Trace:
+    """Play the evaluation of one split and trace some of its tasks (indices within the split, ascending)."""
+    listed = registry.tasks(environment.world, environment.options, split)
+    watched = [listed[task] for task in tasks]
+    scenes = [registry.scene(environment.world, environment.options, task) for task in watched]
+    horizon = facts_of(environment).horizon
+    recorder = Recorder(policy, np.array(tasks), horizon)
+    play_in_context(policy, environment, listed, seed=seed, progress=progress, watch=recorder)
+    described = [
+        {"index": task.index, "name": task.name, "scene": None if scene is None else scene.described()}
+        for task, scene in zip(watched, scenes, strict=True)
+    ]
+    known = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
+    cells = [None if scene is None else scene.cells_of for scene in scenes]
+    return recorder.trace(known, watched, cells.__getitem__)

@@ -1,0 +1,205 @@
+"""Where agents walk: how often each cell is visited over the in-context episodes of a task (RA-DT, figure 18).
+
+One row per method, one column per task, the same colours for all: white is never, and the scale is logarithmic, because an
+agent that has found its goal stays there. A visit is a step that begins in the cell. Mean over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.lines import Line2D
+from pydantic import Field
+
+from recollect.figures import captions, style
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
+from recollect.figures.trace_reading import chosen_tasks, grid_of
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+from recollect.trajectories.traces import Trace
+
+READS = "traces"
+COLOURS = "mako_r"  # of seaborn: light to dark at an even pace
+GOAL = style.VERMILLION
+BESIDE = 0.95  # inches that the colour bar and the names of the methods take
+
+
+class Options(Frozen):
+    """Options of kind `state_visitation`."""
+
+    tasks: tuple[int, ...] | None = Field(None, description="Tasks of the split, one column each; null: all traced.")
+    episodes: int | None = Field(None, ge=1, description="Only the first episodes are counted; null: all.")
+    panel: float = Field(0.98, gt=0.3, description="Height of a panel, inches.")
+
+
+def visits(trace: Trace, task: int, episodes: int | None) -> np.ndarray:
+    """How many steps of a task begin in each cell, int64 [height, width]."""
+    scene, played = scene_of(trace, task), trace.played
+    assert trace.cell_N2 is not None
+    counted = played.task == task
+    if episodes is not None:
+        counted = counted & (played.episode < episodes)
+    cells = np.asarray(trace.cell_N2[counted], np.int64)
+    number = cells[:, 0] * scene["width"] + cells[:, 1]
+    return np.bincount(number, minlength=scene["height"] * scene["width"]).reshape(scene["height"], scene["width"])
+
+
+def scene_of(trace: Trace, task: int) -> dict[str, Any]:
+    """A traced task's world from above, as the trace has it.
+
+    Raises:
+        UserError: the world has none.
+    """
+    entry: dict[str, Any] = trace.about["tasks"][trace.tasks.index(task)]
+    scene: dict[str, Any] | None = entry["scene"]
+    if scene is None or trace.cell_N2 is None:
+        raise UserError(
+            f"the world of {trace.about['env']} cannot be drawn from above",
+            where=f"task '{entry['name']}'",
+            do="give its file a function `scene` (docs/adding.md)",
+        )
+    return scene
+
+
+def marks_of(scene: dict[str, Any]) -> str:
+    """``goal (3, 4)``: what stands where, as (column, row)."""
+    return ", ".join(f"{name} ({column}, {row})" for name, row, column in scene["marks"])
+
+
+def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
+    """Draw the figure.
+
+    Raises:
+        UserError: a wrong option, a trace that is missing, or a world that cannot be drawn.
+    """
+    options = options_of(figure, Options)
+    grid = grid_of(traces, figure)
+    tasks = chosen_tasks(traces, options.tasks, figure)
+    first = grid[figure.methods[0]][0]
+    counts_SHW = {
+        (method, task): np.stack([visits(trace, task, options.episodes) for trace in grid[method]])
+        for method in figure.methods
+        for task in tasks
+    }
+    table = pd.concat([_rows(first, figure, *key, counts) for key, counts in counts_SHW.items()], ignore_index=True)
+    episodes = min(options.episodes or first.returns_KE.shape[1], first.returns_KE.shape[1])
+    with style.paper_style():
+        return _plot(
+            table, {key: counts.mean(0) for key, counts in counts_SHW.items()}, first, episodes, figure, options
+        )
+
+
+def _name(trace: Trace, task: int) -> str:
+    return str(trace.about["tasks"][trace.tasks.index(task)]["name"])
+
+
+def _rows(first: Trace, figure: FigureSpec, method: str, task: int, counts_SHW: np.ndarray) -> pd.DataFrame:
+    """The table's rows of one panel."""
+    counts_SC = counts_SHW.reshape(len(counts_SHW), -1)
+    several = len(counts_SC) > 1
+    content = {
+        "panel": _name(first, task),
+        "method": method,
+        "x": np.arange(counts_SC.shape[1], dtype=float),
+        "y": counts_SC.mean(0),
+        "low": counts_SC.min(0).astype(float) if several else np.nan,
+        "high": counts_SC.max(0).astype(float) if several else np.nan,
+        "seeds": len(figure.seeds),
+        "tasks": 1,
+    }
+    return pd.DataFrame(content)[list(TABLE_COLUMNS)]
+
+
+def _plot(
+    table: pd.DataFrame,
+    mean_HW: dict[tuple[str, int], np.ndarray],
+    first: Trace,
+    episodes: int,
+    figure: FigureSpec,
+    options: Options,
+) -> Drawn:
+    tasks = list(dict.fromkeys(task for _, task in mean_HW))
+    scene = scene_of(first, tasks[0])
+    shape = scene["height"] / scene["width"]
+    whole = min(style.DOUBLE_COLUMN, max(style.SINGLE_COLUMN, options.panel / shape * len(tasks) + BESIDE))
+    high = min(options.panel, (whole - BESIDE) / len(tasks) * shape)
+    canvas = style.blank_figure(whole, len(figure.methods) * high + 0.25)
+    axes_MK = canvas.subplots(len(figure.methods), len(tasks), squeeze=False)
+    norm = LogNorm(1, max(2.0, float(max(counts.max() for counts in mean_HW.values()))))
+    for i, method in enumerate(figure.methods):
+        for k, task in enumerate(tasks):
+            axes: Axes = axes_MK[i, k]
+            draw_scene(axes, mean_HW[method, task], scene_of(first, task), norm)
+            if i == 0:
+                axes.set_title(marks_of(scene_of(first, task)), fontsize=6.5)
+            if k == 0:
+                axes.set_ylabel(figure.label(method).replace(", ", ",\n").replace(" (", "\n("))
+    bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_MK, shrink=0.8, aspect=28, pad=0.02)
+    bar.set_label(f"visits in {captions.count(episodes, 'episode')}")
+    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    ticks = [10**power for power in range(9) if 10**power <= norm.vmax]
+    bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
+    bar.minorticks_off()
+    names = [name for name, _, _ in scene["marks"]]
+    look: dict[str, Any] = {
+        "linestyle": "none",
+        "markerfacecolor": "none",
+        "markeredgecolor": GOAL,
+        "markeredgewidth": 1.3,
+    }
+    handles = [Line2D([], [], marker=mark_of(name), markersize=6, label=name, **look) for name in dict.fromkeys(names)]
+    seeds = captions.count(len(figure.seeds), "seed")
+    said = [f"scale {figure.scale} · {seeds} · mean visits, logarithmic colours, white: never"]
+    if figure.random_models:
+        said.append("A random model took the place of a pretrained one.")
+    style.finish(canvas, figure, handles, said)
+    meaning = {
+        "panel": "task",
+        "x": "cell: row × width + column, both from 0 at the top left",
+        "y": f"steps that begin in the cell in {captions.count(episodes, 'episode')}: mean over seeds",
+        "low, high": "least and most of any seed; empty where there is one seed",
+    }
+    counted = f"Visits in the first {captions.count(episodes, 'in-context episode')}, mean over {seeds}"
+    notes = [f"{counted}; split '{first.about['split']}'."]
+    if figure.random_models:
+        notes.append("A random model took the place of a pretrained one.")
+    return Drawn(canvas, table, meaning, tuple(notes))
+
+
+def mark_of(name: str) -> str:
+    """How something in a cell is drawn: a ring around what pays, a triangle around what must be fetched first."""
+    return "^" if name == "key" else "o"
+
+
+def draw_scene(axes: Axes, visits_HW: np.ndarray, scene: dict[str, Any], norm: LogNorm) -> None:
+    """A world from above, its cells coloured by visits."""
+    height, width = visits_HW.shape
+    edges = np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5
+    shown = np.ma.masked_less(visits_HW.astype(float), norm.vmin or 1.0)
+    rare = np.where((visits_HW > 0) & (visits_HW < 1), 1.0, np.nan)  # a mean over seeds can be below one visit
+    for values in (np.ma.masked_invalid(rare), shown):
+        axes.pcolormesh(*edges, values, cmap=COLOURS, norm=norm, edgecolors="face", linewidth=0.15)
+    wall_HW = np.full((height, width), np.nan)
+    for row, column in scene["walls"]:
+        wall_HW[row, column] = 1.0
+    axes.pcolormesh(
+        *edges, np.ma.masked_invalid(wall_HW), cmap="gray", vmin=0.4, vmax=4, edgecolors="face", linewidth=0.15
+    )
+    for number, (name, row, column) in enumerate(scene["marks"]):
+        for color, line in (("white", 2.4), (GOAL, 1.3)):  # open, so that the colour of the cell is seen
+            axes.plot(
+                column, row, marker=mark_of(name), markersize=7.5, markerfacecolor="none", markeredgecolor=color,
+                markeredgewidth=line, linestyle="none", zorder=4, clip_on=False,
+            )  # fmt: skip
+        if name.startswith("goal") and len(scene["marks"]) > 1:
+            axes.annotate(str(number + 1), (column, row), fontsize=4, color=GOAL, ha="center", va="center", zorder=5)
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[], aspect="equal")
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color="#9a9a9a", linewidth=0.5)

@@ -1,0 +1,1 @@
+"""Frozen encoders of images, one per file."""

@@ -1,0 +1,44 @@
+"""embed-images: histories of images + image encoder -> histories of vectors
+(`data/{scale}/{env}/encoded_histories.safetensors`), which every method of the environment learns from.
+
+Killed at any instant, the same command goes on from the last part and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+from recollect.artifacts.lock import run_lock
+from recollect.artifacts.sealed import write_arrays
+from recollect.nets.image_encoders.registry import ImageEncoder
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import environment_settings
+from recollect.stages import paths, provenance
+from recollect.stages.inputs import embed_images_inputs
+from recollect.trajectories.encoding import encode_in_parts, remove_parts
+from recollect.trajectories.histories import Histories
+
+
+def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
+    """Encode the images of an environment's histories.
+
+    Raises:
+        UserError: the environment says nothing about images, or its histories, images or weights do not fit.
+    """
+    images = environment_settings(scale, env).images
+    if images is None:
+        raise UserError(
+            "nothing says how the images of this environment are encoded",
+            where=f"config/environments/{env}.yaml",
+            do="add a section `images:` (docs/formats.md, Image encoders), if its observations are images",
+        )
+    inputs = embed_images_inputs(scale, env)
+    known = provenance.describe(
+        provenance.image_settings(scale, env), provenance.image_code(scale, env), inputs.values(), device
+    )
+    folder = paths.image_checkpoints(scale, env)
+    with run_lock(folder):
+        histories = Histories.open(inputs["histories"])
+        encoder = ImageEncoder(images, histories.observation.shape[1:], device=device)
+        encoded = encode_in_parts(histories.observation, encoder, folder, provenance=known)
+        target = paths.encoded_histories(scale, env)
+        write_arrays(target, {**histories.arrays(), "observation": encoded}, kind="histories", provenance=known)
+        remove_parts(folder)
