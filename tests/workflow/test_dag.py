@@ -95,7 +95,7 @@ def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any)
 def test_a_changed_hyperparameter_retrains_its_method_alone(
     finished: Any, finished_once: tuple[Any, list[str]]
 ) -> None:
-    finished.edit("config/methods/ad.yaml", "episodes_back: 100", "episodes_back: 99")
+    finished.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
     assert finished.planned() == of(finished_once[1], f"(train|evaluate) {ROOM} ad .*", FIGURE)
 
 

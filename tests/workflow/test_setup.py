@@ -24,7 +24,7 @@ ENVS = ROOT / "envs"
 LOCKS = sorted((ENVS / "locks").glob("*.txt"))
 ENVIRONMENTS = sorted(ENVS.glob("*.yaml"))
 # Used only where a user chose them; see the extras of pyproject.toml.
-OPTIONAL = {"h5py", "tensorboard", "wandb"}
+OPTIONAL = {"h5py", "tensorboard", "torchvision", "wandb"}
 
 
 def load(name: str) -> ModuleType:

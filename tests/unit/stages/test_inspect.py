@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, read_table, verify, write_arrays, write_table
+from recollect.cli import app
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.evaluation.tracing import MAPS_PER_EPISODE, Recorder, chosen_tasks, trace
@@ -283,8 +285,7 @@ def test_a_run_is_inspected_from_the_command_line(runs: Path, run_recollect: Cal
     assert done.returncode == 0, done.stderr
     assert opened("radt").tasks == [0, 7]
     inspect(*SMOKE, "ad", 0, tasks=[7, 0])
-    done = run_recollect("page", *of, cwd=runs)
-    assert done.returncode == 0, done.stderr
+    assert CliRunner().invoke(app, ["page", *of]).exit_code == 0
     html = paths.page(*SMOKE, "radt", 0).read_text()
     assert "RA-DT on Dark-Room 10×10" in html and "SMOKE: wiring test" in html
     verify(paths.page(*SMOKE, "radt", 0), kind="page")
