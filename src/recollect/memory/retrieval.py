@@ -8,7 +8,7 @@ queries that have seen too little with a random entry of their task; order sever
 Differences from the released code, each with its switch. Upstream demotes dropped candidates (similarity or score -1)
 instead of dropping them, which squeezes the min-max of all others and lets a copy of the query win on the task bonus:
 ``excluded="demote"``. Where nothing is left we take a random entry of the task, and no context where the task has none.
-Ours is ``within``: at demo scale RA-DT ended at 74 instead of 50 with it (Dark-Room 10x10, one seed, docs/radt.md).
+Ours is ``within``: what it did at demo scale stands in docs/radt.md.
 """
 
 from __future__ import annotations
@@ -135,6 +135,13 @@ class TrainingMemory:
     def _code(self, task: Tensor, episode: Tensor) -> Tensor:
         return task * self._episodes + episode + 1  # + 1: the unknown episode -1 sorts before all
 
+    def _span(self, task: Tensor, own: Tensor, within: int | None) -> tuple[Tensor, Tensor]:
+        """From where to where (not included) in `_order` the entries of each task stand, or those around code `own`."""
+        lowest, highest = task * self._episodes, (task + 1) * self._episodes
+        if within is not None:
+            lowest, highest = torch.maximum(own - within, lowest), torch.minimum(own + within + 1, highest)
+        return torch.searchsorted(self._codes, lowest), torch.searchsorted(self._codes, highest)
+
     def near(self, queries: Queries, key_BD: Tensor, within: int, k: int) -> tuple[Tensor, Tensor]:
         """The most similar entries of each query's task that are at most ``within`` trajectories away.
 
@@ -143,10 +150,7 @@ class TrainingMemory:
         """
         device = self._codes.device
         task, episode = queries.task_B.to(device).long(), queries.episode_B.to(device).long()
-        lowest, highest = task * self._episodes, (task + 1) * self._episodes - 1
-        code = self._code(task, episode)
-        first = torch.searchsorted(self._codes, torch.maximum(code - within, lowest))
-        past = torch.searchsorted(self._codes, torch.minimum(code + within, highest), right=True)
+        first, past = self._span(task, self._code(task, episode), within)
         place = first[:, None] + torch.arange(max(int((past - first).max()), 1), device=device)
         there = place < past[:, None]
         ids = self._order[place.clamp_max(len(self._order) - 1)]
@@ -178,11 +182,8 @@ class TrainingMemory:
         if any_task:
             first, count = torch.zeros_like(own), torch.full_like(own, len(self._codes))
         else:
-            lowest, highest = task_B * self._episodes, (task_B + 1) * self._episodes
-            if within is not None:
-                lowest, highest = torch.maximum(own - within, lowest), torch.minimum(own + within + 1, highest)
-            first = torch.searchsorted(self._codes, lowest)
-            count = torch.searchsorted(self._codes, highest) - first
+            first, past = self._span(task_B, own, within)
+            count = past - first
         free = count - own_count
         chance = torch.rand(len(task_B), generator=generator, device=generator.device, dtype=torch.float64)
         place = first + torch.minimum((chance.to(free.device) * free).long(), free - 1).clamp_min(0)

@@ -144,6 +144,11 @@ class InContextPolicy(ABC):
         at_BT = torch.from_numpy(self.step_B[:, None] + np.arange(1 - longest, 1)).to(self.device)
         return self.steps_of(at_BT, now_B=torch.from_numpy(self.step_B).to(self.device))
 
+    def now(self) -> Experience:
+        """The previous step of every row's episode (padding where there is none) and the present one, for `CachedSteps`."""
+        at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
+        return self.steps_of(at_BT, now_B=at_BT[:, 1])
+
     def steps_of(self, at_BT: Tensor, now_B: Tensor | None) -> Experience:
         """The given steps of the current episode; negative ones are padding. At `now` there is no action or reward yet."""
         mask_BT = at_BT >= 0

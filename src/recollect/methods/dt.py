@@ -168,8 +168,7 @@ class DecisionTransformerPolicy(InContextPolicy):
     def logits(self) -> Tensor:
         if self.cached is None:
             return self.network.act(self.window(self.context))
-        at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
-        return self.cached.append_now(self.steps_of(at_BT, now_B=at_BT[:, 1]))
+        return self.cached.append_now(self.now())
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:

@@ -12,6 +12,10 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
 - Windows of other tasks never mix in by accident where a task has no entry left: then nothing is read.
 - `queries: nearest_key` (not in the paper) takes the precomputed key of the most similar cut as a training window's
   query, so that training runs no embedder; for small budgets. `computed` is as published.
+- `retrieval.within` and `network.context_embedding: shared` (not in the paper) are for small budgets: windows of about
+  the same skill, and one set of tables for both windows.
+- While acting only the last token of the last layer is computed, and where the embedder's window holds a whole episode
+  its query grows step by step: the same numbers (`embedding.SteppedQueries`).
 - Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
 
 Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
@@ -188,10 +192,8 @@ class RetrievalPolicy(InContextPolicy):
         self.has_context_B[rows] = found_BK.any(1)
 
     def logits(self) -> Tensor:
-        window, query_BD = self.window(self.chosen.context), None
-        if self.queries is not None:
-            at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
-            query_BD = self.queries.append(self.steps_of(at_BT, now_B=at_BT[:, 1]))
+        window = self.window(self.chosen.context)
+        query_BD = None if self.queries is None else self.queries.append(self.now())
         if not bool((self.memory.count_E > 0).any()):
             return self.network.act(window)
         due = np.flatnonzero(self.step_B % self.chosen.retrieve_every == 0)  # the first step of an episode always is

@@ -237,6 +237,13 @@ class DecisionTransformer(nn.Module):
         hidden_BND = self.transformer(self.embed(window), mask_BT=mask_BN, **keywords)
         return hidden_BND.unflatten(1, (window.mask.shape[1], -1))
 
+    def until_action(self, window: Experience) -> tuple[Tensor, Tensor]:
+        """Tokens and their mask up to the one that predicts the last timestep's action."""
+        behind = self.settings.tokens_per_step - self.action_token - 1
+        tokens_BND, mask_BN = self.embed(window), self.token_mask(window.mask)
+        count = tokens_BND.shape[1] - behind
+        return tokens_BND[:, :count], mask_BN[:, :count]
+
     def reading(self, context: Experience | None, has_context_B: Tensor | None) -> dict[str, Any]:
         """What cross-attention is given."""
         if context is None or self.embed_context is None:
@@ -249,10 +256,7 @@ class DecisionTransformer(nn.Module):
 
     def act(self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None) -> Tensor:
         """Action logits [B, A] at the last timestep: ``forward(...)[0][:, -1]``, but only what that needs is computed."""
-        past = self.settings.tokens_per_step - self.action_token - 1  # the tokens after the one that predicts
-        tokens_BND, mask_BN = self.embed(window), self.token_mask(window.mask)
-        if past:
-            tokens_BND, mask_BN = tokens_BND[:, :-past], mask_BN[:, :-past]
+        tokens_BND, mask_BN = self.until_action(window)
         hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **self.reading(context, has_context_B))
         return self.action_head(hidden_BD)
 
@@ -266,10 +270,7 @@ class DecisionTransformer(nn.Module):
         """
         layers = len(self.settings.transformer.cross_layers)
         size, per_step = context.mask.shape, self.settings.tokens_per_step
-        past = per_step - self.action_token - 1
-        tokens_BND, mask_BN = self.embed(window), self.token_mask(window.mask)
-        if past:
-            tokens_BND, mask_BN = tokens_BND[:, :-past], mask_BN[:, :-past]
+        tokens_BND, mask_BN = self.until_action(window)
         reading = self.reading(context, has_context_B)
         _, maps = self.transformer(tokens_BND, mask_BT=mask_BN, return_attention=True, **reading)
         read = [map_BHTS[:, :, -1].mean(1) for map_BHTS in maps.cross_BHTS if map_BHTS is not None]

@@ -33,11 +33,10 @@ def hidden_behind(
         order_BN = mask_BN.logical_not().to(device=h.device, dtype=torch.int8).argsort(dim=1, stable=True)
         h = h.take_along_dim(order_BN[:, :, None], 1)
         hidden_B11N = mask_BN.to(h.device).take_along_dim(order_BN, 1).logical_not()[:, None, None]
-    *body, final = model.blocks
-    for block in (*body, final):
+    for block in model.blocks:
         assert isinstance(block, Block)
         normed, own = block.norm_attention(h), block.qkv(block.norm_attention(q))
-        if block is final:  # of the prefix only what queries read is computed
+        if block is model.blocks[-1]:  # of the prefix only what queries read is computed
             k, v = model.split_heads(linear_part(block.qkv, normed, model.width, 3 * model.width), 2)
         else:
             qkv = block.qkv(normed)

@@ -109,6 +109,16 @@ class Block(nn.Module):
         self.mlp_out = Linear(inner, d)
 
 
+def causal(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """Which keys each token attends to: bool [T, T], or [B, 1, T, T] where some tokens are padding."""
+    T = x_BTD.shape[1]
+    attend = torch.ones(T, T, dtype=torch.bool, device=x_BTD.device).tril_()
+    if mask_BT is not None:
+        attend = attend & mask_BT[:, None, None, :].to(attend.device)
+        attend.diagonal(dim1=-2, dim2=-1).fill_(True)  # a padded query needs a key to give a number
+    return attend
+
+
 class Transformer(nn.Module):
     """Causal transformer.
 
@@ -263,11 +273,7 @@ class Transformer(nn.Module):
         factor: Tensor | None,
     ) -> tuple[Tensor, AttentionMaps]:
         """The same function written plainly, keeping the attention weights; for inspection, not for speed."""
-        T = x_BTD.shape[1]
-        attend = torch.ones(T, T, dtype=torch.bool, device=x_BTD.device).tril_()
-        if mask_BT is not None:
-            attend = attend & mask_BT[:, None, None, :].to(attend.device)
-            attend.diagonal(dim1=-2, dim2=-1).fill_(True)  # a padded query needs a key to give a number
+        attend = causal(x_BTD, mask_BT)
         maps = AttentionMaps([], [])
         h = self._drop(x_BTD, self.p_embedding)
         for block in self.blocks:
@@ -351,15 +357,10 @@ class Transformer(nn.Module):
         """
         context, attend_B11S, factor_B11 = self.prepare_context(context_BSD, context_mask_BS, has_context_B)
         keys_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(x_BTD.device)
-        *body, final = self.blocks
-        h_BTD, seen = x_BTD, None
-        if keys_BT is not None:
-            seen = torch.ones(x_BTD.shape[1], x_BTD.shape[1], dtype=torch.bool, device=x_BTD.device).tril_()
-            seen = seen & keys_BT[:, None, None, :]
-            seen.diagonal(dim1=-2, dim2=-1).fill_(True)  # a padded query needs a key to give a number
-        for block in (*body, final):
+        h_BTD, seen = x_BTD, None if keys_BT is None else causal(x_BTD, keys_BT)
+        for block in self.blocks:
             assert isinstance(block, Block)
-            normed, last = block.norm_attention(h_BTD), block is final
+            normed, last = block.norm_attention(h_BTD), block is self.blocks[-1]
             k, v = self.split_heads(linear_part(block.qkv, normed, self.width, 3 * self.width), 2)
             if last:
                 h_BTD, normed = h_BTD[:, -1:], normed[:, -1:]

@@ -161,21 +161,18 @@ def _evaluators(environment: Mapping[str, Any]) -> list[str]:
 
 def evaluate_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that evaluates."""
-    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
-    return code_fingerprint(
-        "recollect.stages.evaluate",
-        f"recollect.environments.{environment['world']}",
-        f"recollect.methods.{content['algorithm']}",
-        *embedder_modules(scale, env, method),
-        *_evaluators(environment),
-    )
+    return _playing_code("recollect.stages.evaluate", scale, env, method)
 
 
 def inspect_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that traces."""
+    return _playing_code("recollect.stages.inspect", scale, env, method)
+
+
+def _playing_code(stage: str, scale: str, env: str, method: str) -> str:
     environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
     return code_fingerprint(
-        "recollect.stages.inspect",
+        stage,
         f"recollect.environments.{environment['world']}",
         f"recollect.methods.{content['algorithm']}",
         *embedder_modules(scale, env, method),
