@@ -24,11 +24,11 @@ setup: ## make .venv, with every package checked against a hash (FAMILY=gpu: fai
 	@"$(PYTHON)" envs/setup.py $(if $(FAMILY),--family $(FAMILY))
 
 demo: setup ## every default figure with real, small-scale learning: two CPU cores, under 20 minutes
-	$(BIN)/snakemake --cores $(CORES) $(LOGGER) -- all report
+	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo
 
 smoke: setup ## the whole workflow on toy sizes, in under 3 minutes: proves the wiring, shows no result
-	$(BIN)/snakemake --cores 2 --config scale=smoke $(LOGGER) -- all report
+	$(BIN)/recollect warm $(BIN)/snakemake --cores 2 --config scale=smoke $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale smoke
 
 test: setup ## the quick tests

@@ -169,6 +169,14 @@ def check() -> None:
     print(stage())
 
 
+@app.command(context_settings={"ignore_unknown_options": True})
+def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. snakemake --cores 2.")]) -> None:
+    """Run a command, e.g. snakemake, whose jobs start without the imports of each."""
+    from recollect.launch import warm as run
+
+    raise typer.Exit(run(command))
+
+
 @app.command()
 def finished(scale: Scale = "demo") -> None:
     """Name the figures and the report of a scale."""

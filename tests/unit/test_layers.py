@@ -25,7 +25,8 @@ ALLOWED = {
     "evaluation": NETS | GROUP | {"methods.contract"},
     "figures": NETS | GROUP,
     "stages": NETS | GROUP | {"methods", "evaluation", "figures"},
-    "cli": {"settings", "artifacts", "stages"},
+    "cli": {"settings", "artifacts", "stages", "launch"},
+    "launch": {"artifacts", "cli"},
 }
 LONGEST = 430
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}

@@ -212,6 +212,9 @@ class Transformer(nn.Module):
             packing = Packing.of(mask_BT)
             h = pack(x_BTD, packing)
             factor = None if factor is None else factor[packing.row_N, 0]
+            if context is not None and packing.order_B is not None and not self._drops_attention:
+                context = context[packing.order_B]
+                context_attend = None if context_attend is None else context_attend[packing.order_B]
         elif mask_BT is not None:
             # Real tokens first: then the causal mask alone hides all padding, and the fused kernels need no mask.
             mask_BT = mask_BT.to(x_BTD.device)
@@ -237,15 +240,23 @@ class Transformer(nn.Module):
             return back.masked_fill(~mask_BT[:, :, None], 0.0)
         return h
 
+    @property
+    def _drops_attention(self) -> bool:
+        """Whether attention is our own on the CPU, with dropout."""
+        return self.training and self.p_attention > 0
+
     def _self_attention(self, qkv: Tensor, packing: Packing | None) -> Tensor:
         p = self.p_attention if self.training else 0.0
         if p and qkv.device.type == "cpu":
             return self_attention(qkv, self.heads, p, self.dropout, packing)
-        if packing is not None:
-            qkv = spread(qkv, packing)
-        q, k, v = qkv.view(*qkv.shape[:2], 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p).transpose(1, 2).flatten(2)
-        return y if packing is None else gather(y, packing)
+
+        def attended(qkv_BTE: Tensor) -> Tensor:
+            q, k, v = self.split_heads(qkv_BTE, 3)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p).transpose(1, 2).flatten(2)
+
+        if packing is None:
+            return attended(qkv)
+        return gather([attended(block) for block in spread(qkv, packing)], packing)
 
     def _cross_attention(
         self, block: Block, x: Tensor, context_BSD: Tensor, attend: Tensor | None, packing: Packing | None
@@ -257,12 +268,20 @@ class Transformer(nn.Module):
             if attend is not None:
                 bias_BS = torch.zeros(context_BSD.shape[:2]).masked_fill_(~attend[:, 0, 0], float("-inf"))
             return cross_attention(q, kv, bias_BS, self.heads, p, self.dropout, packing)
-        if packing is not None:
-            q = spread(q, packing)
-        q = q.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
-        k, v = self.split_heads(kv, 2)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, dropout_p=p).transpose(1, 2).flatten(2)
-        return y if packing is None else gather(y, packing)
+
+        def attended(q_BTD: Tensor, kv_BSE: Tensor, attend_B11S: Tensor | None) -> Tensor:
+            (q,), (k, v) = self.split_heads(q_BTD, 1), self.split_heads(kv_BSE, 2)
+            return (
+                F.scaled_dot_product_attention(q, k, v, attn_mask=attend_B11S, dropout_p=p).transpose(1, 2).flatten(2)
+            )
+
+        if packing is None:
+            return attended(q, kv, attend)
+        rows = [rows for rows, _ in packing.groups]
+        masks = [None] * len(rows) if attend is None else attend.split(rows)
+        return gather(
+            [attended(*part) for part in zip(spread(q, packing), kv.split(rows), masks, strict=True)], packing
+        )
 
     def _forward_with_maps(
         self,

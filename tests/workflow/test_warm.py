@@ -1,0 +1,185 @@
+"""`recollect warm`: jobs that fork from one preloaded process are the jobs that they would be on their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from recollect import launch
+
+CALLER = [sys.executable, "-c", "from recollect.launch import main; main()"]
+RUN = [
+    "--scale",
+    "smoke",
+    "--env",
+    "dark_room_10x10",
+    "--method",
+    "dt",
+    "--seed",
+    "1",
+    "--device",
+    "cpu",
+    "--threads",
+    "1",
+]
+
+
+@contextmanager
+def preloaded(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a caller whose jobs fork."""
+    address = str(folder / "socket")
+    server = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from recollect.launch import serve; serve(sys.argv[1])", address],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        wait_for(lambda: os.path.exists(address), 60)
+        yield {**os.environ, "OMP_NUM_THREADS": "1", launch.ADDRESS: address}
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def wait_for(condition: object, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+def job_of(said: Path) -> int:
+    """The pid of the process that trains, from the lock of its run."""
+    lock = said / "results/smoke/checkpoints/dark_room_10x10/dt/seed_1/.lock"
+    wait_for(lambda: lock.exists() and lock.read_text(), 60)
+    return int(json.loads(lock.read_text())["pid"])
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
+def words_of(command_line: Path) -> bytes:
+    try:
+        return command_line.read_bytes()
+    except OSError:
+        return b""
+
+
+def run_files(folder: Path) -> dict[str, bytes]:
+    run = folder / "results/smoke/runs/dark_room_10x10/dt/seed_1"
+    return {file.name: file.read_bytes() for file in sorted(run.iterdir()) if not file.name.startswith(".")}
+
+
+def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    shutil.copytree(smoke_workdir, alone)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with preloaded(tmp_path) as warm:
+        for folder, env in ((alone, environment), (smoke_workdir, warm)):
+            for stage in ("train", "evaluate"):
+                done = subprocess.run([*CALLER, stage, *RUN], cwd=folder, env=env, capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+                assert f"$ recollect {stage} --scale smoke" in done.stderr  # its words reach the caller's terminal
+    assert run_files(alone) == run_files(smoke_workdir)
+    assert "scores.parquet" in run_files(alone)
+
+
+def test_jobs_beneath_warm_fork_and_nothing_of_it_stays(smoke_workdir: Path, tmp_path: Path) -> None:
+    script = (
+        "import os, subprocess, sys, time\n"
+        f"address = os.environ['{launch.ADDRESS}']\n"
+        "while not os.path.exists(address): time.sleep(0.01)\n"
+        f"sys.exit(subprocess.call({[*CALLER, 'train', *RUN]!r}))\n"
+    )
+    command = [sys.executable, "-m", "recollect.cli", "warm", sys.executable, "-c", script]
+    mark = tmp_path / "temporary"  # the socket's folder, which stands in the command line of the process that forks
+    mark.mkdir()
+    env = {**os.environ, "TMPDIR": str(mark)}
+    done = subprocess.run(command, cwd=smoke_workdir, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "policy.safetensors" in run_files(smoke_workdir)
+    assert not list(mark.iterdir())
+    assert not [entry for entry in Path("/proc").glob("[0-9]*/cmdline") if str(mark).encode() in words_of(entry)]
+
+
+def test_the_exit_status_is_the_commands(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recollect.cli", "warm", "sh", "-c", "exit 7"]
+    assert subprocess.run(command, cwd=tmp_path).returncode == 7
+
+
+def test_an_error_of_a_forked_job_reaches_its_caller(workdir: Path, tmp_path: Path) -> None:
+    with preloaded(tmp_path) as warm:
+        done = subprocess.run([*CALLER, "train", *RUN], cwd=workdir, env=warm, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "error: " in done.stderr and "to do: " in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_ends_with_its_caller_and_goes_on_later(
+    number: signal.Signals, smoke_workdir: Path, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    shutil.copytree(smoke_workdir, whole)
+    with preloaded(tmp_path) as warm:
+        subprocess.run([*CALLER, "train", *RUN], cwd=whole, env=warm, check=True, capture_output=True)
+        caller = subprocess.Popen([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, stderr=subprocess.DEVNULL)
+        job = job_of(smoke_workdir)
+        assert job != caller.pid, "the job did not fork"
+        caller.send_signal(number)
+        assert caller.wait(30) != 0
+        wait_for(lambda: gone(job), 30)
+        assert not (smoke_workdir / "results/smoke/runs/dark_room_10x10/dt/seed_1/policy.safetensors").exists()
+        subprocess.run([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, check=True, capture_output=True)
+    assert run_files(smoke_workdir) == run_files(whole)
+
+
+def test_a_killed_job_is_no_success(smoke_workdir: Path, tmp_path: Path) -> None:
+    with preloaded(tmp_path) as warm:
+        caller = subprocess.Popen([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, stderr=subprocess.DEVNULL)
+        os.kill(job_of(smoke_workdir), signal.SIGKILL)
+        assert caller.wait(30) == 128 + signal.SIGKILL
+
+
+def test_without_the_process_that_forks_a_command_starts_on_its_own(smoke_workdir: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", launch.ADDRESS: str(tmp_path / "nobody")}
+    done = subprocess.run([*CALLER, "train", *RUN], cwd=smoke_workdir, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "policy.safetensors" in run_files(smoke_workdir)
+
+
+def test_code_that_changed_since_it_was_imported_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with preloaded(tmp_path) as warm:
+        monkeypatch.setattr(launch, "identity", lambda: ["another"])
+        assert launch.ask(warm[launch.ADDRESS], ["recollect", "check"]) is None
+
+
+def test_only_jobs_of_one_thread_fork() -> None:
+    assert launch.one_thread(["recollect", "train", "--threads", "1"])
+    assert not launch.one_thread(["recollect", "train", "--threads", "2"])
+    assert not launch.one_thread(["recollect", "figure"])
+
+
+def test_a_caller_that_says_nothing_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with preloaded(tmp_path) as warm, socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(warm[launch.ADDRESS])
+        silent.shutdown(socket.SHUT_WR)
+        done = subprocess.run(
+            [*CALLER, "check", "--threads", "1"], cwd=tmp_path, env=warm, capture_output=True, timeout=60
+        )
+        assert done.returncode == 2  # `check` knows no --threads: it is the command line that says so
