@@ -14,7 +14,7 @@ LOGGER = $$([ -t 2 ] && echo --logger rich)
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test test-all lint bench lock clean-env
+.PHONY: help setup procgen demo smoke test test-all lint bench lock clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -22,6 +22,9 @@ help: ## list the targets
 setup: ## make .venv, with every package checked against a hash (FAMILY=gpu: faiss for NVIDIA GPUs)
 	@$(if $(PYTHON),,$(error Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/its/path/python3.11))
 	@"$(PYTHON)" envs/setup.py $(if $(FAMILY),--family $(FAMILY))
+
+procgen: setup ## make .venv-procgen, the Python 3.10 that plays Procgen, with every package checked against a hash
+	@$(BIN)/python envs/setup.py --world procgen $(if $(WORLD_PYTHON),--python "$(WORLD_PYTHON)")
 
 demo: setup ## every default figure with real, small-scale learning: two CPU cores, under 20 minutes
 	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) $(LOGGER) -- all report

@@ -20,8 +20,20 @@ include: "rules/train.smk"
 include: "rules/evaluate.smk"
 include: "rules/inspect.smk"
 include: "rules/page.smk"
+include: "rules/measure.smk"
 include: "rules/figure.smk"
 include: "rules/targets.smk"
+
+
+onstart:
+    # Not while parsing: only what is really going to run needs them.
+    try:
+        dependencies.check_worlds(
+            (job.rule.name, dict(job.wildcards))
+            for job in workflow.dag.needrun_jobs()
+        )
+    except UserError as error:
+        raise WorkflowError(str(error))
 
 
 workflow.default_target = "all"

@@ -2,8 +2,9 @@
 
 - One resolution for everything, so that two families never disagree about a version; then one file per use:
   uv.txt, torch.txt, cuda.txt (what the CUDA build of torch needs), models.txt (installed without what it declares),
-  one complete file per rule family (base.txt, gpu.txt), and workflow.txt and dev.txt, which come on top of base.txt.
+  one complete file per rule family (base.txt, control.txt, gpu.txt), and workflow.txt and dev.txt, which come on top of base.txt.
 - Pins stay as they are unless pyproject.toml asks for another; `--upgrade` takes the newest instead.
+- The worlds that another Python plays have locks of their own, in envs/worlds.
 - No file names a package index or a path: the same lock works behind any mirror.
 """
 
@@ -34,7 +35,11 @@ TORCH_CPU_WHEELS = {
 }
 CUDA = re.compile(r"^(nvidia-|cuda-|triton$)")
 # A rule family is the package's own dependencies, some replaced, and the extra of the family's name if there is one.
-FAMILIES: dict[str, dict[str, str]] = {"base": {}, "gpu": {"faiss-cpu": "faiss-gpu==1.15.1"}}
+FAMILIES: dict[str, dict[str, str]] = {"base": {}, "control": {}, "gpu": {"faiss-cpu": "faiss-gpu==1.15.1"}}
+
+# Worlds that another Python plays: its version, what it needs, and what is left out of that. Nothing is shared with ours.
+# gym, which procgen declares, has no wheel, and the worker does without it.
+WORLDS = {"procgen": ("3.10", ["procgen==0.10.7"], ["gym", "gym-notices", "cloudpickle"])}
 
 Lock = dict[str, str]  # package -> its whole block of lines (a package may stand twice, with markers)
 
@@ -59,13 +64,19 @@ def pins(*locks: Lock) -> str:
     return "\n".join(sorted(lines)) + "\n"
 
 
-def resolve(requirements: list[str], prefer: str, *options: str) -> Lock:
+def resolve(
+    requirements: list[str],
+    prefer: str,
+    *options: str,
+    how: tuple[str, ...] = ("--universal", "--python-version", "3.11", "--fork-strategy", "fewest"),
+) -> Lock:
     """Resolve for every platform (markers in the lock), with the hashes of every file of each package.
 
     Args:
         requirements: as in pyproject.toml.
         prefer: pins to keep wherever the requirements allow them.
         options: for `uv pip compile`.
+        how: for which Python.
     """
     with tempfile.TemporaryDirectory() as folder:
         wanted, result = Path(folder, "wanted.in"), Path(folder, "result.txt")
@@ -80,16 +91,29 @@ def resolve(requirements: list[str], prefer: str, *options: str) -> Lock:
             str(result),
             "--quiet",
         ]
-        command += ["--universal", "--python-version", "3.11", "--fork-strategy", "fewest", "--generate-hashes"]
-        subprocess.run([*command, "--no-header", "--no-annotate", "--no-emit-index-url", *options], check=True)
+        subprocess.run(
+            [*command, *how, "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", *options],
+            check=True,
+        )
         return parse(result.read_text())
 
 
-def write(name: str, lock: Lock, note: str) -> None:
+def write(name: str, lock: Lock, note: str, folder: str = "locks", header: str = HEADER) -> None:
     """Write one lock, in alphabetical order."""
-    text = f"{HEADER}# {note}\n" + "".join(lock[x] for x in sorted(lock))
-    (LOCKS / f"{name}.txt").write_text(text)
-    print(f"envs/locks/{name}.txt: {len(lock)} packages")
+    text = f"{header}# {note}\n" + "".join(lock[x] for x in sorted(lock))
+    (ENVS / folder / f"{name}.txt").write_text(text)
+    print(f"envs/{folder}/{name}.txt: {len(lock)} packages")
+
+
+def lock_worlds(upgrade: bool) -> None:
+    """Write the locks of the worlds that another Python plays."""
+    for world, (python, wanted, left_out) in WORLDS.items():
+        path = ENVS / "worlds" / f"{world}.txt"
+        present = pins(parse(path.read_text())) if path.exists() and not upgrade else ""
+        options = [word for name in left_out for word in ("--no-emit-package", name)]
+        lock = resolve(wanted, present, *options, how=("--python-version", python))
+        header = HEADER.replace("pyproject.toml", "WORLDS in envs/lock.py")
+        write(world, lock, f"All that the worker of `{world}` needs, for Python {python}.", "worlds", header)
 
 
 def digest(names: list[str]) -> str:
@@ -148,6 +172,7 @@ def main() -> None:
         )
     write("models", resolve(apart, present, "--no-deps"), "Installed without what it declares.")
     write("uv", resolve(["uv"], present), "The installer of all but itself and torch.")
+    lock_worlds(chosen.upgrade)
     stamp_environments()
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "envs" / "locks"
+WORLDS = ROOT / "envs" / "worlds"
 OLDEST = (3, 11)
 STATE = "recollect-setup.json"
 NETWORK = re.compile(
@@ -176,15 +177,59 @@ class Setup:
         asked = [self.python, "-m", "pip", "config", "list"]
         return subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
 
-    def uv(self, command: str, *arguments: str | Path) -> None:
-        """uv in this environment; a mirror that pip is set to use is used by uv too."""
+    def uv(self, command: str, *arguments: str | Path, python: str | None = None) -> None:
+        """uv in this environment, or for another Python; a mirror that pip is set to use is used by uv too."""
         environment = dict(os.environ)
         if not environment.keys() & {"UV_DEFAULT_INDEX", "UV_INDEX_URL"}:
             mirror = re.search(r"^\S*\.index-url='([^']+)'", self.pip_configuration(), re.MULTILINE)
             if mirror:
                 environment["UV_DEFAULT_INDEX"] = mirror.group(1)
         uv = str(self.prefix / "bin" / "uv")
-        call([uv, "pip", command, "--quiet", "--python", self.python, *map(str, arguments)], environment)
+        call([uv, "pip", command, "--quiet", "--python", python or self.python, *map(str, arguments)], environment)
+
+
+class WorldSetup(Setup):
+    """The steps for a world that another Python plays: `.venv-WORLD`, from envs/worlds/WORLD.txt.
+
+    There is nothing to build.
+
+    Args:
+        world: its name.
+        base: the Python that it is made of, a path or a version; one that uv finds, or else fetches.
+    """
+
+    def __init__(self, world: str, base: str) -> None:
+        super().__init__(ROOT / f".venv-{world}", world, tools=False)
+        self.base = base
+        self.tool = Setup(ROOT / ".venv", "base", tools=True)
+
+    def run(self) -> None:
+        """Do every step that is due, in order."""
+        lock = WORLDS / f"{self.family}.txt"
+        self.step("venv", f"Python {self.base} for {self.family}", self.make_venv, str(self.prefix), self.base)
+        self.step("packages", self.family, lambda again: self.install_lock(lock, again), lock.read_text())
+
+    def make_venv(self, again: bool) -> None:
+        """Make the venv anew, from nothing."""
+        self.state.update(steps={}, running=None)
+        uv = str(self.tool.prefix / "bin" / "uv")
+        try:
+            call([uv, "venv", "--quiet", "--clear", "--python", self.base, str(self.prefix)])
+        except Stop:
+            raise Stop(
+                f"Python {self.base} is not here, and could not be fetched (see above).\n"
+                f"  to do: install it and name it: `make {self.family} WORLD_PYTHON=/its/path/python3.10`; "
+                f"or let conda bring it, as envs/worlds/{self.family}.yaml says."
+            ) from None
+
+    def install_lock(self, lock: Path, again: bool) -> None:
+        """Wheels only, each checked against a hash."""
+        options = ["--require-hashes", "--no-deps", "--only-binary", ":all:", *(["--reinstall"] if again else [])]
+        self.uv("install", *options, "-r", lock)
+
+    def uv(self, command: str, *arguments: str | Path) -> None:
+        """The project's uv, for this environment."""
+        self.tool.uv(command, *arguments, python=self.python)
 
 
 def say(line: str) -> None:
@@ -273,17 +318,32 @@ def alone() -> Iterator[None]:
         os.close(folder)
 
 
+def set_up_world(world: str, python: str) -> int:
+    """Make a world's own Python; 0 when it is as its lock says."""
+    worlds = sorted(path.stem for path in WORLDS.glob("*.txt"))
+    if world not in worlds:
+        raise Stop(
+            f"There is no world `{world}` with a Python of its own.\n  to do: choose one of {', '.join(worlds)}."
+        )
+    WorldSetup(world, python).run()
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Set up; 0 when the environment is as the locks say."""
     parser = argparse.ArgumentParser(description="Install exactly what envs/locks names.")
     parser.add_argument("--family", help="the rule family, as in envs/FAMILY.yaml (default: the last one, else base)")
     parser.add_argument("--here", action="store_true", help="fill the environment of this Python, for jobs only")
+    parser.add_argument("--world", help="a world that another Python plays, as in envs/worlds: make .venv-WORLD")
+    parser.add_argument("--python", default="3.10", help="the Python that .venv-WORLD is made of: a path or a version")
     chosen = parser.parse_args(arguments)
     start = time.monotonic()
     try:
         check_python()
         prefix = Path(sys.prefix) if chosen.here else ROOT / ".venv"
         with alone():
+            if chosen.world:
+                return set_up_world(chosen.world, chosen.python)
             setup = Setup(prefix, chosen.family or "base", tools=not chosen.here)
             setup.family = chosen.family or setup.state["family"]
             families = sorted(path.stem for path in LOCKS.parent.glob("*.yaml"))

@@ -12,11 +12,13 @@ from functools import lru_cache
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
     canonical,
+    environment_mapping,
     figure_settings,
     language_model,
     method_mapping,
     names,
     published_data,
+    uses_gpu,
 )
 from recollect.stages import dependencies, inputs, paths, provenance
 from recollect.stages.check import check_once
@@ -25,7 +27,7 @@ from recollect.stages.check import check_once
 wildcard_constraints:
     scale=r"[\w-]+",
     env=r"[\w-]+",
-    method=r"[\w-]+",
+    method=r"[\w-]+(\.[\w-]+)?",  # a method, or method.variant
     seed=r"\d+",
     figure=r"[\w-]+",
     model=r"[\w.-]+",
@@ -46,11 +48,23 @@ except UserError as error:
     sys.exit(f"error: {error}")
 
 
+# ----------------------------------------------------------------------------------------------------------- packages
+@lru_cache(maxsize=None)
+def family_of(scale, env):
+    return environment_mapping(scale, env).get("family", "base")
+
+
+def packages_to_play(wildcards):
+    """The conda environment of a job that makes a world: that of the packages which the world needs."""
+    return f"../envs/{family_of(wildcards.scale, wildcards.env)}.yaml"
+
+
 # ------------------------------------------------------------------------------------------------- inputs and params
 # Called for every job of the run, but computed once for all seeds.
 embed_inputs = lru_cache(maxsize=None)(dependencies.embed_inputs)
 train_inputs = lru_cache(maxsize=None)(inputs.train_inputs)
 evaluate_models = lru_cache(maxsize=None)(dependencies.evaluate_models)
+policy_method = lru_cache(maxsize=None)(inputs.policy_method)
 figure_inputs = lru_cache(maxsize=None)(inputs.figure_inputs)
 embedder_runs = lru_cache(maxsize=None)(dependencies.embedder_runs)
 
@@ -109,8 +123,16 @@ def inputs_to_train(wildcards):
     return train_inputs(wildcards.scale, wildcards.env, wildcards.method)
 
 
-def models_to_evaluate(wildcards):
-    return evaluate_models(wildcards.scale, wildcards.env, wildcards.method)
+def inputs_to_inspect(wildcards):
+    of = (wildcards.scale, wildcards.env, wildcards.method)
+    policy = paths.policy(*of[:2], policy_method(*of), wildcards.seed)
+    return {"policy": policy, **evaluate_models(*of)}
+
+
+def inputs_to_evaluate(wildcards):
+    of = (wildcards.scale, wildcards.env, wildcards.method)
+    table = paths.train_table(*of[:2], policy_method(*of), wildcards.seed)
+    return {"train": table, **inputs_to_inspect(wildcards)}
 
 
 def inputs_of_figure(wildcards):
@@ -186,6 +208,12 @@ def generate_threads(wildcards):
 def job_threads(wildcards):
     """One thread each, so that jobs run side by side: two jobs of one thread do more than one job of two threads."""
     return 4 if wildcards.scale == PAPER else 1
+
+
+def generate_gpus(wildcards):
+    """For source agents that look at images; the others learn faster on CPU cores."""
+    source = environment_mapping(wildcards.scale, wildcards.env).get("source") or {}
+    return int(wildcards.scale == PAPER and uses_gpu(source.get("algorithm", "ppo")))
 
 
 def train_gpus(wildcards):

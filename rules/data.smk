@@ -13,12 +13,13 @@ rule generate:
         "logs/{scale}/{env}/generate.benchmark.jsonl"
     priority: 70
     conda:
-        "../envs/base.yaml"
+        packages_to_play
     threads: generate_threads
     resources:
         # The histories of all tasks are held until they are written: 20 bytes for each of 16 M steps.
         mem_mb=megabytes(small=1500, paper=4000),
         runtime=minutes(60, 480),
+        gpu=generate_gpus,
     params:
         settings=params_of("generate_settings", "scale", "env"),
         code=params_of("generate_code", "scale", "env"),

@@ -13,7 +13,7 @@ rule embed_images:
         "logs/{scale}/{env}/embed_images.benchmark.jsonl"
     priority: 65
     conda:
-        "../envs/base.yaml"
+        packages_to_play
     threads: job_threads
     resources:
         # One part of the images and its vectors; all else is mapped from disk.
@@ -40,7 +40,7 @@ rule embed:
         "logs/{scale}/{env}/{method}/embed.benchmark.jsonl"
     priority: 50
     conda:
-        "../envs/base.yaml"
+        packages_to_play
     threads: job_threads
     resources:
         # Histories as they are, on the device; one batch of windows; the keys (160 k × 512 numbers).

@@ -3,9 +3,7 @@
 
 rule evaluate:
     input:
-        unpack(models_to_evaluate),
-        policy=paths.policy("{scale}", "{env}", "{method}", "{seed}"),
-        train=paths.train_table("{scale}", "{env}", "{method}", "{seed}"),
+        unpack(inputs_to_evaluate),
     output:
         scores=paths.scores("{scale}", "{env}", "{method}", "{seed}"),
         manifest=paths.manifest(paths.scores("{scale}", "{env}", "{method}", "{seed}")),
@@ -15,7 +13,7 @@ rule evaluate:
         "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.benchmark.jsonl"
     priority: evaluate_priority
     conda:
-        "../envs/base.yaml"
+        packages_to_play
     threads: job_threads
     resources:
         # The caches of all tasks at once, and their growing memories.

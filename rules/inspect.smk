@@ -3,8 +3,7 @@
 
 rule inspect:
     input:
-        unpack(models_to_evaluate),
-        policy=paths.policy("{scale}", "{env}", "{method}", "{seed}"),
+        unpack(inputs_to_inspect),
     output:
         trace=paths.trace("{scale}", "{env}", "{method}", "{seed}"),
         manifest=paths.manifest(paths.trace("{scale}", "{env}", "{method}", "{seed}")),
@@ -14,7 +13,7 @@ rule inspect:
         "logs/{scale}/{env}/{method}/seed_{seed}/inspect.benchmark.jsonl"
     priority: evaluate_priority
     conda:
-        "../envs/base.yaml"
+        packages_to_play
     threads: job_threads
     resources:
         # An evaluation, and what is written down of it.

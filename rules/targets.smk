@@ -19,6 +19,7 @@ localrules:
     evaluated,
     inspected,
     pages,
+    measured,
 
 
 rule all:
@@ -84,6 +85,12 @@ rule inspected:
 rule pages:
     input:
         selected("page"),
+
+
+# Of the figures that are drawn from speeds.
+rule measured:
+    input:
+        selected("measure"),
 
 
 rule figures:

@@ -19,7 +19,7 @@ rule train:
         "logs/{scale}/{env}/{method}/seed_{seed}/train.benchmark.jsonl"
     priority: train_priority
     conda:
-        "../envs/base.yaml"
+        packages_to_play
     threads: job_threads
     resources:
         # Histories or replay, and the batch: activations of 128 windows of 1600 tokens where there is no GPU.

@@ -22,7 +22,7 @@ app = typer.Typer(
 
 Scale = Annotated[str, typer.Option(help="smoke, demo, paper, or a file of yours in config/scales.")]
 Env = Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")]
-Method = Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt.")]
+Method = Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
 Pack = Annotated[int, typer.Option(min=1, help="How many jobs may share one GPU.")]
@@ -50,12 +50,14 @@ def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
 
 
 @app.command()
-def generate(scale: Scale, env: Env, threads: Threads = 0) -> None:
-    """Make the learning histories of an environment."""
+def generate(scale: Scale, env: Env, device: Device = "auto", pack: Pack = 1, threads: Threads = 0) -> None:
+    """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device."""
+    from recollect.settings.resolve import environment_mapping, uses_gpu
     from recollect.stages.generate import generate as stage
 
-    with job(threads):
-        stage(scale, env)
+    source = environment_mapping(scale, env).get("source") or {}
+    with job(threads, device if uses_gpu(str(source.get("algorithm", "ppo"))) else "cpu", pack) as held:
+        stage(scale, env, device=held)
 
 
 @app.command()
@@ -137,8 +139,19 @@ def page(scale: Scale, env: Env, method: Method, seed: Seed) -> None:
 
 
 @app.command()
+def measure(
+    scale: Scale, env: Env, method: Method, seed: Seed, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
+) -> None:
+    """Measure how fast a method learns and acts on this machine."""
+    with job(threads, device, pack) as held:
+        from recollect.stages.measure import measure as stage
+
+        stage(scale, env, method, seed, device=held)
+
+
+@app.command()
 def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a file of config/figures.")]) -> None:
-    """Draw a figure from scores or traces."""
+    """Draw a figure from scores, traces or speeds."""
     from recollect.stages.figure import figure as stage
 
     stage(scale, figure)

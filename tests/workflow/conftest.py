@@ -41,6 +41,7 @@ outputs = {
     "evaluate": [run + "scores.parquet"],
     "inspect": [run + "trace.safetensors"],
     "page": [run.rstrip("/").replace("/runs/", "/inspect/") + ".html"],
+    "measure": [run.rstrip("/").replace("/runs/", "/speed/") + ".parquet"],
     "figure": [figure + suffix for suffix in (".pdf", ".png", ".csv", ".json")],
     "fetch": ["data/models/{}/model.safetensors".format(o.get("model"))],
 }[stage]

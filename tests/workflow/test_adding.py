@@ -109,6 +109,16 @@ def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -
         assert set(final["env"]) == {"corridor"} and set(final["method"]) == {"best_action"}
 
 
+def test_a_variant_is_a_method_like_any_other(tree: Path) -> None:
+    runs = tree / "results/tiny/runs/corridor"
+    cautious, table = (
+        read_arrays(runs / f"{m}/seed_0/policy.safetensors")["table"] for m in ("best_action.cautious", "best_action")
+    )
+    assert (cautious != table).any() and (cautious == -1).sum() > (table == -1).sum()
+    scores = read_table(runs / "best_action.cautious/seed_0/scores.parquet", kind="scores")
+    assert set(scores["method"]) == {"best_action.cautious"}
+
+
 def test_a_new_figure_and_a_new_kind_have_their_four_files(tree: Path) -> None:
     figures = tree / "results/tiny/figures"
     for name, rows in (("corridor", 3), ("corridor_first_and_last", 2)):

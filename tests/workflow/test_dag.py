@@ -143,6 +143,23 @@ def test_a_figure_of_traces_inspects_its_runs_and_nothing_else(untouched: Any) -
     )
 
 
+def test_a_variant_trains_what_differs_and_shares_the_rest(untouched: Any) -> None:
+    runs = f"results/demo/runs/{ROOM}"
+    assert untouched.planned(f"{runs}/radt.every_25/seed_0/scores.parquet") == [f"evaluate {ROOM} radt.every_25 0"]
+    assert untouched.planned(f"{runs}/radt.task_weight_0/seed_0/scores.parquet") == [
+        f"evaluate {ROOM} radt.task_weight_0 0",
+        f"train {ROOM} radt.task_weight_0 0",
+    ]
+    own_memory = untouched.planned(f"{runs}/radt.pool_last/seed_0/policy.safetensors")
+    assert own_memory == [
+        f"{stage} {ROOM} radt.pool_last{seed}" for stage, seed in (("embed", ""), ("index", ""), ("train", " 0"))
+    ]
+
+
+def test_speeds_are_measured_by_a_job_of_their_own(untouched: Any) -> None:
+    assert untouched.planned(f"results/demo/speed/{ROOM}/radt/seed_0.parquet") == [f"measure {ROOM} radt 0"]
+
+
 def test_an_inspection_page_is_a_target_of_its_own(untouched: Any) -> None:
     planned = untouched.planned(f"results/demo/inspect/{ROOM}/radt/seed_1.html")
     assert planned == [f"inspect {ROOM} radt 1", f"page {ROOM} radt 1"]

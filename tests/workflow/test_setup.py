@@ -25,6 +25,7 @@ LOCKS = sorted((ENVS / "locks").glob("*.txt"))
 ENVIRONMENTS = sorted(ENVS.glob("*.yaml"))
 # Used only where a user chose them; see the extras of pyproject.toml.
 OPTIONAL = {"h5py", "tensorboard", "torchvision", "wandb"}
+IN_WORKERS = {"procgen"}  # imported by scripts that another Python runs; see envs/worlds
 
 
 def load(name: str) -> ModuleType:
@@ -131,7 +132,7 @@ def test_everything_that_src_imports_is_in_a_runtime_lock() -> None:
     families = {path.stem for path in ENVIRONMENTS}
     locked = set().union(*(packages(lock) for lock in families | {"torch", "models"}))
     provided = metadata.packages_distributions()
-    for module in sorted(imported - OPTIONAL):
+    for module in sorted(imported - OPTIONAL - IN_WORKERS):
         names = {re.sub(r"[-_.]+", "-", name).lower() for name in provided.get(module, [module])}
         assert names & locked, f"src imports {module} ({names}), which no runtime lock holds"
 
@@ -143,6 +144,48 @@ def test_what_is_read_from_a_lock_can_be_written_back(locking: ModuleType) -> No
     assert lock["b"] + lock["a"] == text
     assert locking.pins(lock) == "a==3\nb==1\nb==2 ; sys_platform == 'linux'\n"
     assert locking.package("Ruamel_Yaml.x>=1 ; python_version > '3'") == "ruamel-yaml-x"
+
+
+# ------------------------------------------------------------------------------- worlds that another Python plays
+
+
+@pytest.mark.parametrize("world", ["procgen"])
+def test_the_python_of_a_world_is_made_once_of_wheels_that_are_checked(
+    world: str, setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = setup.WorldSetup(world, "3.10")
+    made.prefix = prefix
+    made.run()
+    venv_, install = setup.calls
+    assert venv_[1:] == ["venv", "--quiet", "--clear", "--python", "3.10", str(prefix)]
+    assert "--require-hashes" in install and install[install.index("--only-binary") + 1] == ":all:"
+    assert install[install.index("--python") + 1] == str(prefix / "bin" / "python")
+    assert install[-1] == str(ENVS / "worlds" / f"{world}.txt")
+    setup.calls.clear()
+    made.run()
+    assert setup.calls == []
+
+    def no_python(command: list[str], environment: object = None) -> None:
+        raise setup.Stop("no network")
+
+    monkeypatch.setattr(setup, "call", no_python)
+    other = setup.WorldSetup(world, "3.9")
+    other.prefix = prefix
+    with pytest.raises(setup.Stop, match="WORLD_PYTHON="):
+        other.run()
+    assert setup.main(["--world", "nothing"]) == 1
+
+
+@pytest.mark.parametrize("path", sorted((ENVS / "worlds").glob("*.txt")), ids=lambda path: path.stem)
+def test_the_lock_of_a_world_pins_and_hashes_all_that_it_names(path: Path, locking: ModuleType) -> None:
+    test_every_package_of_a_lock_is_pinned_and_hashed(path)
+    test_a_lock_names_no_host_no_option_and_no_path(path)
+    python, wanted, left_out = locking.WORLDS[path.stem]
+    lock = locking.parse(path.read_text())
+    assert all(f"{x}" in path.read_text() for x in wanted) and not lock.keys() & set(left_out)
+    environment = yaml.safe_load(path.with_suffix(".yaml").read_text())
+    assert environment["dependencies"] == [f"python={python}", "pip"]
+    assert f"envs/worlds/{path.name}" in path.with_suffix(".yaml").read_text()
 
 
 # ---------------------------------------------------------------------------------------------- conda environments

@@ -21,7 +21,7 @@ from recollect.environments.base import Task, World
 from recollect.environments.scene import Scene
 from recollect.settings.errors import UserError, nearest
 
-NOT_WORLDS = {"base", "counter_rng", "registry", "scene", "single"}
+NOT_WORLDS = {"base", "counter_rng", "procgen_worker", "registry", "scene", "simulated", "single", "worker"}
 
 # gymnasium id -> (world, options)
 GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -15,7 +15,8 @@ import pandas as pd
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.environments import registry
 from recollect.environments.base import Task
-from recollect.methods.contract import Policy, world_as_met
+from recollect.evaluation.normalised_scores import normalised
+from recollect.methods.contract import Briefed, Policy, world_as_met
 from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
 
@@ -68,6 +69,8 @@ def play_in_context(
     seeds_B = row_seeds("evaluation world", environment, tasks, seed)
     world = world_as_met(environment, tasks, seeds_B, policy)
     policy.start(row_seeds("evaluation actions", environment, tasks, seed), world.horizon, episodes)
+    if isinstance(policy, Briefed):
+        policy.brief(tasks)
     returns = np.zeros((len(tasks), episodes))
     episode_B = np.zeros(len(tasks), np.int64)
     rows = np.arange(len(tasks))
@@ -107,23 +110,25 @@ def evaluate(
     step: int,
     progress: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
-    """Score rows of all splits of the environment's evaluation: metric `return`, `episode` the 0-based ICL episode."""
+    """Score rows of all splits of the environment's evaluation: metric `return` (and normalised ones, where tasks list what
+    they are normalised by), `episode` the 0-based ICL episode.
+    """
     frames = []
     for split in environment.evaluation.splits:
         tasks = registry.tasks(environment.world, environment.options, split)
         returns = play_in_context(policy, environment, tasks, seed=seed, progress=progress)
-        task, episode = np.indices(returns.shape)
-        frames.append(
+        frames += [
             scores_frame(
                 env=environment.name,
                 method=method,
                 seed=seed,
                 step=step,
                 split=split,
-                task=np.array([t.index for t in tasks])[task.ravel()],
-                episode=episode.ravel(),
-                metric="return",
-                value=returns.ravel(),
+                task=np.array([task.index for task in tasks])[:, None],
+                episode=np.arange(returns.shape[1]),
+                metric=metric,
+                value=values,
             )
-        )
+            for metric, values in {"return": returns, **normalised(returns, tasks)}.items()
+        ]
     return concat_scores(frames)

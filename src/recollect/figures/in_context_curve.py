@@ -1,14 +1,19 @@
 """Return against in-context episode: does a policy with frozen weights get better the longer it stays in a task?
 
-One panel per environment, one line per method: the mean (or IQM) over seeds and tasks at each ICL episode, counted from
-1, with the stratified bootstrap interval over both. The optimum is a dotted line; published values are dashed, and only
-where they are of the figure's own scale (RA-DT, Schmied et al. 2024, figures 3, 4, 14 and 21).
+One panel per environment (and task split), one line per method: the mean (or IQM) over seeds and tasks at each ICL
+episode, counted from 1, with the stratified bootstrap interval over both. With `x: step` the mean over all episodes of
+each evaluation that was made while training, against the training step. The optimum is a dotted line; published values
+are dashed, and only where they are of the figure's own scale (RA-DT, Schmied et al. 2024, figures 3, 4, 14, 15 and 21).
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from pydantic import Field
 
 from recollect.figures import captions, reading, statistics, style
@@ -18,7 +23,10 @@ from recollect.figures.spec import (
     TABLE_COLUMNS,
     Drawn,
     FigureSpec,
+    Panel,
+    one_or_more,
     options_of,
+    panels_of,
     with_extra_rows,
 )
 from recollect.settings.errors import UserError
@@ -34,14 +42,17 @@ class Options(Frozen):
     """Options of kind `in_context_curve`."""
 
     metric: str = Field("return", description="Metric of the scores that is drawn.")
-    split: str = Field("eval", description="Task split that is drawn.")
-    step: int | None = Field(None, description="Training step whose evaluation is drawn; null: the last of each run.")
+    split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
+    x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
+    step: int | None = Field(
+        None, description="Training step whose evaluation is drawn (x: episode); null: the last of each run."
+    )
     statistic: statistics.Statistic = Field("mean", description="Aggregate over seeds and tasks. The paper's: mean.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
     optimum: float | dict[str, float] | None = Field(
-        None, description="Mean optimal return over the tasks: one value, or one per environment."
+        None, description="Mean optimal return over the tasks: one value, or one per panel."
     )
-    x_label: str = "in-context episode"
+    x_label: str = Field("", description="Empty: what `x` says.")
     y_label: str = "return"
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
     panel_height: float = Field(1.75, gt=0.5, description="Inches.")
@@ -58,59 +69,80 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         UserError: a wrong option, or scores that the figure needs are missing.
     """
     options = options_of(figure, Options)
-    rows = reading.select(scores, figure, metric=options.metric, split=options.split)
-    rows = rows[rows["step"] == options.step] if options.step is not None else reading.last_step(rows, figure)
+    panels = panels_of(figure.environments, options.split)
+    read = [reading.select(scores, figure, metric=options.metric, split=split) for split in one_or_more(options.split)]
+    rows = pd.concat(read, ignore_index=True)
+    if options.x == "episode":
+        rows = rows[rows["step"] == options.step] if options.step is not None else reading.last_step(rows, figure)
     if rows.empty:
         raise UserError(
             f"no evaluation at training step {options.step}",
             where=f"figure '{figure.id}'",
             do="correct the option 'step'",
         )
-    table, steps = _measured(rows, figure, options)
-    lines = {name: value for name in figure.environments if (value := _optimum(options, name)) is not None}
+    table = _measured(rows, panels, figure, options)
+    optima = {panel.name: value for panel in panels if (value := _optimum(options, panel.name)) is not None}
     with style.paper_style():
-        return _plot(table, lines, steps, figure, options)
+        canvas, whole, notes = _plot(table, panels, optima, figure, options)
+    word = captions.STATISTIC_WORDS[options.statistic]
+    splits = " and ".join(f"'{split}'" for split in one_or_more(options.split))
+    said = f"split{'' if isinstance(options.split, str) else 's'} {splits}"
+    meaning = {
+        "panel": "environment" if isinstance(options.split, str) else "environment, and /split behind the first one",
+        "x": "in-context episode, counted from 1; the weights are frozen and the memory stays",
+        "y": f"{options.metric}: {word} over seeds and tasks",
+        "low, high": f"bounds of the 95 % stratified bootstrap interval of the {word}; empty where there is none",
+    }
+    if options.x == "step":
+        meaning |= {
+            "x": "training step",
+            "y": f"{options.metric}, mean over in-context episodes: {word} over seeds and tasks",
+        }
+        drawn = (
+            f"Each point: the mean over the {rows['episode'].nunique()} in-context episodes of one evaluation; {said}."
+        )
+    else:
+        at = ", ".join(f"{step:,}" for step in sorted(set(rows["step"])))
+        drawn = f"Policies after training step {at}; {said}."
+    told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, OVER)
+    return Drawn(canvas, whole, meaning, (*told, drawn, *notes))
 
 
-def _optimum(options: Options, environment: str) -> float | None:
-    return options.optimum.get(environment) if isinstance(options.optimum, dict) else options.optimum
+def _optimum(options: Options, panel: str) -> float | None:
+    return options.optimum.get(panel) if isinstance(options.optimum, dict) else options.optimum
 
 
-def _measured(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> tuple[pd.DataFrame, list[int]]:
-    """The measured rows of the figure's table, and the training steps at which the policies were evaluated."""
+def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, options: Options) -> pd.DataFrame:
+    """The measured rows of the figure's table."""
     parts = []
-    for environment in figure.environments:
+    for panel in panels:
         tasks_of: dict[str, list[int]] = {}
         for method in figure.methods:
-            cell = rows[(rows["env"] == environment) & (rows["method"] == method)]
+            here = (rows["env"] == panel.environment) & (rows["split"] == panel.split)
+            cell = rows[here & (rows["method"] == method)]
             if cell.empty:
                 raise UserError(
-                    f"no evaluation of {method} on {environment} at training step {options.step}",
+                    f"no evaluation of {method} on {panel.environment} at training step {options.step}",
                     where=f"figure '{figure.id}'",
                     do="correct the option 'step', or leave it out for the last evaluation",
                 )
-            scores_SNE, tasks_of[method], episodes = reading.score_array(cell, figure)
-            rng = generator("bootstrap", figure.id, environment, method)
+            if options.x == "step":
+                steps = sorted(set(cell["step"]))
+                at = [reading.score_array(cell[cell["step"] == step], figure) for step in steps]
+                scores_SNX, x = np.stack([scores_SNE.mean(2) for scores_SNE, _, _ in at], axis=2), steps
+                tasks_of[method] = at[-1][1]
+            else:
+                scores_SNX, tasks_of[method], episodes = reading.score_array(cell, figure)
+                x = [episode + 1 for episode in episodes]
+            rng = generator("bootstrap", figure.id, panel.name, method)
             bounds = statistics.stratified_bootstrap(
-                scores_SNE, rng, statistic=options.statistic, resamples=options.resamples
+                scores_SNX, rng, statistic=options.statistic, resamples=options.resamples
             )
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "panel": environment,
-                        "method": method,
-                        "x": [float(episode + 1) for episode in episodes],
-                        "y": bounds.value,
-                        "low": bounds.low,
-                        "high": bounds.high,
-                        "seeds": len(figure.seeds),
-                        "tasks": scores_SNE.shape[1],
-                    }
-                )
-            )
-        _check_same_tasks(tasks_of, environment, figure)
-    steps = sorted({int(step) for step in rows["step"]})
-    return pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)], steps
+            columns = {"x": np.array(x, float), "y": bounds.value, "low": bounds.low, "high": bounds.high}
+            about = {"panel": panel.name, "method": method, "seeds": len(figure.seeds), "tasks": scores_SNX.shape[1]}
+            parts.append(pd.DataFrame(columns).assign(**about))
+        _check_same_tasks(tasks_of, panel.environment, figure)
+    return pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
 
 
 def _check_same_tasks(tasks_of: dict[str, list[int]], environment: str, figure: FigureSpec) -> None:
@@ -126,65 +158,50 @@ def _check_same_tasks(tasks_of: dict[str, list[int]], environment: str, figure: 
 
 
 def _plot(
-    table: pd.DataFrame, optima: dict[str, float], steps: list[int], figure: FigureSpec, options: Options
-) -> Drawn:
+    table: pd.DataFrame, panels: list[Panel], optima: dict[str, float], figure: FigureSpec, options: Options
+) -> tuple[Figure, pd.DataFrame, list[str]]:
+    """The figure, its whole table, and notes on what is not drawn."""
     looks = style.styles_of(figure.methods)
-    panels = len(figure.environments)
-    columns = min(options.columns, panels)
-    depth = -(-panels // columns)
+    columns = min(options.columns, len(panels))
+    depth = -(-len(panels) // columns)
     canvas = style.blank_figure(
-        style.SINGLE_COLUMN if panels == 1 else style.DOUBLE_COLUMN, depth * (options.panel_height + 0.2) + 0.15
+        style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN, depth * (options.panel_height + 0.2) + 0.15
     )
     grid = canvas.subplots(depth, columns, squeeze=False)
     extras: list[str] = []
     extra_rows: list[tuple[str, str, float, float]] = []
     notes: list[str] = []
-    for i, environment in enumerate(figure.environments):
+    for i, panel in enumerate(panels):
         axes: Axes = grid[i // columns, i % columns]
-        panel = table[table["panel"] == environment]
+        here = table[table["panel"] == panel.name]
         for k, (method, look) in enumerate(looks.items()):
-            rows = panel[panel["method"] == method]
+            rows = here[here["method"] == method]
             stagger = (k * len(rows)) // (MARKERS * len(looks))
             style.draw_band(axes, rows, look, markers=MARKERS if len(rows) > 2 * MARKERS else None, first=stagger)
-        top, last = float(panel[["y", "high"]].max().max()), float(panel["x"].max())
-        for item in figure.references_of(environment):
+        top, first, last = float(here[["y", "high"]].max().max()), float(here["x"].min()), float(here["x"].max())
+        for item in figure.references_of(panel.name):
             if item.method in looks:
                 style.draw_published(axes, item.x, item.y, looks[item.method])
                 top = max(top, *item.y)
                 extras.append(PUBLISHED)
-                extra_rows += [
-                    (environment, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)
-                ]
-        optimum = optima.get(environment)
-        name = figure.environment_label(environment)
+                extra_rows += [(panel.name, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)]
+        optimum = optima.get(panel.name)
+        name = figure.panel_label(panel, options.split)
         axes.set_title(name, loc="left")
         if optimum is not None and optimum <= SQUEEZE * top:
             style.draw_line(axes, optimum)
             extras.append(LINE + "optimum")
-            extra_rows += [(environment, LINE + "optimum", x, optimum) for x in (1.0, last)]
+            extra_rows += [(panel.name, LINE + "optimum", x, optimum) for x in (first, last)]
         elif optimum is not None:
             axes.set_title(f"optimum {optimum:g} ↑", loc="right", fontsize=5.6, color="#595959")
             notes.append(f"The optimum on {name}, {optimum:g}, lies above the axis.")
-        style.episode_axis(axes, last)
-        style.from_zero(axes, panel)
+        (style.episode_axis if options.x == "episode" else style.step_axis)(axes, last)
+        style.from_zero(axes, here)
         axes.set_ylabel(options.y_label if i % columns == 0 else "")
-        axes.set_xlabel(options.x_label if i + columns >= panels else "")
-    for i in range(panels, depth * columns):
-        grid[i // columns, i % columns].set_visible(False)
+        x_label = options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]
+        axes.set_xlabel(x_label if i + columns >= len(panels) else "")
+    for unused in grid.ravel()[len(panels) :]:
+        unused.set_visible(False)
     handles = style.legend_handles(figure, looks, list(dict.fromkeys(extras)))
     style.finish(canvas, figure, handles, captions.small_print(figure, table, options.statistic))
-    whole = with_extra_rows(table, extra_rows)
-    at = ", ".join(f"{step:,}" for step in steps)
-    notes = [
-        *captions.notes_on_method(figure, whole, options.statistic, options.resamples, OVER),
-        f"Policies after training step {at}; split '{options.split}'.",
-        *notes,
-    ]
-    word = captions.STATISTIC_WORDS[options.statistic]
-    meaning = {
-        "panel": "environment",
-        "x": "in-context episode, counted from 1; the weights are frozen and the memory stays",
-        "y": f"{options.metric}: {word} over seeds and tasks",
-        "low, high": f"bounds of the 95 % stratified bootstrap interval of the {word}; empty where there is none",
-    }
-    return Drawn(canvas, whole, meaning, tuple(notes))
+    return canvas, with_extra_rows(table, extra_rows), notes

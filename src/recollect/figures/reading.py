@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from recollect.artifacts.scores import check_scores
-from recollect.artifacts.sealed import read_table
+from recollect.artifacts.sealed import read_table, verify
 from recollect.figures.spec import FigureSpec
 from recollect.settings.errors import UserError, nearest
 
@@ -33,6 +33,18 @@ def read_scores(score_files: Sequence[Path | str]) -> pd.DataFrame:
             raise UserError("the score table is empty", where=file, do="delete it and run its evaluation again")
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
+
+
+def read_speeds(files: Sequence[Path | str]) -> pd.DataFrame:
+    """All tables of speeds in one frame, and in its `attrs["machines"]` where they were measured.
+
+    Raises:
+        UserError: as `read_scores`.
+    """
+    machines = {str(verify(file, kind="speed")["provenance"].get("machine", "?")) for file in files}
+    frame = read_scores(files)
+    frame.attrs["machines"] = sorted(machines)
+    return frame
 
 
 def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 A file is one list of groups; a group is one published figure or table, named, with its source and the scale that it is
 comparable with. A figure names the groups it wants (``references: [{published: radt_figures_3_4}]``) or gives a
-`Reference` in place; curves of environments and methods that it does not draw are left out.
+`Reference` in place; curves of panels and methods that it does not draw are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Group(Frozen):
     scale: str = Field("paper", description="Scale whose settings are the published ones.")
     x: str = Field(description="Meaning of x.")
     y: str = Field(description="Meaning of y.")
-    curves: dict[str, dict[str, Points]] = Field(description="Panel (environment) -> method -> points.")
+    curves: dict[str, dict[str, Points]] = Field(description="Panel -> method -> points.")
     optimum: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="Environment -> variant (`default` is ours) -> mean optimal return."
     )
@@ -66,7 +66,7 @@ def groups(folder: Path | None = None) -> dict[str, Group]:
 def resolve(
     wanted: Sequence[Mapping[str, Any] | Reference],
     *,
-    environments: Sequence[str],
+    panels: Sequence[str],
     methods: Sequence[str],
     folder: Path | None = None,
 ) -> tuple[Reference, ...]:
@@ -75,7 +75,7 @@ def resolve(
     Args:
         wanted: ``{"published": <group>}``, optionally with ``panels`` (panel in the group -> panel of the figure,
             where the names differ), or the fields of a `Reference`.
-        environments: panels that the figure has; other curves of a group are left out.
+        panels: panels that the figure has; other curves of a group are left out.
         methods: methods that the figure has; likewise.
         folder: where the reference files are.
 
@@ -91,12 +91,12 @@ def resolve(
             result.append(validated(Reference, item, where="references of a figure"))
         else:
             known = groups(folder) if known is None else known
-            result += _of_group(item, known, environments, methods)
+            result += _of_group(item, known, panels, methods)
     return tuple(result)
 
 
 def _of_group(
-    item: Mapping[str, Any], known: Mapping[str, Group], environments: Sequence[str], methods: Sequence[str]
+    item: Mapping[str, Any], known: Mapping[str, Group], panels: Sequence[str], methods: Sequence[str]
 ) -> list[Reference]:
     name = str(item["published"])
     extra = set(item) - {"published", "panels"}
@@ -112,17 +112,18 @@ def _of_group(
             method=method,
             x=points.x,
             y=points.y,
+            last_five=points.last_five,
             source=f"{group.source}, {group.reading}",
             scale=group.scale,
         )
         for panel, curves in group.curves.items()
-        if renamed.get(panel, panel) in environments
+        if renamed.get(panel, panel) in panels
         for method, points in curves.items()
         if method in methods
     ]
     if not found:
         raise UserError(
-            f"the published values '{name}' have no curve for {', '.join(environments)}",
+            f"the published values '{name}' have no curve for {', '.join(panels)}",
             where="references of a figure",
             do=f"it has {', '.join(group.curves)}; map names with 'panels', or leave the reference out",
         )

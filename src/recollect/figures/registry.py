@@ -17,7 +17,7 @@ PACKAGE = "recollect.figures"
 
 
 class Kind(Protocol):
-    """What a figure kind's module offers. With the line ``READS = "traces"`` it draws traces instead of scores."""
+    """What a figure kind's module offers. With a line ``READS = "traces"`` (or speeds) it draws those, not scores."""
 
     Options: type[BaseModel]
 

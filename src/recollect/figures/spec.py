@@ -18,6 +18,8 @@ from recollect.settings.schema import Frozen
 TABLE_COLUMNS = ("panel", "method", "x", "y", "low", "high", "seeds", "tasks")
 PUBLISHED = "published:"
 LINE = "line:"
+#: Behind the name of a panel whose values are normalised, where the same stand beside it as they are.
+NORMALISED = "/normalised"
 
 SMOKE_WORDS = "SMOKE: wiring test, not a result"
 
@@ -31,6 +33,7 @@ class Reference(Frozen):
     method: str = Field(description="The method whose colour it takes.")
     x: tuple[float, ...] = Field(min_length=1)
     y: tuple[float, ...] = Field(min_length=1)
+    last_five: float | None = Field(None, description="Mean over the last five episodes, where it was read off.")
     source: str = Field(description='Where it is from and how it was read, e.g. "read off the paper\'s figure".')
     scale: str = "paper"
 
@@ -79,9 +82,60 @@ class FigureSpec(Frozen):
         """The title of an environment's panel."""
         return self.environment_labels.get(environment) or environment.replace("_", " ")
 
+    def panel_label(self, panel: Panel, splits: str | Sequence[str] = "eval") -> str:
+        """The title of a panel: its environment, and its tasks where the figure has several splits."""
+        name = self.environment_label(panel.environment)
+        if len(one_or_more(splits)) < 2:
+            return name
+        return f"{name}, {({'eval': 'unseen tasks', 'train': 'training tasks'}).get(panel.split, panel.split)}"
+
     def references_of(self, panel: str) -> list[Reference]:
         """The published values for one panel that are comparable with this figure: those of the same scale."""
         return [item for item in self.references if item.panel == panel and item.scale == self.scale]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of scores: its name in the figure's table and in published values, and what it shows."""
+
+    name: str
+    environment: str
+    split: str
+    metric: str
+
+
+def one_or_more(value: str | Sequence[str]) -> tuple[str, ...]:
+    """The values of an option that takes one or a list."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def panels_of(
+    environments: Sequence[str], splits: str | Sequence[str], metrics: str | Sequence[str] = "return"
+) -> list[Panel]:
+    """A panel per metric, split and environment, in this order.
+
+    A panel is named by its environment, and further by its split and metric where they are not the figure's first:
+    `maze_runner_15x15`, `maze_runner_15x15/train`.
+    """
+    first = (one_or_more(splits)[0], one_or_more(metrics)[0])
+    return [
+        Panel(
+            "/".join([environment, *(name for name in (split, metric) if name not in first)]),
+            environment,
+            split,
+            metric,
+        )
+        for metric in one_or_more(metrics)
+        for split in one_or_more(splits)
+        for environment in environments
+    ]
+
+
+def panel_names(environments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """All panels that published values may name: of `panels_of`, and what the options `panels` and `groups` list."""
+    made = panels_of(environments, options.get("split", "eval"), options.get("metric", "return"))
+    groups = [name + end for name in options.get("groups") or {} for end in ("", NORMALISED)]
+    return list(dict.fromkeys([*(panel.name for panel in made), *(options.get("panels") or {}), *groups]))
 
 
 @dataclass(frozen=True)

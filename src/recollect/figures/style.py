@@ -21,6 +21,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
@@ -101,6 +102,12 @@ def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
             new_color = [look for look in unused if look.color not in {taken.color for taken in looks.values()}]
             looks[method] = (new_color or unused or order)[0]
     return {method: looks[method] for method in methods}
+
+
+def tinted(color: str, share: float) -> tuple[float, float, float]:
+    """A colour mixed with so much white."""
+    red, green, blue = (1 - (1 - part) * (1 - share) for part in to_rgb(color))
+    return red, green, blue
 
 
 @contextmanager
@@ -277,6 +284,12 @@ def episode_axis(axes: Axes, last: float) -> None:
     axes.set_xticks(ticks)
     margin = 0.02 * max(last - 1, 1)
     axes.set_xlim(1 - margin, last + margin)
+
+
+def step_axis(axes: Axes, last: float) -> None:
+    """Training steps from 0, in short."""
+    axes.set_xlim(0, 1.03 * last)
+    axes.set_xticks([last * i / 4 for i in range(5)], [short_steps(last * i / 4) for i in range(5)])
 
 
 def from_zero(axes: Axes, rows: pd.DataFrame) -> None:

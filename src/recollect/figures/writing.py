@@ -8,7 +8,7 @@ bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 
 from recollect.artifacts.sealed import sealing, sha256_of, write_json
 from recollect.figures import captions, registry
-from recollect.figures.reading import read_scores
+from recollect.figures.reading import read_scores, read_speeds
 from recollect.figures.spec import LINE, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec
 from recollect.figures.style import paper_style
 from recollect.figures.trace_reading import read_traces
@@ -34,7 +34,7 @@ def render(
 
     Args:
         figure: what to draw.
-        files: score tables of the runs, or traces where the kind reads those; recorded with their sha256.
+        files: score tables of the runs, or traces or speeds where the kind reads those; recorded with their sha256.
         out_stem: path of the files without suffix.
         provenance: what the caller knows: ``code_fingerprint``, ``device``, and anything else, recorded as given.
 
@@ -45,8 +45,9 @@ def render(
         UserError: unknown kind or option, or scores or traces missing or wrong. No file is written then.
     """
     kind = registry.kind(figure.kind)
-    read = read_traces(files) if getattr(kind, "READS", "scores") == "traces" else read_scores(files)
-    drawn = kind.draw(read, figure)
+    readers: dict[str, Callable[[Sequence[Path | str]], Any]]
+    readers = {"scores": read_scores, "traces": read_traces, "speeds": read_speeds}
+    drawn = kind.draw(readers[getattr(kind, "READS", "scores")](files), figure)
     pictures = {suffix: picture(drawn, figure, suffix) for suffix in (".pdf", ".png")}
     provenance = dict(provenance or {})
     manifest = manifest_of(figure, drawn, files, provenance)

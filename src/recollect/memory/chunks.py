@@ -104,6 +104,36 @@ class Chunks:
         """Rows and mask [M', length] of the chosen chunks' values; ``length`` is the settings' ``value_length``."""
         return window_rows(self.value_first[chosen], self.value_end[chosen], length)
 
+    @property
+    def origin(self) -> Integers:
+        """[M] global row of the first step of each chunk's episode."""
+        return self.key_end - self.last - 1
+
+    def with_full_values(self, steps: Integers, length: int) -> Chunks:
+        """Values moved inwards at the ends of an episode, so that they are full where the episode is long enough.
+
+        Args:
+            steps: [M] length of each chunk's episode.
+            length: the settings' ``value_length``.
+        """
+        first = np.minimum(self.value_first - self.origin, np.maximum(steps - length, 0))
+        end = np.minimum(first + length, steps)
+        return replace(self, value_first=self.origin + first, value_end=self.origin + end)
+
+    def shortened_windows(
+        self, chosen: NDArray[np.integer], length: int, chance_M2: NDArray[np.float64]
+    ) -> tuple[Integers, Mask]:
+        """`value_windows` of random length: the first step uniform among those up to the cut, the last one uniform among
+        those from the cut on (the cut's own step always stays).
+
+        Args:
+            chance_M2: numbers in [0, 1) that decide the two ends.
+        """
+        cut = np.minimum((self.origin + self.cut)[chosen], self.value_end[chosen] - 1)
+        first, end = self.value_first[chosen], self.value_end[chosen]
+        first = first + (chance_M2[:, 0] * (cut - first + 1)).astype(np.int64)
+        return window_rows(first, cut + 1 + (chance_M2[:, 1] * (end - cut)).astype(np.int64), length)
+
     def to_arrays(self) -> dict[str, np.ndarray]:
         """The table as named arrays, to be written beside the index."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

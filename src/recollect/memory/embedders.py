@@ -117,8 +117,8 @@ class DomainAgnosticEmbedder:
         returns: range and bins of return-to-go.
         observation_values: number of values of each entry of an observation (small whole numbers), or empty: raw vectors.
         observation_size: entries of an observation.
-        actions: number of actions; one more stands for "none".
-        reward_bins: bins of rewards on [0, 1]. Released: 2.
+        actions: number of discrete actions; one more stands for "none".
+        action_size: numbers of a continuous action, which is mapped as it is; 0 where actions are discrete.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class DomainAgnosticEmbedder:
         observation_values: tuple[int, ...],
         observation_size: int,
         actions: int,
-        reward_bins: int = 2,
+        action_size: int = 0,
     ) -> None:
         self.model, self.memory, self.returns = model, memory, returns
         self.width = model.width
-        self.observation_values, self.reward_bins = observation_values, reward_bins
+        self.observation_values = observation_values
 
         def hopfield(inputs: int, modality: str) -> FrozenHopfield:
             seed = seed_of("frozen hopfield", memory.embedder_seed, modality)
@@ -143,8 +143,8 @@ class DomainAgnosticEmbedder:
         sizes = {
             "s": sum(observation_values) or observation_size,
             "rtg": returns.bins,
-            "a": actions + 1,
-            "r": reward_bins,
+            "a": action_size or actions + 1,
+            "r": memory.reward_bins,
         }
         self.hopfields = {name: hopfield(size, name) for name, size in sizes.items()}
         self.tables = {name: self.hopfields[name].one_hot_table() for name in ("rtg", "a", "r")}
@@ -155,6 +155,12 @@ class DomainAgnosticEmbedder:
         if self.state_table is None:
             return self.hopfields["s"](observation_BTD.float())
         return self.state_table(observation_BTD)
+
+    def actions(self, action: Tensor) -> Tensor:
+        """Actions in word space [B, T, width]."""
+        if action.is_floating_point():
+            return self.hopfields["a"](action.nan_to_num(0.0))
+        return self.tables["a"][action]
 
     @torch.no_grad()
     def keys(
@@ -170,8 +176,8 @@ class DomainAgnosticEmbedder:
         parts = [
             self.states(window.observation),
             self.tables["rtg"][bins_of(window.return_to_go, r.low, r.high, r.bins)],
-            self.tables["a"][window.action],
-            self.tables["r"][bins_of(window.reward, 0.0, 1.0, self.reward_bins)],
+            self.actions(window.action),
+            self.tables["r"][bins_of(window.reward, 0.0, self.memory.reward_high, self.memory.reward_bins)],
         ]
         stacked_BTKD = torch.stack(parts, 2)
         steps = window.mask.shape[1]

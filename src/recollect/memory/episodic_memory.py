@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from recollect.memory.pooling import normalised
-from recollect.memory.retrieval import NOTHING, by_return, minmax
+from recollect.memory.retrieval import by_return, drawn_places, minmax
+from recollect.memory.training_memory import NOTHING
 from recollect.settings.errors import UserError
 
 TIE = 1e-6  # scores this near are equal; far above float64 rounding, far below a difference that means something
@@ -44,13 +45,51 @@ class EpisodicSettings(BaseModel):
         default=1.0, description="weight of the min-max normalised return (paper's alpha at test time)"
     )
     minimum_return: float | None = Field(default=None, description="episodes below this return are not stored")
+    kind: Literal["retrieval", "random", "return", "max_return", "last"] = Field(
+        default="retrieval",
+        description="retrieval; a random entry; one drawn with a chance proportional to its return; that of highest "
+        "return; the one stored last",
+    )
+    combine: Literal["add", "multiply"] = Field(
+        default="add",
+        description="multiply: similarity times return, each as it is; a term of weight 0 is left out (released option)",
+    )
+    choose: Literal["best", "sample"] = Field(
+        default="best",
+        description="the entries of highest score, or a draw with chances proportional to scores (released option)",
+    )
+    shared: bool = Field(
+        default=False,
+        description="one memory for all tasks of an evaluation: each row reads what any row has stored. A row then "
+        "depends on the others, and forgets nothing",
+    )
+    demonstrations: str | None = Field(
+        default=None,
+        description="name of an environment whose learning histories stand in the memory from the start: each task's own "
+        "(by split and index), or with `shared` those of all tasks. The same environment: the training data",
+    )
+    demonstration_episodes: int = Field(
+        default=10, ge=1, description="how many episodes of each task's history are read, counted from its end"
+    )
+    target_factor: float | None = Field(
+        default=None,
+        gt=0,
+        description="target return = this times the highest return in memory, where that is above 0 (released option: "
+        "1.2); null: drawn as without a memory",
+    )
+
+    @property
+    def draws(self) -> bool:
+        """Whether a search needs random numbers."""
+        return self.kind in ("random", "return") or (self.kind == "retrieval" and self.choose == "sample")
 
 
 @dataclass(frozen=True)
 class Hits:
     """What each query of a batch found, ascending by (return, last timestep); index -1 where nothing was found.
 
-    ``slot``, ``first`` and ``end`` say where the value stands in the episode log; they are 0 where nothing was found.
+    ``owner``, ``slot``, ``first`` and ``end`` say where the value stands in the episode log: whose episode it is, which,
+    and its steps; they are 0 where nothing was found.
     """
 
     index_BK: Tensor
@@ -60,6 +99,7 @@ class Hits:
     slot_BK: Tensor
     first_BK: Tensor
     end_BK: Tensor
+    owner_BK: Tensor
 
     @property
     def found_BK(self) -> Tensor:
@@ -71,7 +111,7 @@ class Hits:
         """What queries to empty memories find."""
         none = torch.full((queries, select), -1, dtype=torch.long, device=device)
         score, place = none.double().fill_(NOTHING), torch.zeros_like(none)
-        return cls(none, score, score.new_zeros(score.shape), place.float(), place, place.clone(), place.clone())
+        return cls(none, score, score.new_zeros(score.shape), place.float(), *(place.clone() for _ in range(4)))
 
     def put(self, rows: Tensor, found: Hits) -> None:
         """Overwrite some rows by what their new queries found."""
@@ -97,8 +137,8 @@ class EpisodicMemory:
         self.capacity, self.width, self.device = capacity, width, torch.device(device)
         self.keys_ECD = torch.zeros((tasks, capacity, width), dtype=torch.float64, device=device)
         self.total_return_EC = torch.zeros((tasks, capacity), dtype=torch.float32, device=device)
-        self.slot_EC, self.first_EC, self.end_EC, self.last_EC = (
-            torch.zeros((tasks, capacity), dtype=torch.long, device=device) for _ in range(4)
+        self.slot_EC, self.first_EC, self.end_EC, self.last_EC, self.owner_EC = (
+            torch.zeros((tasks, capacity), dtype=torch.long, device=device) for _ in range(5)
         )
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
 
@@ -117,6 +157,7 @@ class EpisodicMemory:
         end_M: Tensor | np.ndarray,
         last_M: Tensor | np.ndarray,
         total_return_M: Tensor | np.ndarray,
+        owner_M: Tensor | np.ndarray | None = None,
     ) -> None:
         """Append the chunks of episodes that have just ended, of any tasks at once, in the given order within a task.
 
@@ -126,6 +167,7 @@ class EpisodicMemory:
             slot_M, first_M, end_M: where the value stands in the episode log.
             last_M: last timestep of the key's window.
             total_return_M: return of the episode; below ``minimum_return`` the chunk is not stored.
+            owner_M: whose row of the episode log the value stands in; `task_M` if not given.
 
         Raises:
             UserError: a memory is full, or the keys have another width.
@@ -136,8 +178,9 @@ class EpisodicMemory:
                 where="episodic memory",
                 do="Use the embedder that the policy was trained with.",
             )
-        task, slot, first, end, last = (
-            torch.as_tensor(column, device=self.device).long() for column in (task_M, slot_M, first_M, end_M, last_M)
+        task, slot, first, end, last, owner = (
+            torch.as_tensor(column, device=self.device).long()
+            for column in (task_M, slot_M, first_M, end_M, last_M, task_M if owner_M is None else owner_M)
         )
         total_return = torch.as_tensor(total_return_M, device=self.device).float()
         keys = key_MD.detach().to(self.device, torch.float64)
@@ -145,7 +188,7 @@ class EpisodicMemory:
             keys = normalised(keys)
         if self.settings.minimum_return is not None:
             stored = total_return >= self.settings.minimum_return
-            task, slot, first, end, last = (column[stored] for column in (task, slot, first, end, last))
+            task, slot, first, end, last, owner = (x[stored] for x in (task, slot, first, end, last, owner))
             keys, total_return = keys[stored], total_return[stored]
         if len(task) == 0:
             return
@@ -163,13 +206,14 @@ class EpisodicMemory:
             )
         self.keys_ECD[task, place] = keys
         self.total_return_EC[task, place] = total_return
-        for table, column in zip(
-            (self.slot_EC, self.first_EC, self.end_EC, self.last_EC), (slot, first, end, last), strict=True
-        ):
+        tables = (self.slot_EC, self.first_EC, self.end_EC, self.last_EC, self.owner_EC)
+        for table, column in zip(tables, (slot, first, end, last, owner), strict=True):
             table[task, place] = column
         self.count_E += added_E
 
-    def search(self, query_BD: Tensor, task_B: Tensor | None = None) -> Hits:
+    def search(
+        self, query_BD: Tensor, task_B: Tensor | None = None, chance_BK: Tensor | np.ndarray | None = None
+    ) -> Hits:
         """Retrieve for a batch of queries.
 
         Score = w_s * minmax(similarity) + w_r * minmax(return), both over the nearest ``candidates`` of the task.
@@ -177,6 +221,7 @@ class EpisodicMemory:
         Args:
             query_BD: queries as the embedder gives them, one per task (or per entry of ``task_B``).
             task_B: the tasks asked for; all in order if not given.
+            chance_BK: numbers in [0, 1) that decide what is drawn, where the settings say that something is.
         """
         rows = slice(None) if task_B is None else task_B.to(self.device)
         query = query_BD.detach().to(self.device, torch.float64)
@@ -185,18 +230,18 @@ class EpisodicMemory:
         count_B = self.count_E[rows]
         used = max(int(count_B.max()) if len(count_B) else 0, 1)
         filled_BC = torch.arange(used, device=self.device) < count_B[:, None]
-        similarity_BC = torch.bmm(self.keys_ECD[rows][:, :used], query[:, :, None]).squeeze(2)
+        if len(self.keys_ECD) == 1 and len(query) > 1:  # a shared memory: not copied for each query
+            similarity_BC = query @ self.keys_ECD[0, :used].T
+        else:
+            similarity_BC = torch.bmm(self.keys_ECD[rows][:, :used], query[:, :, None]).squeeze(2)
         similarity_BC = (similarity_BC / TIE).round() * TIE  # equal keys stay equal, and the lower index comes first
-        similarity_BL, index_BL = similarity_BC.masked_fill(~filled_BC, NOTHING).sort(
-            dim=1, descending=True, stable=True
-        )
-        similarity_BL, index_BL = (x[:, : self.settings.candidates] for x in (similarity_BL, index_BL))
-        valid_BL = filled_BC.gather(1, index_BL)
-        return_BL = self.total_return_EC[rows].gather(1, index_BL)
-        score_BL = self.settings.similarity_weight * minmax(similarity_BL, valid_BL)
-        score_BL = score_BL + self.settings.return_weight * minmax(return_BL.double(), valid_BL)
-        score_BL = score_BL.masked_fill(~valid_BL, NOTHING)
-        index_BK, score_BK = self._best(score_BL, index_BL)
+        score_BL, index_BL = self._scored(similarity_BC, self.total_return_EC[rows], filled_BC)
+        if self.settings.draws:
+            place_BK = drawn_places(score_BL, torch.as_tensor(chance_BK, dtype=torch.float64).to(self.device))
+            score_BK = score_BL.gather(1, place_BK)
+            index_BK = index_BL.gather(1, place_BK).masked_fill(score_BK == NOTHING, -1)
+        else:
+            index_BK, score_BK = self._best(score_BL, index_BL)
         index_BK, score_BK = by_return(
             index_BK,
             score_BK,
@@ -216,7 +261,36 @@ class EpisodicMemory:
             slot_BK=at(self.slot_EC),
             first_BK=at(self.first_EC),
             end_BK=at(self.end_EC),
+            owner_BK=at(self.owner_EC),
         )
+
+    def _scored(self, similarity_BC: Tensor, return_BC: Tensor, filled_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (-inf: nothing there) and indices [B, L] of the entries that may be retrieved."""
+        chosen = self.settings
+        if chosen.kind != "retrieval":
+            index_BC = torch.arange(filled_BC.shape[1], device=self.device).expand(filled_BC.shape)
+            of = {"random": torch.ones_like(similarity_BC), "last": index_BC}
+            score_BC = of.get(chosen.kind, return_BC[:, : filled_BC.shape[1]]).double()
+            return score_BC.masked_fill(~filled_BC, NOTHING), index_BC
+        similarity_BL, index_BL = similarity_BC.masked_fill(~filled_BC, NOTHING).sort(
+            dim=1, descending=True, stable=True
+        )
+        similarity_BL, index_BL = (x[:, : chosen.candidates] for x in (similarity_BL, index_BL))
+        valid_BL = filled_BC.gather(1, index_BL)
+        return_BL = return_BC.gather(1, index_BL).double()
+        if chosen.combine == "multiply":
+            score_BL = chosen.similarity_weight * similarity_BL
+            if chosen.return_weight:
+                score_BL = score_BL * (chosen.return_weight * return_BL)
+        else:
+            score_BL = chosen.similarity_weight * minmax(similarity_BL, valid_BL)
+            score_BL = score_BL + chosen.return_weight * minmax(return_BL, valid_BL)
+        return score_BL.masked_fill(~valid_BL, NOTHING), index_BL
+
+    def best_return(self, task_B: Tensor) -> Tensor:
+        """The highest return stored [B]; -inf where the memory is empty."""
+        filled_BC = torch.arange(self.capacity, device=self.device) < self.count_E[task_B][:, None]
+        return self.total_return_EC[task_B].masked_fill(~filled_BC, NOTHING).amax(1)
 
     def _best(self, score_BL: Tensor, index_BL: Tensor) -> tuple[Tensor, Tensor]:
         """The k best, one after the other: the lowest index among the scores within TIE of the best that is left."""
@@ -233,7 +307,7 @@ class EpisodicMemory:
 
     def state(self) -> dict[str, Tensor]:
         """Everything a resume needs, as tensors."""
-        names = ("keys_ECD", "total_return_EC", "slot_EC", "first_EC", "end_EC", "last_EC", "count_E")
+        names = ("keys_ECD", "total_return_EC", "slot_EC", "first_EC", "end_EC", "last_EC", "owner_EC", "count_E")
         return {name: getattr(self, name) for name in names}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

@@ -8,12 +8,13 @@ queries that have seen too little with a random entry of their task; order sever
 Differences from the released code, each with its switch. Upstream demotes dropped candidates (similarity or score -1)
 instead of dropping them, which squeezes the min-max of all others and lets a copy of the query win on the task bonus:
 ``excluded="demote"``. Where nothing is left we take a random entry of the task, and no context where the task has none.
-Ours is ``within``: what it did at demo scale stands in docs/radt.md.
+The kinds ``return``, ``max_return`` and ``last`` look at the query's task (released: at the whole memory, so that one
+entry answers all queries), and added noise has mean 0 (released: the mean of the keys). Ours is ``within``: what it did
+at demo scale stands in docs/radt.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from recollect.memory.pooling import normalised
-from recollect.settings.errors import UserError
-
-Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]
-NOTHING = float("-inf")
+from recollect.memory.training_memory import NOTHING, Queries, TrainingMemory
 
 
 class RetrievalSettings(BaseModel):
@@ -33,9 +31,16 @@ class RetrievalSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["retrieval", "task", "uniform", "none"] = Field(
+    kind: Literal["retrieval", "task", "uniform", "return", "max_return", "last", "none"] = Field(
         default="retrieval",
-        description="retrieval; a random entry of the same task; a random entry of any task; nothing",
+        description="retrieval; a random entry of the same task; a random entry of any task; of the same task one drawn "
+        "with a chance proportional to its return, that of highest return, the one played last; nothing",
+    )
+    engine: Literal["exact", "ivf", "hnsw"] = Field(
+        default="exact", description="exact search, or an approximate one of faiss for very large memories"
+    )
+    probe: int = Field(
+        default=16, ge=1, description="effort of an approximate search: lists looked at (ivf), efSearch (hnsw)"
     )
     candidates: int = Field(default=100, ge=1, description="nearest entries looked at (before the similarity cut-off)")
     cut_off: float | None = Field(
@@ -54,6 +59,15 @@ class RetrievalSettings(BaseModel):
     improvement_weight: float = Field(
         default=0.0, description="added for an entry of lower return than the query's trajectory"
     )
+    combine: Literal["add", "multiply"] = Field(
+        default="add",
+        description="multiply: the score is the product of similarity and of all terms whose weight is not 0, each as "
+        "it is, without min-max (released option)",
+    )
+    choose: Literal["best", "sample"] = Field(
+        default="best",
+        description="the entries of highest score, or a draw with chances proportional to scores (released option)",
+    )
     within: int | None = Field(
         default=None,
         ge=1,
@@ -70,20 +84,29 @@ class RetrievalSettings(BaseModel):
     blend: float = Field(
         default=0.0, ge=0, le=1, description="share of a random same-task key in the query (paper: 0.5)"
     )
+    blend_share: float = Field(default=1.0, ge=0, le=1, description="share of the queries that are blended")
+    blends: int = Field(
+        default=1, ge=1, description="differently blended copies of each query; each of them retrieves `select` entries"
+    )
+    noise: float = Field(default=0.0, ge=0, le=1, description="share of the queries that noise is added to")
+    noise_std: float = Field(
+        default=0.1, ge=0, description="of that noise, in standard deviations of the memory's keys, entry by entry"
+    )
+    lowest_query_return: float | None = Field(
+        default=None, description="a query of a trajectory below this return gets a random entry of its task"
+    )
+    random_task: float = Field(
+        default=0.0, ge=0, le=1, description="share of queries whose entries are replaced by random ones of their task"
+    )
+    random_any: float = Field(default=0.0, ge=0, le=1, description="the same with random ones of any task")
+    random_neighbour: float = Field(
+        default=0.0, ge=0, le=1, description="share of entries replaced by what another query of the batch retrieved"
+    )
 
-
-@dataclass(frozen=True)
-class Queries:
-    """A batch of queries: keys of length one, and what is known of the window each came from.
-
-    ``episode`` is -1 where the trajectory is not in the memory; ``last`` is the window's last timestep.
-    """
-
-    key_BD: Tensor
-    task_B: Tensor
-    episode_B: Tensor
-    total_return_B: Tensor
-    last_B: Tensor
+    @property
+    def places(self) -> int:
+        """Entries retrieved for a query in all, K."""
+        return self.select * self.blends
 
 
 @dataclass(frozen=True)
@@ -103,95 +126,6 @@ class Retrieved:
         return self.id_BK >= 0
 
 
-class TrainingMemory:
-    """The table beside the keys, on one device, with what random draws need.
-
-    Args:
-        search: ``search(queries_QD, k) -> (scores, ids)``: ``FlatIndex.search`` or a closure over ``matmul_search``.
-        keys_ND: keys of length one (used by query blending).
-        task_N, episode_N, total_return_N, last_N: the chunk table.
-    """
-
-    def __init__(
-        self, search: Search, keys_ND: Tensor, task_N: Tensor, episode_N: Tensor, total_return_N: Tensor, last_N: Tensor
-    ) -> None:
-        columns = (task_N, episode_N, total_return_N, last_N)
-        if any(len(column) != len(keys_ND) for column in columns) or len(keys_ND) == 0:
-            raise UserError(
-                f"The memory has {len(keys_ND)} keys but a table of {[len(column) for column in columns]} rows.",
-                where="memory",
-                do="Build the index and its row table together (`recollect index`).",
-            )
-        device = keys_ND.device
-        self.search, self.keys_ND = search, keys_ND
-        self.task_N, self.episode_N = task_N.to(device).long(), episode_N.to(device).long()
-        self.total_return_N, self.last_N = total_return_N.to(device).float(), last_N.to(device).long()
-        # Entries ordered by (task, episode), so that "of this task but not of this episode" is an interval with a hole.
-        order = self.episode_N.argsort(stable=True)
-        self._order = order[self.task_N[order].argsort(stable=True)]
-        self._episodes = int(self.episode_N.max()) + 3  # one more for any episode that has no entry
-        self._codes = self._code(self.task_N, self.episode_N)[self._order]
-
-    def _code(self, task: Tensor, episode: Tensor) -> Tensor:
-        return task * self._episodes + episode + 1  # + 1: the unknown episode -1 sorts before all
-
-    def _span(self, task: Tensor, own: Tensor, within: int | None) -> tuple[Tensor, Tensor]:
-        """From where to where (not included) in `_order` the entries of each task stand, or those around code `own`."""
-        lowest, highest = task * self._episodes, (task + 1) * self._episodes
-        if within is not None:
-            lowest, highest = torch.maximum(own - within, lowest), torch.minimum(own + within + 1, highest)
-        return torch.searchsorted(self._codes, lowest), torch.searchsorted(self._codes, highest)
-
-    def near(self, queries: Queries, key_BD: Tensor, within: int, k: int) -> tuple[Tensor, Tensor]:
-        """The most similar entries of each query's task that are at most ``within`` trajectories away.
-
-        Returns:
-            similarity and ids [B, <= k], the most similar first, equal ones by id; -inf and -1 where there is none.
-        """
-        device = self._codes.device
-        task, episode = queries.task_B.to(device).long(), queries.episode_B.to(device).long()
-        first, past = self._span(task, self._code(task, episode), within)
-        place = first[:, None] + torch.arange(max(int((past - first).max()), 1), device=device)
-        there = place < past[:, None]
-        ids = self._order[place.clamp_max(len(self._order) - 1)]
-        similarity = torch.bmm(self.keys_ND[ids], key_BD[:, :, None]).squeeze(2).masked_fill(~there, NOTHING)
-        similarity, order = similarity.sort(dim=1, descending=True, stable=True)
-        return similarity[:, :k], ids.masked_fill(~there, -1).gather(1, order)[:, :k]
-
-    def draw(
-        self,
-        task_B: Tensor,
-        episode_B: Tensor,
-        generator: torch.Generator,
-        *,
-        exclude_own: bool,
-        any_task: bool = False,
-        within: int | None = None,
-    ) -> Tensor:
-        """One uniformly random entry per query, of its task (or of any), not of its own trajectory if asked.
-
-        Returns:
-            ids [B]; -1 where there is no such entry. Several draws for one query may give the same entry.
-        """
-        task_B, episode_B = task_B.to(self._codes.device).long(), episode_B.to(self._codes.device).long()
-        own = self._code(task_B, episode_B.clamp(-1, self._episodes - 2))
-        own_first = torch.searchsorted(self._codes, own)
-        own_count = torch.searchsorted(self._codes, own, right=True) - own_first
-        if not exclude_own:
-            own_count = torch.zeros_like(own_count)
-        if any_task:
-            first, count = torch.zeros_like(own), torch.full_like(own, len(self._codes))
-        else:
-            first, past = self._span(task_B, own, within)
-            count = past - first
-        free = count - own_count
-        chance = torch.rand(len(task_B), generator=generator, device=generator.device, dtype=torch.float64)
-        place = first + torch.minimum((chance.to(free.device) * free).long(), free - 1).clamp_min(0)
-        place = torch.where((own_count > 0) & (place >= own_first), place + own_count, place)
-        ids = self._order[place.clamp_max(len(self._order) - 1)]
-        return torch.where(free > 0, ids, torch.full_like(ids, -1))
-
-
 def minmax(values_BL: Tensor, valid_BL: Tensor) -> Tensor:
     """Each row mapped to [0, 1] over its valid places; 0 where all valid values are equal, and at invalid places."""
     low = values_BL.masked_fill(~valid_BL, float("inf")).amin(dim=1, keepdim=True)
@@ -202,13 +136,32 @@ def minmax(values_BL: Tensor, valid_BL: Tensor) -> Tensor:
     return torch.where(usable, scaled, torch.zeros_like(scaled))
 
 
+def disturbed(
+    queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
+) -> Tensor:
+    """What is searched for: the query keys, blended and noisy where that is asked for, of length one again."""
+    key_BD = blended(queries, memory, settings, generator) if settings.blend else queries.key_BD
+    if settings.noise:
+        noise_BD = torch.randn(key_BD.shape, generator=generator, device=generator.device).to(key_BD.device)
+        noisy_BD = normalised(key_BD + settings.noise_std * memory.spread_D * noise_BD)
+        key_BD = torch.where(_chosen(settings.noise, (len(key_BD), 1), generator, key_BD), noisy_BD, key_BD)
+    return key_BD
+
+
 def blended(
     queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
 ) -> Tensor:
     """Query keys with a share of a random same-task key, of length one again; unchanged where the task has none."""
     ids = memory.draw(queries.task_B, queries.episode_B, generator, exclude_own=settings.exclude_own)
+    if settings.blend_share < 1:
+        ids = ids.masked_fill(~_chosen(settings.blend_share, ids.shape, generator, ids), -1)
     mixed = (1 - settings.blend) * queries.key_BD + settings.blend * memory.keys_ND[ids.clamp_min(0)]
     return torch.where((ids >= 0)[:, None], normalised(mixed), queries.key_BD)
+
+
+def _chosen(share: float, shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
+    """True at a random share of the places, on the device of `like`."""
+    return (torch.rand(shape, generator=generator, device=generator.device) < share).to(like.device)
 
 
 def scored(
@@ -239,14 +192,18 @@ def scored(
     entry = ids.clamp_min(0)
     returns, same_task = memory.total_return_N[entry], memory.task_N[entry] == task_B1
 
-    score = settings.similarity_weight * minmax(similarity, valid)
-    score = score + settings.task_weight * same_task
-    if settings.return_weight:
-        score = score + settings.return_weight * minmax(returns, valid)
-    if settings.position_weight:
-        score = score + settings.position_weight * (same_task & (memory.episode_N[entry] < episode_B1))
-    if settings.improvement_weight:
-        score = score + settings.improvement_weight * (returns < queries.total_return_B[:, None])
+    multiplied = settings.combine == "multiply"
+    score = settings.similarity_weight * (
+        torch.where(valid, similarity, 0.0) if multiplied else minmax(similarity, valid)
+    )
+    for weight, term in (
+        (settings.task_weight, same_task),
+        (settings.return_weight, returns if multiplied else minmax(returns, valid)),
+        (settings.position_weight, same_task & (memory.episode_N[entry] < episode_B1)),
+        (settings.improvement_weight, returns < queries.total_return_B[:, None]),
+    ):
+        if weight:
+            score = score * (weight * term) if multiplied else score + weight * term
     if demote:
         score = score.masked_fill(own, -1.0)
     return score.masked_fill(~valid, NOTHING), ids.masked_fill(~valid, -1)
@@ -264,37 +221,110 @@ def retrieve(
     Returns:
         [B, k] entries; see ``Retrieved``. Equal scores: the more similar entry, then the lower id, wins.
     """
+    if settings.blends > 1:
+        once = settings.model_copy(update={"blends": 1})
+        many = retrieve(queries.repeated(settings.blends), memory, once, generator)
+        id_BK, score_BK = (x.reshape(len(queries.task_B), settings.places) for x in (many.id_BK, many.score_BK))
+        return _ordered(id_BK, score_BK, many.random_B.view(-1, settings.blends).any(1), memory)
     size, device = len(queries.task_B), memory.keys_ND.device
     score = torch.full((size, settings.select), NOTHING, device=device)
     ids = torch.full((size, settings.select), -1, dtype=torch.long, device=device)
+    random = torch.zeros(size, dtype=torch.bool, device=device)
     if settings.kind == "none":
-        return Retrieved(ids, score, torch.zeros(size, dtype=torch.bool, device=device))
-    if settings.kind == "retrieval":
-        key_BD = blended(queries, memory, settings, generator) if settings.blend else queries.key_BD
-        if settings.within is None:
-            similarity, candidate = memory.search(key_BD, settings.candidates)
-        else:
-            similarity, candidate = memory.near(queries, key_BD, settings.within, settings.candidates)
-        all_scores, all_ids = scored(similarity.to(device), candidate.to(device), queries, memory, settings)
-        all_scores, order = all_scores.sort(dim=1, descending=True, stable=True)
-        taken = min(settings.select, order.shape[1])
-        score[:, :taken], ids[:, :taken] = all_scores[:, :taken], all_ids.gather(1, order[:, :taken])
-        random = (queries.last_B < settings.shortest_query) | (ids[:, 0] < 0)
+        return Retrieved(ids, score, random)
+    if settings.kind in ("task", "uniform"):
+        random = ~random
     else:
-        random = torch.ones(size, dtype=torch.bool, device=device)
-    for place in range(settings.select):
-        drawn = memory.draw(
-            queries.task_B,
-            queries.episode_B,
-            generator,
-            exclude_own=settings.exclude_own,
-            any_task=settings.kind == "uniform",
-            within=settings.within,
+        all_scores, all_ids = (_candidates if settings.kind == "retrieval" else _of_task)(
+            queries, memory, settings, generator
         )
-        ids[:, place] = torch.where(random, drawn, ids[:, place])
-    score = torch.where(random[:, None], torch.where(ids >= 0, 0.0, NOTHING), score)
-    ids, score = by_return(ids, score, memory.total_return_N[ids.clamp_min(0)], memory.last_N[ids.clamp_min(0)])
-    return Retrieved(ids, score, random)
+        drawn = settings.kind == "return" or (settings.kind == "retrieval" and settings.choose == "sample")
+        best_scores, best_ids = taken(all_scores, all_ids, settings.select, generator if drawn else None)
+        score[:, : best_ids.shape[1]], ids[:, : best_ids.shape[1]] = best_scores, best_ids
+        random = ids[:, 0] < 0
+    if settings.kind == "retrieval":
+        random = random | (queries.last_B < settings.shortest_query)
+        if settings.lowest_query_return is not None:
+            random = random | (queries.total_return_B < settings.lowest_query_return)
+        if settings.random_task:
+            random = random | _chosen(settings.random_task, (size,), generator, ids)
+    replaced = [(random, settings.kind == "uniform")]
+    if settings.kind == "retrieval" and settings.random_any:
+        replaced.append((_chosen(settings.random_any, (size,), generator, ids), True))
+    for mask, any_task in replaced:
+        for place in range(settings.select):
+            entry = memory.draw(
+                queries.task_B,
+                queries.episode_B,
+                generator,
+                exclude_own=settings.exclude_own,
+                any_task=any_task,
+                within=settings.within,
+            )
+            ids[:, place] = torch.where(mask, entry, ids[:, place])
+        score = torch.where(mask[:, None], torch.where(ids >= 0, 0.0, NOTHING), score)
+        random = random | mask
+    if settings.random_neighbour:
+        other = torch.randint(ids.numel(), ids.shape, generator=generator, device=generator.device).to(device)
+        found = ids.flatten()[other]
+        own = (memory.episode_N[found.clamp_min(0)] == queries.episode_B[:, None]) & settings.exclude_own
+        swapped = _chosen(settings.random_neighbour, ids.shape, generator, ids) & (found >= 0) & ~own
+        ids, score = torch.where(swapped, found, ids), score.masked_fill(swapped, 0.0)
+    return _ordered(ids, score, random, memory)
+
+
+def _candidates(
+    queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Scores and ids [B, L] of the entries that a search finds."""
+    key_BD = disturbed(queries, memory, settings, generator)
+    if settings.within is None:
+        similarity, candidate = memory.search(key_BD, settings.candidates)
+    else:
+        similarity, candidate = memory.near(queries, key_BD, settings.within, settings.candidates)
+    device = memory.keys_ND.device
+    return scored(similarity.to(device), candidate.to(device), queries, memory, settings)
+
+
+def _of_task(
+    queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Values and ids [B, S] of all entries of each query's task: returns, or for `last` their places in time."""
+    del generator
+    ids = memory.of_task(queries, settings.within)
+    own = (memory.episode_N[ids.clamp_min(0)] == queries.episode_B[:, None]) & settings.exclude_own
+    ids = ids.masked_fill(own, -1)
+    if settings.kind == "last":
+        value = torch.arange(ids.shape[1], device=ids.device).float().expand(ids.shape)
+    else:
+        value = memory.total_return_N[ids.clamp_min(0)]
+    return value.masked_fill(ids < 0, NOTHING), ids
+
+
+def taken(value_BL: Tensor, id_BL: Tensor, k: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """The at most k entries of highest value; or with a generator k draws (with replacement, as released) with chances
+    proportional to the values. What has value -inf is never taken."""
+    if generator is None:
+        value, order = value_BL.sort(dim=1, descending=True, stable=True)
+        return value[:, :k], id_BL.gather(1, order)[:, :k]
+    chance = torch.rand(len(value_BL), k, generator=generator, device=generator.device, dtype=torch.float64)
+    place_BK = drawn_places(value_BL, chance.to(value_BL.device))
+    return value_BL.gather(1, place_BK), id_BL.gather(1, place_BK)
+
+
+def drawn_places(value_BL: Tensor, chance_BK: Tensor) -> Tensor:
+    """Places [B, K] drawn with chances proportional to the values (negative ones count as 0, and 0 as 1e-8)."""
+    weight_BL = (value_BL.double().clamp_min(0) + 1e-8) * (value_BL > NOTHING)
+    until_BL = weight_BL.cumsum(1)
+    total_B1 = until_BL[:, -1:]
+    place_BK = torch.searchsorted(until_BL, (chance_BK * total_B1).contiguous(), right=True)
+    return torch.minimum(place_BK, (until_BL < total_B1).sum(1, keepdim=True))
+
+
+def _ordered(id_BK: Tensor, score_BK: Tensor, random_B: Tensor, memory: TrainingMemory) -> Retrieved:
+    entry = id_BK.clamp_min(0)
+    id_BK, score_BK = by_return(id_BK, score_BK, memory.total_return_N[entry], memory.last_N[entry])
+    return Retrieved(id_BK, score_BK, random_B)
 
 
 def by_return(id_BK: Tensor, score_BK: Tensor, return_BK: Tensor, last_BK: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ Shapes: B rows (tasks), T steps of the current episode.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,10 @@ import torch
 from torch import Tensor
 
 from recollect.environments import counter_rng
+from recollect.environments.base import Task
+from recollect.nets.actions import middles, where
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
+from recollect.settings.errors import UserError
 from recollect.settings.schema import ReturnSettings
 
 ActionSelection = Literal["greedy", "top_half", "sample"]
@@ -71,7 +75,13 @@ class InContextPolicy(ABC):
     ) -> None:
         self.network, self.returns, self.selection, self.reward_scale = network, returns, selection, reward_scale
         self.device = network.action_head.weight.device
-        self.no_action = network.settings.actions
+        self.no_action = network.settings.no_action
+        if network.settings.action_size and network.settings.action_bins is None and selection != "greedy":
+            raise UserError(
+                f"selection '{selection}' chooses between tokens, but the actions are predicted as numbers",
+                where="hyperparameters: selection",
+                do="set `selection: greedy`, or `network: {action_bins: 64}`",
+            )
 
     def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
         """See `contract.Policy.start`."""
@@ -83,15 +93,26 @@ class InContextPolicy(ABC):
         self.observation = torch.zeros(
             size, horizon, width, dtype=torch.int64 if whole else torch.float32, device=device
         )
-        self.action = torch.full((size, horizon), self.no_action, dtype=torch.int64, device=device)
+        numbers = self.network.settings.action_size
+        shape, dtype = ((numbers,), torch.float32) if numbers else ((), torch.int64)
+        self.action = torch.full((size, horizon, *shape), self.no_action, dtype=dtype, device=device)
+        self.own_BA = np.ones((size, *shape), bool)  # dimensions that a row's task has
         self.reward = torch.zeros(size, horizon, device=device)
         self.aim = torch.zeros(size, horizon, device=device)
         self.step_B = np.zeros(size, np.int64)
         self.target_B = np.zeros(size)
+        self.listed_B = np.full(size, np.nan)  # target returns that tasks list
         self.draws_B = np.zeros(size, np.int64)
         self.episode_B = np.zeros(size, np.int64)
         self.fresh_B = np.ones(size, bool)
         self.begin(size)
+
+    def brief(self, tasks: Sequence[Task]) -> None:
+        """See `contract.Briefed.brief`."""
+        if numbers := self.network.settings.action_size:
+            own_B1 = np.array([[task.data.get("actions", numbers)] for task in tasks])
+            self.own_BA = np.arange(numbers) < own_B1
+        self.listed_B = np.array([task.data.get("target_return", np.nan) for task in tasks], np.float64)
 
     def reset(self, mask_B: np.ndarray) -> None:
         """See `contract.Policy.reset`."""
@@ -125,15 +146,35 @@ class InContextPolicy(ABC):
         every = torch.from_numpy(rows).to(self.device)
         self.observation[every, at] = torch.from_numpy(np.asarray(observation_BD)).to(self.observation)
         self.aim[every, at] = torch.from_numpy((self.target_B / self.reward_scale).astype(np.float32)).to(self.device)
-        logits_BA = self.logits()
-        chance_B = uniform(self.seeds_B, self.draws_B, ACTION_STREAM)
+        action_B = self.choose(self.logits())
         self.draws_B += 1
-        action_B = select_actions(logits_BA, chance_B, self.selection)
-        self.action[every, at] = torch.from_numpy(action_B).to(self.device)
+        known_B = np.where(self.own_BA, action_B, self.no_action).astype(action_B.dtype)
+        self.action[every, at] = torch.from_numpy(known_B).to(self.device)
         return action_B
 
+    def choose(self, logits_BA: Tensor) -> np.ndarray:
+        """Actions: int64 [B], or float32 [B, A]."""
+        s = self.network.settings
+        if not s.action_size:
+            return select_actions(logits_BA, uniform(self.seeds_B, self.draws_B, ACTION_STREAM), self.selection)
+        if s.action_bins is None:
+            return logits_BA.float().cpu().numpy()
+        counters_BA = self.draws_B[:, None] * s.action_size + np.arange(s.action_size)
+        chance_N = uniform(self.seeds_B.repeat(s.action_size), counters_BA.reshape(-1), ACTION_STREAM)
+        token_N = select_actions(logits_BA.flatten(0, 1), chance_N, self.selection)
+        return middles(s.action_bins).numpy()[token_N].reshape(counters_BA.shape)
+
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
-        """A rounded normal draw per row of the mask: a function of the row's seed and its episode."""
+        """A rounded normal draw per row of the mask: a function of the row's seed and its episode. Without a mean: what
+        the row's task lists.
+        """
+        if self.returns.target_mean is None:
+            listed = self.listed_B[mask_B]
+            if np.isnan(listed).any():
+                raise UserError(
+                    "a task lists no target return", where="returns.target_mean: null", do="set returns.target_mean"
+                )
+            return listed
         chance = uniform(self.seeds_B[mask_B], self.episode_B[mask_B], TARGET_STREAM)
         normal = torch.special.ndtri(torch.from_numpy(chance)).numpy()
         return np.round(self.returns.target_mean + self.returns.target_std * normal)
@@ -158,7 +199,7 @@ class InContextPolicy(ABC):
         return Experience(
             observation=self.observation[rows, at_BT] * mask_BT[..., None],
             return_to_go=self.aim[rows, at_BT] * mask_BT,
-            action=torch.where(known_BT, self.action[rows, at_BT], self.no_action),
+            action=where(known_BT, self.action[rows, at_BT], self.no_action),
             reward=self.reward[rows, at_BT] * known_BT,
             timestep=at_BT,
             mask=mask_BT,
@@ -193,7 +234,7 @@ class InContextPolicy(ABC):
 
     @abstractmethod
     def logits(self) -> Tensor:
-        """Action logits [B, A] for now."""
+        """Action logits [B, A] (or see `nets.actions.ContinuousHead`) for now."""
 
 
 class CachedSteps:
@@ -219,6 +260,30 @@ class CachedSteps:
     def append_now(self, pair: Experience) -> Tensor:
         """Append the present timestep; action logits [B, A]. See `hidden_now`."""
         return self.network.action_head(self.hidden_now(pair))
+
+    def read_now(
+        self, window: Experience, pair: Experience, context: Experience, has_context_B: Tensor, due_B: np.ndarray
+    ) -> Tensor:
+        """Append the present timestep where a row's context may change; action logits [B, A], as `act` gives them.
+
+        Args:
+            window: every row's whole episode up to now.
+            pair: its last two timesteps, see `hidden_now`.
+            context, has_context_B: what each row reads.
+            due_B: rows whose context is new (the first step of an episode is one): encoded anew as a whole.
+        """
+        if not due_B.any():
+            return self.append_now(pair)
+        network = self.network
+        reading = network.reading(context, has_context_B)
+        self.cache.reset(due_B)
+        self.cache.set_context(
+            reading["context_BSD"], reading["context_mask_BS"], reading["has_context_B"], rows_B=due_B
+        )
+        tokens_BND, mask_BN = network.until_action(window)
+        fresh_N = torch.arange(tokens_BND.shape[1], device=mask_BN.device) >= tokens_BND.shape[1] - self.per_step
+        mask_BN = mask_BN & (torch.from_numpy(due_B).to(mask_BN.device)[:, None] | fresh_N)
+        return network.action_head(network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1])
 
     def hidden_now(self, pair: Experience) -> Tensor:
         """Append the present timestep; the hidden state [B, D] that predicts its action.

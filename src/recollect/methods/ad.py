@@ -14,7 +14,8 @@ Source: Laskin et al. 2022; RA-DT (arXiv 2410.07071), specification 3.4 (K per e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
 from recollect.settings.schema import Settings
-from recollect.trajectories.windows import DistillationSampler
+from recollect.trajectories.windows import DistillationSampler, Earlier
 
 
 class Hyperparameters(dt.Hyperparameters):
@@ -40,6 +41,14 @@ class Hyperparameters(dt.Hyperparameters):
     episodes_back: int = Field(
         100, ge=1, description="K. Paper: grids 100, MazeRunner 1000. Larger: bolder improvement."
     )
+    earlier: Earlier = Field(
+        "sequential", description="Earlier episode: K before (paper), any other of the task, or any other of all tasks."
+    )
+    earlier_random: float = Field(
+        0.0, ge=0, le=1, description="Share of earlier episodes that are replaced by a random one of all tasks."
+    )
+    context_drop: float = Field(0.0, ge=0, le=1, description="Share of windows without an earlier episode.")
+    loss_on: Literal["both", "current"] = Field("both", description="Episodes whose actions are learned. Paper: both.")
 
 
 class DistillationPolicy(InContextPolicy):
@@ -90,14 +99,24 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
         episodes_back=chosen.episodes_back,
         batch_size=chosen.optimisation.batch_size,
         seed=settings.seed,
+        episodes_by=chosen.episodes_by,
+        top=chosen.top_episodes,
+        earlier=chosen.earlier,
+        random=chosen.earlier_random,
+        drop=chosen.context_drop,
     )
 
-    def batch_of(step: int) -> Experience:
+    def batch_of(step: int) -> tuple[Experience, Experience]:
         windows = sampler.batch(step)
-        return store.windows(windows.rows, windows.mask)
+        window = store.windows(windows.rows, windows.mask)
+        if chosen.loss_on == "both":
+            return window, window
+        learned = torch.from_numpy(windows.mask & windows.current).to(window.mask.device)
+        return window, replace(window, mask=learned)
 
-    def loss_of(model: Callable[..., Any], window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-        return dt.action_loss(model(window)[0], window)
+    def loss_of(model: Callable[..., Any], batch: tuple[Experience, Experience]) -> tuple[Tensor, dict[str, Tensor]]:
+        window, learned = batch
+        return dt.action_loss(model(window)[0], learned)
 
     policy = DistillationPolicy(network, settings)
     train_supervised(

@@ -9,6 +9,7 @@ A method is one module of this folder with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -34,6 +35,7 @@ class Inputs:
     embedder_policy: Path | None = None
     language_model: Path | None = None
     image_encoder: Path | None = None
+    demonstrations: Path | None = None
     device: str = "cpu"
 
     def need(self, name: str) -> Path:
@@ -73,6 +75,17 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Briefed(Protocol):
+    """What a policy may want besides: to know which tasks its rows play. Told once, after `start`.
+
+    A task's data may hold ``actions``, how many of the continuous actions are its own, and ``target_return``.
+    """
+
+    def brief(self, tasks: Sequence[Task]) -> None:
+        """One task per row."""
+
+
+@runtime_checkable
 class Traced(Protocol):
     """What a policy may offer besides, for `recollect inspect`: a look at the step that it has just acted in.
 
@@ -100,13 +113,17 @@ class Facts:
     """What a sequence model must know of an environment.
 
     observation_size: entries of an observation; observation_values: number of values of each entry, empty where the
-    observation is not made of small whole numbers; actions: number of discrete actions; horizon: longest episode.
+    observation is not made of small whole numbers; actions: number of discrete actions, 0 where they are continuous;
+    horizon: longest episode; action_size: how many numbers a continuous action is, else 0; own_actions: of each train
+    task, how many of them are its own (the first ones).
     """
 
     observation_size: int
     observation_values: tuple[int, ...]
     actions: int
     horizon: int
+    action_size: int = 0
+    own_actions: tuple[int, ...] = ()
 
 
 def facts_of(environment: EnvironmentSettings) -> Facts:
@@ -120,11 +137,15 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
         size = environment.images.width
     elif high is not None and np.issubdtype(space.dtype, np.integer):
         values = tuple(int(v) + 1 for v in np.ravel(high))
+    acts = world.single_action_space
+    action_size = int(np.prod(acts.shape or ())) if isinstance(acts, Box) else 0
     return Facts(
         observation_size=size,
         observation_values=values,
-        actions=int(getattr(world.single_action_space, "n", 0)),
+        actions=int(getattr(acts, "n", 0)),
         horizon=world.horizon,
+        action_size=action_size,
+        own_actions=tuple(int(task.data.get("actions", action_size)) for task in tasks) if action_size else (),
     )
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class Hyperparameters(dt.Hyperparameters):
     """DT's, and what is asked of a context. Defaults are ours for Dark-Room 10x10; the paper names none."""
 
     context: int = Field(100, ge=1, description="Most timesteps of the context episode; the horizon shows it whole.")
+    episodes_by: Literal["length"] = Field("length", description="Contexts are uniform, queries by length.")
     queries: int = Field(
         1, ge=1, description="Query steps per context. Released: 1. More: more labels for one encoding."
     )

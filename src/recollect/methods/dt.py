@@ -27,11 +27,12 @@ from recollect.artifacts.run import Run
 from recollect.methods.acting import ActionSelection, CachedSteps, InContextPolicy
 from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.supervised import ExperienceStore, Optimisation, open_histories, train_supervised
+from recollect.nets import actions
 from recollect.nets.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
 from recollect.nets.transformer import TransformerSettings
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Settings
-from recollect.trajectories.windows import WindowSampler
+from recollect.trajectories.windows import EpisodesBy, WindowSampler
 
 
 class Network(BaseModel):
@@ -48,12 +49,27 @@ class Network(BaseModel):
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See nets.decision_transformer.")
     observation_embedding: Literal["linear", "one_hot"] = Field("linear", description="Paper: linear.")
     return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
+    action_bins: int | None = Field(
+        None, ge=2, description="Continuous actions: bins per dimension; null: regression, as released."
+    )
     positions: int = Field(1600, ge=1, description="Rows of the position table, tokens.")
     timesteps: int = Field(1000, ge=1, description="Rows of the timestep table.")
     context_embedding: Literal["separate", "shared"] = Field(
         "separate", description="RA-DT: tables of the retrieved window. Paper: its own; shared ones learn faster."
     )
     cross_layers: Literal["all"] | tuple[int, ...] = Field("all", description="RA-DT: layers that read the context.")
+    cross_gate: bool = Field(
+        False, description="RA-DT: what a layer reads is scaled by a learned gate (released: off)."
+    )
+    cross_residual: bool = Field(
+        True, description="RA-DT: false puts what a layer reads in the place of its hidden state (released: on)."
+    )
+    context_detached: bool = Field(
+        False, description="RA-DT: no gradient through the tables of the retrieved window (released: off)."
+    )
+    context_layers: int = Field(
+        0, ge=0, description="RA-DT: blocks that encode the retrieved window before it is read (released: 0)."
+    )
 
     def build(
         self,
@@ -101,6 +117,8 @@ class Network(BaseModel):
                 observation_embedding=self.observation_embedding,
                 observation_values=facts.observation_values,
                 actions=facts.actions,
+                action_size=facts.action_size,
+                action_bins=self.action_bins,
                 return_to_go=return_to_go,
                 return_embedding=self.return_embedding,
                 return_low=environment.returns.low,
@@ -111,6 +129,8 @@ class Network(BaseModel):
                 positions=self.positions,
                 context_positions=self.positions if reads_context else 0,
                 context_embedding=self.context_embedding,
+                context_detached=self.context_detached,
+                context_layers=self.context_layers,
                 timesteps=self.timesteps,
                 transformer=TransformerSettings(
                     width=self.width,
@@ -118,6 +138,8 @@ class Network(BaseModel):
                     heads=self.heads,
                     dropout=self.dropout,
                     cross_attention=self.cross_layers if reads_context else "none",
+                    cross_gate=self.cross_gate,
+                    cross_residual=self.cross_residual,
                 ),
             ),
             seed=seed,
@@ -134,14 +156,36 @@ class Hyperparameters(BaseModel):
     context: int = Field(50, ge=1, description="Timesteps of a window, C. Longer sees more of the episode, costs more.")
     selection: ActionSelection = Field("greedy", description="How actions are picked when playing.")
     reward_scale: float = Field(1.0, gt=0, description="Rewards and returns are divided by it.")
+    episodes_by: EpisodesBy = Field("length", description="Chances of episodes; see `windows.episode_chances`.")
+    top_episodes: int = Field(5, ge=1, description="episodes_by top: how many episodes of highest return are learned.")
+
+
+def loss_of_steps(predicted_NA: Tensor, action_N: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean loss of N steps, and how right they are.
+
+    Args:
+        predicted_NA: logits [N, A] of discrete actions, or what `ContinuousHead` gives.
+        action_N: integers [N], or floats [N, A] with NaN in dimensions that do not count.
+    """
+    if action_N.is_floating_point():
+        known_NA = ~action_N.isnan()
+        predicted_NA, action_N = predicted_NA[known_NA], action_N[known_NA]
+        if predicted_NA.dim() == 1:
+            loss = F.mse_loss(predicted_NA, action_N)
+            return loss, {"action_error": (predicted_NA.detach() - action_N).abs().mean()}
+        action_N = actions.tokens_of(action_N, predicted_NA.shape[-1])
+    loss = F.cross_entropy(predicted_NA, action_N)
+    metrics = {"action_accuracy": (predicted_NA.detach().argmax(-1) == action_N).float().mean()}
+    if predicted_NA.shape[-1] > 5:  # of five actions, all are among the best five
+        best_N5 = predicted_NA.detach().topk(5, -1).indices
+        metrics["action_accuracy_top5"] = (best_N5 == action_N[:, None]).any(-1).float().mean()
+    return loss, metrics
 
 
 def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean cross-entropy of the actions over all real timesteps of the windows, and the share predicted right."""
+    """Mean loss of the actions over all real timesteps of the windows; see `loss_of_steps`."""
     flat = window.mask.flatten().nonzero(as_tuple=True)[0]
-    logits_NA, action_N = logits_BTA.flatten(0, 1)[flat].float(), window.action.flatten()[flat]
-    loss = F.cross_entropy(logits_NA, action_N)
-    return loss, {"action_accuracy": (logits_NA.detach().argmax(-1) == action_N).float().mean()}
+    return loss_of_steps(logits_BTA.flatten(0, 1)[flat].float(), window.action.flatten(0, 1)[flat])
 
 
 class DecisionTransformerPolicy(InContextPolicy):
@@ -186,7 +230,12 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
     histories = open_histories(inputs.need("histories"), facts)
     store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
     sampler = WindowSampler(
-        histories, context=chosen.context, batch_size=chosen.optimisation.batch_size, seed=settings.seed
+        histories,
+        context=chosen.context,
+        batch_size=chosen.optimisation.batch_size,
+        seed=settings.seed,
+        episodes_by=chosen.episodes_by,
+        top=chosen.top_episodes,
     )
 
     def batch_of(step: int) -> Experience:

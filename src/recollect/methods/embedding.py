@@ -64,6 +64,7 @@ def load_embedder(
         observation_values=facts.observation_values,
         observation_size=facts.observation_size,
         actions=facts.actions,
+        action_size=facts.action_size,
     )
 
 

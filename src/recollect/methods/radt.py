@@ -17,13 +17,14 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
 - While acting only the last token of the last layer is computed, and where the embedder's window holds a whole episode
   its query grows step by step: the same numbers (`embedding.SteppedQueries`).
 - Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
+- Released options that the published runs do not use (docs/radt.md, "Options of retrieval") are off by default.
 
 Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,24 +35,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import read_arrays, verify
-from recollect.memory.chunks import Chunks, finished_chunks
+from recollect.environments.base import Task
+from recollect.memory.chunks import finished_chunks
 from recollect.memory.embedders import Embedder
 from recollect.memory.episodic_memory import EpisodeLog, EpisodicMemory, EpisodicSettings, Hits
-from recollect.memory.index import FlatIndex
-from recollect.memory.retrieval import Queries, RetrievalSettings, TrainingMemory, retrieve, statistics
+from recollect.memory.retrieval import RetrievalSettings
 from recollect.methods import dt
-from recollect.methods.acting import ActionSelection, InContextPolicy
+from recollect.methods.acting import ActionSelection, CachedSteps, InContextPolicy, uniform
 from recollect.methods.chunking import chunk_settings, memory_of
+from recollect.methods.context_reader import ContextReader
 from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.demonstrations import Demonstrations
 from recollect.methods.embedding import SteppedQueries, load_embedder
 from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
+from recollect.nets.actions import where
 from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
-from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
-from recollect.settings.seeding import seed_of
-from recollect.trajectories.histories import Histories
 from recollect.trajectories.windows import WindowSampler
+
+RETRIEVAL_STREAM = 0x5EED_3E77  # keeps a row's draws of what it reads apart from its others
 
 
 class Hyperparameters(dt.Hyperparameters):
@@ -64,6 +66,18 @@ class Hyperparameters(dt.Hyperparameters):
     queries: Literal["computed", "nearest_key"] = Field("computed", description="Where training queries come from.")
     query_dropout: float = Field(0.2, description="Share of state tokens zeroed in a computed query.")
     context_drop: float = Field(0.0, description="Share of training windows that read nothing.")
+    null_document: float = Field(
+        0.0, ge=0, le=1, description="Share of retrieved windows of training that are read as an empty document."
+    )
+    values: Literal["cut", "full", "dynamic"] = Field(
+        "cut",
+        description="What is read around a cut. cut: what the episode has of `past` and `future`; full: moved inwards at "
+        "the ends of an episode; dynamic: as cut, in training with both ends at random.",
+    )
+    neighbours: str | None = Field(
+        None,
+        description="A folder: the entries of all training steps are looked up ahead and kept there for other runs.",
+    )
     acting: EpisodicSettings = EpisodicSettings()
     retrieve_every: int = Field(1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others).")
 
@@ -80,38 +94,50 @@ class Batch:
 class RetrievalPolicy(InContextPolicy):
     """Plays with its own earlier episodes as memory; the context is re-read every `retrieve_every` steps."""
 
-    def __init__(self, network: DecisionTransformer, embedder: Embedder, settings: Settings) -> None:
+    def __init__(
+        self,
+        network: DecisionTransformer,
+        embedder: Embedder,
+        settings: Settings,
+        demonstrations: Demonstrations | None = None,
+    ) -> None:
         chosen: Hyperparameters = settings.method.hyperparameters
         super().__init__(
             network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
         )
-        self.embedder, self.chosen, self.memory_settings = embedder, chosen, memory_of(settings)
-        self.chunks = chunk_settings(self.memory_settings)
+        self.embedder, self.chosen, self.demonstrations = embedder, chosen, demonstrations
+        self.chunks = chunk_settings(memory_of(settings)).model_copy(update={"full_values": chosen.values == "full"})
 
     def begin(self, rows: int) -> None:
+        shown, acting = self.demonstrations, self.chosen.acting
         per_episode = -(-self.horizon // self.chunks.stride)
-        self.memory = EpisodicMemory(
-            rows, self.episodes * per_episode, self.embedder.width, self.chosen.acting, self.device
-        )
+        given = 0 if shown is None else len(shown.length_N) if acting.shared else acting.demonstration_episodes
+        shelves, room = (1, rows * self.episodes + given) if acting.shared else (rows, self.episodes + given)
+        self.memory = EpisodicMemory(shelves, room * per_episode, self.embedder.width, acting, self.device)
         self.queries = SteppedQueries.of(self.embedder, rows, self.horizon)
-        self.log = EpisodeLog(
+        # Where the window holds a whole episode, steps between two retrievals are exact one by one.
+        stepwise = self.chosen.retrieve_every > 1 and self.chosen.context >= self.horizon
+        self.cached = CachedSteps(self.network, rows, self.horizon) if stepwise else None
+        self.log = EpisodeLog(  # of the rows, and behind them of the demonstrated tasks
             {
                 "observation": (tuple(self.observation.shape[2:]), self.observation.dtype),
                 "return_to_go": ((), torch.float32),
-                "action": ((), torch.int64),
+                "action": (tuple(self.action.shape[2:]), self.action.dtype),
                 "reward": ((), torch.float32),
             },
-            rows,
-            self.episodes,
+            rows + (0 if shown is None else len(shown.names)),
+            self.episodes if shown is None else max(self.episodes, acting.demonstration_episodes),
             self.horizon,
             self.device,
         )
+        self.shown = None if shown is None else self.demonstrate(shown, rows)
+        self.shown_B = np.full(rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
         steps = self.chosen.acting.select * self.chunks.value_length
         nothing = torch.zeros(rows, steps, dtype=torch.int64, device=self.device)
         self.context = Experience(  # what every row reads, until its next retrieval
             observation=self.observation.new_zeros(rows, steps, self.observation.shape[2]),
             return_to_go=nothing.float(),
-            action=nothing + self.no_action,
+            action=self.action.new_full((rows, steps, *self.action.shape[2:]), self.no_action),
             reward=nothing.float(),
             timestep=nothing.clone(),
             mask=nothing.bool(),
@@ -119,58 +145,95 @@ class RetrievalPolicy(InContextPolicy):
         self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
 
+    def demonstrate(self, shown: Demonstrations, rows: int) -> dict[str, Tensor]:
+        """Log all demonstrations; the entries that they make, in the order in which they were played."""
+        parts = []
+        for episodes in shown.rounds():
+            here = torch.from_numpy(episodes).to(self.device)
+            owner = torch.from_numpy(rows + shown.task_N[episodes]).to(self.device)
+            fields = {name: getattr(shown.steps, name)[here] for name in self.log.fields}
+            parts.append(self.entries(owner, shown.length_N[episodes], fields))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def brief(self, tasks: Sequence[Task]) -> None:
+        """See `contract.Briefed.brief`: puts the tasks' demonstrations into memory."""
+        super().brief(tasks)
+        if self.demonstrations is not None:
+            self.shown_B = self.demonstrations.of(tasks)
+            self.show(np.ones(len(tasks), bool))
+
+    def show(self, mask_B: np.ndarray) -> None:
+        """Put the demonstrations of these rows' tasks into their memory, or all into the shared one."""
+        assert self.shown is not None
+        if self.chosen.acting.shared:
+            self.memory.add(torch.zeros_like(self.shown["owner_M"]), **self.shown)
+            return
+        for row in np.flatnonzero(mask_B & (self.shown_B >= 0)):
+            own = self.shown["owner_M"] == len(mask_B) + int(self.shown_B[row])
+            entries = {name: column[own] for name, column in self.shown.items()}
+            self.memory.add(torch.full_like(entries["owner_M"], int(row)), **entries)
+
     def forget(self, mask_B: np.ndarray) -> None:
         mask = torch.from_numpy(mask_B)
-        self.memory.reset(mask)
-        self.log.reset(mask)
         if self.queries is not None:
             self.queries.clear(mask_B)
         self.has_context_B = self.has_context_B & ~mask.to(self.device)
+        if self.chosen.acting.shared:  # what a row has stored is everyone's
+            return
+        self.memory.reset(mask)
+        self.log.reset(F.pad(mask, (0, len(self.log.count_E) - len(mask))))
+        if self.shown is not None and mask_B.any():
+            self.show(mask_B)
+
+    def shelf(self, rows: Tensor) -> Tensor:
+        """Which memory each row reads and fills."""
+        return torch.zeros_like(rows) if self.chosen.acting.shared else rows
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """Store the windows of the episodes that have just ended, with the returns that they really had."""
         device = self.device
         if self.queries is not None:
             self.queries.clear(np.isin(np.arange(len(self.seeds_B)), rows))
+        if self.chosen.acting.shared:  # a row that plays on after its last episode adds nothing
+            room = self.log.count_E.cpu().numpy()[rows] < self.episodes
+            rows, lengths = rows[room], lengths[room]
         task = torch.from_numpy(rows).to(device)
         real_MT = torch.arange(self.horizon, device=device) < torch.from_numpy(lengths).to(device)[:, None]
         reward_MT = self.reward[task] * real_MT
-        return_to_go_MT = reward_MT.flip(1).cumsum(1).flip(1)
-        slot_M = self.log.write(
-            task,
-            {
-                "observation": self.observation[task],
-                "return_to_go": return_to_go_MT,
-                "action": torch.where(real_MT, self.action[task], self.no_action),
-                "reward": reward_MT,
-            },
-        )
-        total_M = return_to_go_MT[:, 0].cpu().numpy()
-        cut = finished_chunks(lengths, total_M, self.chunks)
-        place = torch.from_numpy(cut.task).to(device)
+        fields = {
+            "observation": self.observation[task],
+            "return_to_go": reward_MT.flip(1).cumsum(1).flip(1),
+            "action": where(real_MT, self.action[task], self.no_action),
+            "reward": reward_MT,
+        }
+        if len(rows):
+            entries = self.entries(task, lengths, fields)
+            self.memory.add(self.shelf(entries["owner_M"]), **entries)
+
+    def entries(self, owner_M: Tensor, lengths: np.ndarray, fields: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Log one whole episode for each owner; the memory entries that they make, as `EpisodicMemory.add` takes them."""
+        slot_M = self.log.write(owner_M, fields)
+        cut = finished_chunks(lengths, fields["return_to_go"][:, 0].cpu().numpy(), self.chunks)
+        place = torch.from_numpy(cut.task).to(self.device)
         key_rows, key_mask = cut.key_windows(np.arange(len(cut)), self.chunks.context)
         keys_MD = self.embedder.keys(
-            self.logged(task[place], slot_M[place], torch.from_numpy(key_rows), torch.from_numpy(key_mask)),
+            self.logged(owner_M[place], slot_M[place], torch.from_numpy(key_rows), torch.from_numpy(key_mask)),
             normalise=False,  # the episodic memory normalises, or does not: `acting.similarity`
         )
-        self.memory.add(
-            task[place],
-            keys_MD,
-            slot_M=slot_M[place],
-            first_M=cut.value_first,
-            end_M=cut.value_end,
-            last_M=cut.last,
-            total_return_M=cut.total_return,
-        )
+        columns: dict[str, np.ndarray] = {
+            "first_M": cut.value_first, "end_M": cut.value_end, "last_M": cut.last, "total_return_M": cut.total_return,
+        }  # fmt: skip
+        made = {name: torch.from_numpy(column).to(self.device) for name, column in columns.items()}
+        return {"key_MD": keys_MD, "slot_M": slot_M[place], "owner_M": owner_M[place], **made}
 
-    def logged(self, task_M: Tensor, slot_M: Tensor, step_MT: Tensor, mask_MT: Tensor) -> Experience:
+    def logged(self, owner_M: Tensor, slot_M: Tensor, step_MT: Tensor, mask_MT: Tensor) -> Experience:
         """Windows of logged episodes by timestep."""
         step_MT, mask_MT = step_MT.to(self.device), mask_MT.to(self.device)
-        fields = {name: table[task_M[:, None], slot_M[:, None], step_MT] for name, table in self.log.fields.items()}
+        fields = {name: table[owner_M[:, None], slot_M[:, None], step_MT] for name, table in self.log.fields.items()}
         return Experience(
             observation=fields["observation"] * mask_MT[..., None],
             return_to_go=fields["return_to_go"] * mask_MT,
-            action=torch.where(mask_MT, fields["action"], self.no_action),
+            action=where(mask_MT, fields["action"], self.no_action),
             reward=fields["reward"] * mask_MT,
             timestep=step_MT * mask_MT,
             mask=mask_MT,
@@ -178,15 +241,21 @@ class RetrievalPolicy(InContextPolicy):
 
     def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
         """Look up what these rows read from now on."""
-        hits = self.memory.search(query_BD, rows)
+        chance_BK = None
+        if self.chosen.acting.draws:
+            counters_BK = self.draws_B[rows.cpu().numpy(), None] * self.chosen.acting.select
+            counters_BK = counters_BK + np.arange(self.chosen.acting.select)
+            seeds = self.seeds_B[rows.cpu().numpy()].repeat(self.chosen.acting.select)
+            chance_BK = uniform(seeds, counters_BK.ravel(), RETRIEVAL_STREAM).reshape(counters_BK.shape)
+        hits = self.memory.search(query_BD, self.shelf(rows), chance_BK)
         self.hits.put(rows, hits)
         found_BK = hits.found_BK
         size, length = found_BK.shape, self.chunks.value_length
-        flat = {name: getattr(hits, f"{name}_BK").flatten() for name in ("slot", "first", "end")}
+        flat = {name: getattr(hits, f"{name}_BK").flatten() for name in ("owner", "slot", "first", "end")}
         step_MS = flat["end"][:, None] + torch.arange(-length, 0, device=self.device)
         mask_MS = (step_MS >= flat["first"][:, None]) & found_BK.flatten()[:, None]
         step_MS = torch.maximum(step_MS, flat["first"][:, None])
-        windows = self.logged(rows.repeat_interleave(size[1]), flat["slot"], step_MS, mask_MS)
+        windows = self.logged(flat["owner"], flat["slot"], step_MS, mask_MS)
         for name in Experience.__dataclass_fields__:  # several retrieved windows are read one behind the other
             getattr(self.context, name)[rows] = getattr(windows, name).unflatten(0, size).flatten(1, 2)
         self.has_context_B[rows] = found_BK.any(1)
@@ -194,25 +263,36 @@ class RetrievalPolicy(InContextPolicy):
     def logits(self) -> Tensor:
         window = self.window(self.chosen.context)
         query_BD = None if self.queries is None else self.queries.append(self.now())
-        if not bool((self.memory.count_E > 0).any()):
-            return self.network.act(window)
-        due = np.flatnonzero(self.step_B % self.chosen.retrieve_every == 0)  # the first step of an episode always is
-        if len(due):
+        due_B = self.step_B % self.chosen.retrieve_every == 0  # the first step of an episode always is
+        due, remembers = np.flatnonzero(due_B), bool((self.memory.count_E > 0).any())
+        if len(due) and remembers:
             rows = torch.from_numpy(due).to(self.device)
             if query_BD is None:
                 self.retrieve(rows, self.embedder.keys(self.window(self.chunks.context).select(rows)))
             else:
                 self.retrieve(rows, query_BD[rows])
-        return self.network.act(window, self.context, self.has_context_B)
+        if self.cached is None:
+            return self.network.act(window, self.context, self.has_context_B) if remembers else self.network.act(window)
+        return self.cached.read_now(window, self.now(), self.context, self.has_context_B, due_B)
+
+    def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
+        """A multiple of the highest return in memory where that is asked for; see `InContextPolicy.target_returns`."""
+        targets = super().target_returns(mask_B)
+        if (factor := self.chosen.acting.target_factor) is None:
+            return targets
+        rows = torch.from_numpy(np.flatnonzero(mask_B)).to(self.device)
+        highest = self.memory.best_return(self.shelf(rows)).double().cpu().numpy() * self.reward_scale
+        return np.where(highest > 0, np.round(factor * highest), targets)
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """What each row reads; see `contract.Traced.traced`."""
         here, hits = torch.from_numpy(rows_N).to(self.device), self.hits
         reads_NK = (hits.found_BK & self.has_context_B[:, None])[here]
+        own_NK = reads_NK & (hits.owner_BK[here] == here[:, None])  # neither demonstrations nor other rows' episodes
         facts = super().traced(rows_N)
         places = {"episode": hits.slot_BK, "first": hits.first_BK, "end": hits.end_BK}
         for name, place_BK in places.items():
-            facts[f"retrieved_{name}"] = torch.where(reads_NK, place_BK[here], -1).int().cpu().numpy()
+            facts[f"retrieved_{name}"] = torch.where(own_NK, place_BK[here], -1).int().cpu().numpy()
         numbers = {"similarity": hits.similarity_BK, "score": hits.score_BK, "total_return": hits.total_return_BK}
         for name, number_BK in numbers.items():
             facts[f"retrieved_{name}"] = torch.where(reads_NK, number_BK[here].float(), torch.nan).cpu().numpy()
@@ -230,92 +310,10 @@ class RetrievalPolicy(InContextPolicy):
         return {**super().arrays(), **{f"embedder/{name}": value for name, value in self.embedder.arrays().items()}}
 
 
-class ContextReader:
-    """What a training window reads: the query, the search, and the retrieved window as experience."""
-
-    def __init__(
-        self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
-    ) -> None:
-        self.chosen: Hyperparameters = settings.method.hyperparameters
-        self.chunks_settings, self.store, self.embedder, self.seed = (
-            chunk_settings(memory_of(settings)), store, embedder, settings.seed,
-        )  # fmt: skip
-        verify(inputs.need("index"), kind="index")
-        index = FlatIndex.load(inputs.need("index"), inputs.device)
-        self.chunks = Chunks.from_arrays(read_arrays(inputs.need("rows"), kind="memory rows"), inputs.rows)
-        self.histories = histories
-        columns = (
-            torch.from_numpy(np.array(c))
-            for c in (self.chunks.task, self.chunks.episode, self.chunks.total_return, self.chunks.last)
-        )
-        self.memory = TrainingMemory(index.search, index.keys, *columns)
-        if self.chosen.queries == "nearest_key":
-            embedded = read_arrays(inputs.need("embeddings"), kind="embeddings")
-            self.embedded = Chunks.from_arrays({n: np.array(c) for n, c in embedded.items() if n != "keys"})
-            self.embedded_keys = torch.from_numpy(np.array(embedded["keys"]))
-            bare = np.setdiff1d(histories.episodes.task, self.embedded.task)
-            if len(bare):
-                raise UserError(
-                    f"task {bare[0]} has no embedded window ({len(bare)} such tasks)",
-                    where=inputs.need("embeddings"),
-                    do="choose a memory stride that is shorter than the episodes, or `queries: computed`",
-                )
-
-    def queries(self, window: Experience, rows: np.ndarray, generator: torch.Generator) -> Queries:
-        """One query per window of the batch; `rows` is the last row of each window."""
-        device = self.memory.keys_ND.device
-        table, episode = self.histories.episodes, self.histories.episode_of_row(rows)
-        if self.chosen.retrieval.kind != "retrieval":
-            key_BD = self.memory.keys_ND.new_zeros(len(rows), self.memory.keys_ND.shape[1])  # drawn, not searched for
-        elif self.chosen.queries == "computed":
-            key_BD = self.embedder.keys(
-                window.last(self.chunks_settings.context), dropout=self.chosen.query_dropout, generator=generator
-            )
-        else:
-            last = window.timestep[:, -1].cpu().numpy()
-            key_BD = self.embedded_keys[torch.from_numpy(self.nearest(rows, episode, last))].to(device)
-        return Queries(
-            key_BD=key_BD,
-            task_B=torch.from_numpy(table.task[episode].astype(np.int64)).to(device),
-            episode_B=torch.from_numpy(episode).to(device),
-            total_return_B=torch.from_numpy(table.total_return[episode].astype(np.float32)).to(device),
-            last_B=window.timestep[:, -1].to(device),
-        )
-
-    def nearest(self, rows: np.ndarray, episode: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """The embedded window that is most like each training window: of the same task, with the nearest cut, and of
-        those from the nearest episode."""
-        table, chunks = self.histories.episodes, self.embedded
-        found = np.zeros(len(rows), np.int64)
-        for place, (own, end) in enumerate(zip(episode, last + 1, strict=True)):
-            first, past = np.searchsorted(chunks.task, [table.task[own], table.task[own] + 1])
-            off = np.abs(chunks.last[first:past] + 1 - end)
-            candidates = first + np.flatnonzero(off == off.min())
-            found[place] = candidates[np.abs(chunks.episode[candidates] - own).argmin()]
-        return found
-
-    def read(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Experience, Tensor, dict[str, Any]]:
-        """The retrieved windows, and which rows have one: a pure function of (seed, step, window)."""
-        draws = torch.Generator().manual_seed(seed_of("retrieval", self.seed, step))
-        queries = self.queries(window, rows, draws)
-        found = retrieve(queries, self.memory, self.chosen.retrieval, draws)
-        has_BK = found.found_BK
-        if self.chosen.context_drop:
-            dropped = torch.rand(len(rows), generator=draws) < self.chosen.context_drop
-            has_BK = has_BK & ~dropped.to(has_BK.device)[:, None]
-        ids = found.id_BK.clamp(min=0).cpu().numpy()
-        length, size = self.chunks_settings.value_length, ids.shape
-        value_rows, mask = self.chunks.value_windows(ids.reshape(-1), length)
-        mask = mask & has_BK.cpu().numpy().reshape(-1, 1)
-        context = self.store.windows(value_rows.reshape(size[0], -1), mask.reshape(size[0], -1))
-        described = statistics(found, queries, self.memory) if step % 1000 == 0 else {}
-        return context, has_BK.any(1), described
-
-
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     """The untrained network of a run."""
     chosen: Hyperparameters = settings.method.hyperparameters
-    read = max(chosen.retrieval.select, chosen.acting.select) * chunk_settings(memory_of(settings)).value_length
+    read = max(chosen.retrieval.places, chosen.acting.select) * chunk_settings(memory_of(settings)).value_length
     return chosen.network.build(
         settings.environment,
         facts,
@@ -353,18 +351,31 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     embedder = load_embedder(settings, inputs, facts)
     reader = ContextReader(settings, inputs, store, histories, embedder)
     sampler = WindowSampler(
-        histories, context=chosen.context, batch_size=chosen.optimisation.batch_size, seed=settings.seed
+        histories,
+        context=chosen.context,
+        batch_size=chosen.optimisation.batch_size,
+        seed=settings.seed,
+        episodes_by=chosen.episodes_by,
+        top=chosen.top_episodes,
     )
 
-    def batch_of(step: int) -> Batch:
+    def windows_of(step: int) -> tuple[Experience, np.ndarray]:
         windows = sampler.batch(step)
-        window = store.windows(windows.rows, windows.mask)
-        context, has_context_B, described = reader.read(window, windows.rows[:, -1], step)
+        return store.windows(windows.rows, windows.mask), windows.rows[:, -1]
+
+    if chosen.neighbours is not None:
+        reader.look_up_ahead(settings, inputs, windows_of)
+
+    def batch_of(step: int) -> Batch:
+        window, rows = windows_of(step)
+        context, has_context_B, described = reader.read(window, rows, step)
+        if step == 0:
+            run.log(step, **{f"memory_{name}": value for name, value in reader.memory_statistics().items()})
         if described:
             run.log(step, **{f"retrieved_{name}": value for name, value in described.items()})
         return Batch(window, context, has_context_B)
 
-    policy = RetrievalPolicy(network, embedder, settings)
+    policy = RetrievalPolicy(network, embedder, settings, Demonstrations.load(settings, inputs, facts))
     train_supervised(
         network,
         batch_of=batch_of,
@@ -385,4 +396,5 @@ def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: In
     dt.load_network(network, arrays, settings)
     own = {name.removeprefix("embedder/"): value for name, value in arrays.items() if name.startswith("embedder/")}
     embedder = load_embedder(settings, inputs, facts, arrays=own)
-    return RetrievalPolicy(network.to(inputs.device).eval(), embedder, settings)
+    shown = Demonstrations.load(settings, inputs, facts)
+    return RetrievalPolicy(network.to(inputs.device).eval(), embedder, settings, shown)

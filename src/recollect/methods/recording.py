@@ -69,29 +69,36 @@ class Recorder:
         tasks: of one split, each once.
         transitions: steps per task that there is room for.
         seed: of the world.
+        continuous: whether the source can play continuous actions (of one axis, bounded by [-1, 1]), too.
 
     Attributes:
+        actions, action_shape: number of discrete actions and (), or 0 and (A,).
         observation: [E, D], what the agents see now.
         observations, action, reward, done: [T, E, ...] of which the first `length` rows are written.
         truncated, final_observation: [E, ...], of the newest step: which episodes it cut short, and what it led to before
             any episode began anew. No part of `arrays()`.
 
     Raises:
-        UserError: the actions are not discrete, or the tasks cannot be told apart by their index.
+        UserError: the actions are of another kind, or the tasks cannot be told apart by their index.
     """
 
-    def __init__(self, make_world: MakeWorld, tasks: Sequence[Task], transitions: int, seed: int) -> None:
+    def __init__(
+        self, make_world: MakeWorld, tasks: Sequence[Task], transitions: int, seed: int, *, continuous: bool = False
+    ) -> None:
         self.tasks = list(tasks)
         check_tasks(self.tasks)
         self.world = make_world(self.tasks, world_seeds(seed, self.tasks))
         actions = self.world.single_action_space
-        if not isinstance(actions, Discrete) or int(actions.start) != 0:
+        if not (isinstance(actions, Discrete) and int(actions.start) == 0) and not (
+            continuous and isinstance(actions, Box) and len(actions.shape) == 1
+        ):
             raise UserError(
-                f"The sources of histories play discrete actions 0, 1, ..., this world has {actions}.",
+                f"This source of histories plays discrete actions 0, 1, ..., the world has {actions}.",
                 where=type(self.world).__name__,
-                do="use published histories for this environment.",
+                do="use published histories for this environment, or `source: {algorithm: source_policies}`.",
             )
-        self.actions = int(actions.n)
+        self.actions = int(actions.n) if isinstance(actions, Discrete) else 0
+        self.action_shape = tuple(actions.shape or ())
         observations = self.world.single_observation_space
         if not isinstance(observations, Box) or len(observations.shape) != 1:
             raise UserError(
@@ -104,7 +111,8 @@ class Recorder:
         dtype = compact_dtype(observations)
         self.length = 0
         self.observations = np.zeros((transitions, count, *observations.shape), dtype)
-        self.action = np.zeros((transitions, count), np.int8 if self.actions <= 127 else np.int16)
+        acts = np.float32 if self.action_shape else np.int8 if self.actions <= 127 else np.int16
+        self.action = np.zeros((transitions, count, *self.action_shape), acts)
         self.reward = np.zeros((transitions, count), np.float32)
         self.done = np.zeros((transitions, count), bool)
         self.truncated, self.final_observation = np.zeros(count, bool), self.observation

@@ -61,7 +61,10 @@ def generate(
             where="source.hyperparameters.policy",
             do=f"use `random`, or a world that has one: {', '.join(sorted(EXPERTS))}.",
         )
-    recorder = Recorder(lambda t, s: registry.make_world(world, options, t, s), tasks, settings.transitions, seed)
+    recorder = Recorder(
+        lambda t, s: registry.make_world(world, options, t, s), tasks, settings.transitions, seed, continuous=True
+    )
+    numbers = sum(recorder.action_shape)  # of a continuous action
     checkpoint = run.resume() if run is not None else None
     if checkpoint is not None:
         recorder.load(checkpoint.arrays)
@@ -71,15 +74,18 @@ def generate(
             start = recorder.length
             steps = min(BLOCK, settings.transitions - start)
             draws = task_generators("source-policy", seed, tasks, start // BLOCK)
-            uniform_ET3 = np.stack([draw.random((BLOCK, 3)) for draw in draws])
-            action_TE = (uniform_ET3[:, :, 0].T * recorder.actions).astype(np.int64)
+            uniform_ETK = np.stack([draw.random((BLOCK, 3 + numbers)) for draw in draws])
+            action_TE = (uniform_ETK[:, :, 0].T * recorder.actions).astype(np.int64)
+            if numbers:
+                action_TE = (2 * np.swapaxes(uniform_ETK[:, :, 3:], 0, 1) - 1).astype(np.float32)
             for t in range(steps):
                 action_E = action_TE[t]
                 if settings.policy == "noise_annealed" and expert is not None:
                     done = (start + t) / max(1, settings.transitions - 1)
                     noise = settings.first_noise + (settings.last_noise - settings.first_noise) * done**settings.power
-                    wise_E = expert(recorder.world, recorder.observation, uniform_ET3[:, t, 2])
-                    action_E = np.where(uniform_ET3[:, t, 1] < noise, action_E, wise_E)
+                    wise_E = expert(recorder.world, recorder.observation, uniform_ETK[:, t, 2])
+                    at_random_E = (uniform_ETK[:, t, 1] < noise).reshape(-1, *[1] * (action_E.ndim - 1))
+                    action_E = np.where(at_random_E, action_E, wise_E)
                 recorder.step(action_E)
             if progress is not None:
                 progress.update(recorder.length, episode_return=recorder.last_return())
@@ -117,7 +123,14 @@ def _key_door(world: World, observation_E2: np.ndarray, uniform_E: np.ndarray) -
     return walk(observation_E2, np.where(held_E1, _cells(world, "door"), _cells(world, "key")), uniform_E)
 
 
+def _meta_world(world: World, observation_ED: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
+    """The policies that the package brings. They see the goal, and are not always right."""
+    del observation_ED, uniform_E
+    return world.scripted_actions()  # type: ignore[attr-defined]
+
+
 EXPERTS: dict[str, Callable[[World, np.ndarray, np.ndarray], np.ndarray]] = {
     "dark_room": _dark_room,
     "key_door": _key_door,
+    "meta_world": _meta_world,
 }

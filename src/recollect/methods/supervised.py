@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
 from recollect.methods.contract import Facts
+from recollect.nets.actions import NONE, where
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
@@ -72,7 +73,7 @@ class ExperienceStore:
 
     Args:
         histories: columns `observation, action, reward, return_to_go, timestep`.
-        actions: number of actions; that index stands for "no action" in padding.
+        actions: number of discrete actions; that index stands for "no action" in padding (continuous actions: NaN does).
         reward_scale: rewards and returns are divided by it.
     """
 
@@ -82,10 +83,11 @@ class ExperienceStore:
         def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.array(values)).to(device=device, dtype=dtype)
 
-        self.actions = actions
+        continuous = histories.action.ndim > 1
+        self.no_action: int | float = NONE if continuous else actions
         whole = np.issubdtype(histories.observation.dtype, np.integer)
         self.observation = column(histories.observation, torch.int32 if whole else torch.float32)
-        self.action = column(histories.action, torch.int32)
+        self.action = column(histories.action, torch.float32 if continuous else torch.int32)
         self.reward = column(histories.reward, torch.float32) / reward_scale
         self.return_to_go = column(histories.return_to_go, torch.float32) / reward_scale
         self.timestep = column(histories.timestep, torch.int32)
@@ -95,10 +97,11 @@ class ExperienceStore:
         device = self.reward.device
         rows = torch.as_tensor(rows_BT).to(device)
         mask = torch.as_tensor(mask_BT).to(device)
+        action = self.action[rows]
         return Experience(
             observation=self.observation[rows] * mask[..., None],
             return_to_go=self.return_to_go[rows] * mask,
-            action=torch.where(mask, self.action[rows].long(), self.actions),
+            action=where(mask, action if action.is_floating_point() else action.long(), self.no_action),
             reward=self.reward[rows] * mask,
             timestep=self.timestep[rows].long() * mask,
             mask=mask,
@@ -106,7 +109,7 @@ class ExperienceStore:
 
 
 def open_histories(path: Path, facts: Facts) -> Histories:
-    """Learning histories that fit an environment.
+    """Learning histories that fit an environment; dimensions of continuous actions that a task lacks are NaN.
 
     Raises:
         UserError: the file is missing or corrupted, or its observations, actions or episodes are another environment's.
@@ -118,6 +121,10 @@ def open_histories(path: Path, facts: Facts) -> Histories:
         wrong.append(f"observations have {entries} entries, not {facts.observation_size}")
     if longest > facts.horizon:
         wrong.append(f"episodes have up to {longest} steps, not {facts.horizon}")
+    size = histories.action.shape[1] if histories.action.ndim > 1 else 0
+    if size != facts.action_size:
+        found, expected = (f"of {number} numbers" if number else "discrete" for number in (size, facts.action_size))
+        wrong.append(f"actions are {found}, not {expected}")
     if wrong:
         raise UserError(
             f"the histories are those of another environment: {'; '.join(wrong)}",
@@ -126,6 +133,9 @@ def open_histories(path: Path, facts: Facts) -> Histories:
         )
     high = np.array(facts.observation_values) - 1 if facts.observation_values else None
     histories.validate(observation_high=high, actions=facts.actions)
+    if any(own < facts.action_size for own in facts.own_actions):
+        own_N1 = np.array(facts.own_actions)[histories.task][:, None]
+        histories.action = np.where(np.arange(facts.action_size) < own_N1, histories.action, np.float32(NONE))
     return histories
 
 
@@ -160,8 +170,8 @@ def load_optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer, 
         if name.startswith("optimiser/"):
             _, key, parameter = name.split("/", 2)
             target = parameters[parameter]
-            tensor = torch.as_tensor(value).clone()
-            optimiser.state[target][key] = tensor if key == "step" else tensor.to(target.device)
+            # Also the count of steps: the fused optimiser wants it beside the parameter.
+            optimiser.state[target][key] = torch.as_tensor(value).clone().to(target.device)
 
 
 def train_supervised(
@@ -188,6 +198,8 @@ def train_supervised(
     if checkpoint is not None:
         load_optimiser_arrays(network, optimiser, checkpoint.arrays)
         start = checkpoint.step
+    else:
+        run.log(0, parameters=sum(p.numel() for p in network.parameters()))
     half = settings.precision == "bfloat16" or (settings.precision == "auto" and torch.device(device).type == "cuda")
     step_network = torch.compile(network) if settings.compile else network
     network.train()
@@ -197,7 +209,7 @@ def train_supervised(
             batch = batch_of(step)
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate(step)
-            network.transformer.reseed_dropout(seed_of("dropout", seed, step))
+            network.reseed_dropout(seed_of("dropout", seed, step))
             with torch.autocast(torch.device(device).type, torch.bfloat16) if half else nullcontext():
                 loss, metrics = loss_of(step_network, batch)
             optimiser.zero_grad(set_to_none=True)
@@ -206,9 +218,9 @@ def train_supervised(
             optimiser.step()
             done = step + 1
             if done % log_every == 0 or done == settings.steps:
-                values = {name: float(value) for name, value in metrics.items()}
-                run.log(done, loss=float(loss.detach()), gradient_norm=float(norm), **values)
-                progress.update(done, loss=float(loss.detach()))
+                values = {name: float(value) for name, value in {"loss": loss.detach(), **metrics}.items()}
+                run.log(done, gradient_norm=float(norm), learning_rate=settings.rate(step), **values)
+                progress.update(done, loss=values["loss"])
             if evaluate is not None and settings.evaluate_every and done % settings.evaluate_every == 0:
                 network.eval()
                 evaluate(done)

@@ -172,7 +172,7 @@ class KeyValueCache:
                 q = block.cross_q(block.norm_cross(h)).view(B, T, H, Dh).transpose(1, 2).to(context[0].dtype)
                 y = self._attention(q, *context, self._context_attend, False)
                 y = block.cross_out(y.transpose(1, 2).reshape(B, T, D))
-                h = model._add(h, model._gate(block, y, self._context_factor))
+                h = model._read(block, h, y, self._context_factor)
             h = model._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu)))
         self.lengths_B = before_B + counts_B
         if mask_BT is None:

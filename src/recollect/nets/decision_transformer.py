@@ -8,7 +8,8 @@
   window, so that padding never shifts them (upstream counts the padding too).
 - A retrieved window is embedded by a second, trainable set of tables (RA-DT 3.6; for small budgets `context_embedding:
   shared`, all tables but position and norm) and read by cross-attention. All of it is in the past, so a merged context
-  token carries the action and reward of its own timestep.
+  token carries the action and reward of its own timestep. `context_layers` blocks of its own may encode it first
+  (released option: copies of the first blocks; here they start from draws of their own).
 
 Shapes: B batch, T timesteps, N tokens, D width, A actions, S context tokens.
 """
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect.nets import actions
 from recollect.nets.transformer import Transformer, TransformerSettings
 from recollect.settings.seeding import seed_of
 
@@ -38,6 +40,8 @@ class DecisionTransformerSettings(BaseModel):
     )
     observation_values: tuple[int, ...] = Field((), description="one_hot: number of values of each entry.")
     actions: int = Field(5, description="Number of discrete actions A; index A is the padding action.")
+    action_size: int = Field(0, description="Continuous actions: how many numbers one is; 0: actions are discrete.")
+    action_bins: int | None = Field(None, description="Continuous actions: see `nets.actions`.")
     return_to_go: bool = Field(True, description="Condition on return-to-go (DT, RA-DT) or not (AD).")
     return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
     return_low: float = 0.0
@@ -50,6 +54,8 @@ class DecisionTransformerSettings(BaseModel):
     context_embedding: Literal["separate", "shared"] = Field(
         "separate", description="Tables of a retrieved window: its own (paper), or those of the window that reads it."
     )
+    context_detached: bool = Field(False, description="No gradient through the embedding of a retrieved window.")
+    context_layers: int = Field(0, ge=0, description="Transformer blocks that encode a retrieved window; 0: none.")
     timesteps: int = Field(1000, description="Rows of the timestep-in-episode table.")
     transformer: TransformerSettings = TransformerSettings()
 
@@ -58,13 +64,18 @@ class DecisionTransformerSettings(BaseModel):
         """Tokens that one timestep takes."""
         return 1 if self.tokens == "merged" else 3 + self.return_to_go
 
+    @property
+    def no_action(self) -> int | float:
+        """What stands for an action where there is none."""
+        return actions.NONE if self.action_size else self.actions
+
 
 @dataclass(frozen=True)
 class Experience:
     """Windows of experience, left padded. Every field has leading shape [B, T].
 
-    observation: [B, T, D] numbers; return_to_go, reward: float; action: integers, `actions` where there is none;
-    timestep: step within the episode; mask: True where real.
+    observation: [B, T, D] numbers; return_to_go, reward: float; action: integers, or floats [B, T, A], `no_action` where
+    there is none; timestep: step within the episode; mask: True where real.
     """
 
     observation: Tensor
@@ -123,7 +134,11 @@ class ExperienceEmbedding(nn.Module):
             self.observation: nn.Module = nn.Embedding(sum(settings.observation_values), width)
         else:
             self.observation = nn.Linear(settings.observation_size, width)
-        self.action = nn.Embedding(settings.actions + 1, width, padding_idx=settings.actions)
+        self.action: nn.Module = (
+            actions.ContinuousEmbedding(settings.action_size, width)
+            if settings.action_size
+            else nn.Embedding(settings.actions + 1, width, padding_idx=settings.actions)
+        )
         self.reward = nn.Linear(1, width)
         if settings.return_to_go:
             binned = settings.return_embedding == "bins"
@@ -134,8 +149,9 @@ class ExperienceEmbedding(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 initialise(module, generator)
-        with torch.no_grad():
-            self.action.weight[settings.actions].zero_()
+        if isinstance(self.action, nn.Embedding):
+            with torch.no_grad():
+                self.action.weight[settings.actions].zero_()
 
     def observe(self, observation_BTD: Tensor) -> Tensor:
         """State embedding [B, T, D]."""
@@ -185,9 +201,10 @@ class ExperienceEmbedding(nn.Module):
 
     def previous(self, window: Experience) -> tuple[Tensor, Tensor]:
         """Embeddings of the action and reward before each timestep; none at the start of an episode or window."""
-        none = self.settings.actions
+        none = self.settings.no_action
         started_BT = window.timestep[:, 1:] > 0
-        action_BT = F.pad(torch.where(started_BT, window.action[:, :-1], none), (1, 0), value=none)
+        before_BT = actions.where(started_BT, window.action[:, :-1], none)
+        action_BT = torch.cat([torch.full_like(window.action[:, :1], none), before_BT], 1)
         reward_BT = F.pad(window.reward[:, :-1] * started_BT, (1, 0))
         return self.action(action_BT), self.reward(reward_BT[..., None])
 
@@ -211,7 +228,16 @@ class DecisionTransformer(nn.Module):
                     if hasattr(self.embed, table):
                         setattr(self.embed_context, table, getattr(self.embed, table))
         self.transformer = Transformer(settings.transformer, seed=seed)
-        self.action_head = nn.Linear(width, settings.actions)
+        self.context_encoder: Transformer | None = None
+        if settings.context_positions and settings.context_layers:
+            own = {"layers": settings.context_layers, "cross_attention": "none"}
+            blocks = settings.transformer.model_copy(update=own)
+            self.context_encoder = Transformer(blocks, seed=seed_of("context encoder", seed))
+        self.action_head: nn.Linear = (
+            actions.ContinuousHead(width, settings.action_size, settings.action_bins)
+            if settings.action_size
+            else nn.Linear(width, settings.actions)
+        )
         self.return_head = nn.Linear(width, settings.return_bins) if settings.predict_return else None
         for head in (self.action_head, self.return_head):
             if head is not None:
@@ -248,14 +274,24 @@ class DecisionTransformer(nn.Module):
         """What cross-attention is given."""
         if context is None or self.embed_context is None:
             return {}
-        return {
-            "context_BSD": self.embed_context(context),
-            "context_mask_BS": self.token_mask(context.mask),
-            "has_context_B": has_context_B,
-        }
+        context_BSD, mask_BS = self.embed_context(context), self.token_mask(context.mask)
+        if self.settings.context_detached:
+            context_BSD = context_BSD.detach()
+        if self.context_encoder is not None:
+            context_BSD = self.context_encoder(context_BSD, mask_BT=mask_BS)
+        return {"context_BSD": context_BSD, "context_mask_BS": mask_BS, "has_context_B": has_context_B}
+
+    def reseed_dropout(self, seed: int) -> None:
+        """Start the dropout streams anew; the seed of a step makes a resume draw the same."""
+        self.transformer.reseed_dropout(seed)
+        if self.context_encoder is not None:
+            self.context_encoder.reseed_dropout(seed_of("context encoder", seed))
 
     def act(self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None) -> Tensor:
-        """Action logits [B, A] at the last timestep: ``forward(...)[0][:, -1]``, but only what that needs is computed."""
+        """Action logits [B, A] (or see `ContinuousHead`) at the last timestep.
+
+        The same as ``forward(...)[0][:, -1]``, but only what that needs is computed.
+        """
         tokens_BND, mask_BN = self.until_action(window)
         hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **self.reading(context, has_context_B))
         return self.action_head(hidden_BD)
@@ -282,7 +318,7 @@ class DecisionTransformer(nn.Module):
     def forward(
         self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Action logits [B, T, A] and, where `predict_return`, return-to-go logits [B, T, bins]."""
+        """Action logits [B, T, A] (or see `ContinuousHead`) and, where `predict_return`, return-to-go logits [B, T, bins]."""
         hidden_BTKD = self.hidden(window, context, has_context_B)
         logits_BTA = self.action_head(hidden_BTKD[:, :, self.action_token])
         returns = self.return_head(hidden_BTKD[:, :, 0]) if self.return_head is not None else None

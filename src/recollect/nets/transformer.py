@@ -41,12 +41,9 @@ class TransformerSettings(Frozen):
     cross_attention: Literal["none", "all"] | tuple[int, ...] = Field(
         default="none", description="layers that read a context"
     )
-    cross_gate: bool = Field(
-        default=False, description="scale the cross-attention by a learned sigmoid gate (RA-DT option)"
-    )
-    init: Literal["gpt2", "plain"] = Field(
-        default="gpt2", description="gpt2: output projections at 0.02/sqrt(2 layers)"
-    )
+    cross_gate: bool = Field(default=False, description="a learned sigmoid gate on what is read (RA-DT option)")
+    cross_residual: bool = Field(default=True, description="false: what is read replaces the hidden state (RA-DT)")
+    init: Literal["gpt2", "plain"] = Field(default="gpt2", description="gpt2: outputs at 0.02/sqrt(2 layers)")
     norm_eps: float = Field(default=1e-5, gt=0.0)
 
     @model_validator(mode="after")
@@ -229,7 +226,7 @@ class Transformer(nn.Module):
             h = self._add(h, block.attention_out(y))
             if block.cross and context is not None:
                 y = self._cross_attention(block, block.norm_cross(h), context, context_attend, packing)
-                h = self._add(h, self._gate(block, block.cross_out(y), factor))
+                h = self._read(block, h, block.cross_out(y), factor)
             h = self._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), self._gelu)))
         h = self.norm_final(h)
         if packing is not None:
@@ -305,7 +302,7 @@ class Transformer(nn.Module):
                 (q,) = self.split_heads(block.cross_q(block.norm_cross(h)), 1)
                 k, v = self.split_heads(block.cross_kv(context), 2)
                 y, weights = self.plain_attention(q, k, v, context_attend)
-                h = self._add(h, self._gate(block, block.cross_out(y.transpose(1, 2).flatten(2)), factor))
+                h = self._read(block, h, block.cross_out(y.transpose(1, 2).flatten(2)), factor)
                 maps.cross_BHTS.append(weights)
             else:
                 maps.cross_BHTS.append(None)
@@ -324,10 +321,14 @@ class Transformer(nn.Module):
         """[B, T, parts*D] to a view [parts, B, H, T, Dh]."""
         return x.view(*x.shape[:2], parts, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
 
-    def _gate(self, block: Block, y: Tensor, factor: Tensor | None) -> Tensor:
+    def _read(self, block: Block, h: Tensor, y: Tensor, factor: Tensor | None) -> Tensor:
+        """What cross-attention gave, gated, on top of the hidden state or in its place; factor 0: the row has none."""
         if block.cross_gate is not None:
             y = y * torch.sigmoid(block.cross_gate)
-        return y if factor is None else y * factor
+        if self.settings.cross_residual:
+            return self._add(h, y if factor is None else y * factor)
+        y = self._drop(y, self.p_residual)
+        return y if factor is None else torch.where(factor > 0, y, h)
 
     def _drop(self, x: Tensor, p: float) -> Tensor:
         return self.dropout(x, p) if p and self.training else x
@@ -389,7 +390,7 @@ class Transformer(nn.Module):
             h_BTD = h_BTD + block.attention_out(y.transpose(1, 2).flatten(2))
             if block.cross and context is not None:
                 y = self._cross_attention(block, block.norm_cross(h_BTD), context, attend_B11S, None)
-                h_BTD = h_BTD + self._gate(block, block.cross_out(y), factor_B11)
+                h_BTD = self._read(block, h_BTD, block.cross_out(y), factor_B11)
             h_BTD = h_BTD + block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h_BTD)), self._gelu))
         return self.norm_final(h_BTD)[:, 0]
 

@@ -4,6 +4,9 @@ Order, later wins: the method's `base` chain, the method's file, its entry for t
 the method, the scale's entry for the method in this environment. For an environment: its file, then the scale's entry.
 A scale that names another source of histories takes over none of the old one's hyperparameters.
 
+`radt.task_weight_0` is the variant `task_weight_0` of method `radt`: what stands under that name in `variants:` of the
+method (or of its bases, or of the scale) is laid over all of this.
+
 An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
 says which option the trailing number sets.
 
@@ -85,14 +88,15 @@ def _without_old_source(content: Mapping[str, Any], layer: Mapping[str, Any]) ->
 
 
 def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
-    """The merged, unchecked settings of a method in one environment."""
+    """The merged, unchecked settings of a method, or of a variant of one, in one environment."""
     layers: list[Mapping[str, Any]] = []
     chain: list[str] = []
-    name: str | None = method
+    base, _, variant = method.partition(".")
+    name: str | None = base
     while name is not None:
         if name in chain:
             raise UserError(
-                f"the `base` of method '{method}' leads back to '{name}'",
+                f"the `base` of method '{base}' leads back to '{name}'",
                 where=config_folder() / "methods" / f"{name}.yaml",
                 do="break the circle",
             )
@@ -100,21 +104,56 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
         name = read_yaml(config_folder() / "methods" / f"{name}.yaml").get("base")
     overrides = scale_settings(scale).methods
     stem = re.sub(r"_\d+$", "", env)
+
+    def with_environment(layer: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
+        here = layer.get("environments") or {}
+        if not isinstance(here, Mapping) or not all(isinstance(v, Mapping | None) for v in here.values()):
+            raise UserError(
+                f"`environments` must map names of environments to settings, not be {here!r}",
+                where=where,
+                do="write `environments: {<name>: {hyperparameters: ...}}`",
+            )
+        return [layer, here.get(stem) or {}, (here.get(env) or {}) if env != stem else {}]
+
     for link in reversed(chain):  # the base first
         own = read_yaml(config_folder() / "methods" / f"{link}.yaml")
         for layer in (own, overrides.get(link, {})):
-            here = layer.get("environments") or {}
-            if not isinstance(here, Mapping) or not all(isinstance(v, Mapping | None) for v in here.values()):
-                raise UserError(
-                    f"`environments` must map names of environments to settings, not be {here!r}",
-                    where=f"method '{link}' (scale {scale})",
-                    do="write `environments: {<name>: {hyperparameters: ...}}`",
-                )
-            layers += [layer, here.get(stem) or {}, (here.get(env) or {}) if env != stem else {}]
+            layers += with_environment(layer, f"method '{link}' (scale {scale})")
     content = merge({}, *layers)
-    content.pop("environments", None)
-    content.pop("base", None)
+    if variant:
+        own_title = content.pop("title", base)
+        content["title"] = f"{own_title}, {variant.replace('_', ' ')}"
+        for changes in _variant(layers, base, variant):
+            content = merge(content, *with_environment(changes, f"variant '{method}' (scale {scale})"))
+    for key in ("environments", "base", "variants"):
+        content.pop(key, None)
     return merge(content, {"name": method})
+
+
+def _variant(layers: list[Mapping[str, Any]], base: str, variant: str) -> list[Mapping[str, Any]]:
+    """What some layers say of a variant. Taken from them one by one, so that a `null` is still there to remove."""
+    path = method_path(base)
+    known: dict[str, list[Mapping[str, Any]]] = {}
+    for layer in layers:
+        listed = layer.get("variants") or {}
+        if not isinstance(listed, Mapping) or not all(isinstance(v, Mapping | None) for v in listed.values()):
+            do = "write `variants: {<name>: {hyperparameters: ...}}`"
+            raise UserError(f"`variants` must map names to settings, not be {listed!r}", where=path, do=do)
+        for name, content in listed.items():
+            known.setdefault(str(name), []).append(content or {})
+    if variant not in known:
+        raise UserError(f"method '{base}' has no variant named '{variant}'", where=path, do=nearest(variant, known))
+    return known[variant]
+
+
+def method_path(method: str) -> Path:
+    """The file of a method, or of the method that it is a variant of."""
+    return config_folder() / "methods" / f"{base_method(method)}.yaml"
+
+
+def base_method(method: str) -> str:
+    """The method that a variant is one of; any other method itself."""
+    return method.partition(".")[0]
 
 
 def figure_settings(scale: str, figure: str) -> FigureSettings:
@@ -128,9 +167,12 @@ def figure_settings(scale: str, figure: str) -> FigureSettings:
 
 
 def figure_reads(scale: str, figure: str) -> str:
-    """What a figure is drawn from: `scores`, or `traces` where its kind's file has the line ``READS = "traces"``."""
-    traced = _modules("figures", "\ndef draw(", '\nREADS = "traces"\n')
-    return "traces" if figure_settings(scale, figure).kind in traced else "scores"
+    """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
+    kind = figure_settings(scale, figure).kind
+    others = (
+        what for what in ("traces", "speeds") if kind in _modules("figures", "\ndef draw(", f'\nREADS = "{what}"\n')
+    )
+    return next(others, "scores")
 
 
 def language_model(name: str) -> LanguageModelSettings:
@@ -171,6 +213,11 @@ def algorithms(does: str) -> list[str]:
     return _modules("methods", "\nclass Hyperparameters(", f"\ndef {does}(")
 
 
+def uses_gpu(algorithm: str) -> bool:
+    """Whether a source of histories learns on a GPU where there is one: its file has the line ``USES_GPU = True``."""
+    return algorithm in _modules("methods", "\ndef generate(", "\nUSES_GPU = True\n")
+
+
 def _modules(package: str, *definitions: str) -> list[str]:
     """Modules of a package that define all of this, found by reading its files (none is imported)."""
     found = importlib.util.find_spec(f"recollect.{package}")
@@ -185,14 +232,14 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
     Raises:
         UserError: something is unknown, missing or of the wrong type; the message names the file, the key and the cure.
     """
-    method_path = config_folder() / "methods" / f"{method}.yaml"
+    where = method_path(method) if method == base_method(method) else f"{method_path(method)} (variant '{method}')"
     environment = environment_settings(scale, env)
     content = method_mapping(scale, env, method)
     hyperparameters = content.pop("hyperparameters", {})
-    shell = validated(MethodSettings, merge(content, {"hyperparameters": {}}), where=method_path)
-    module = algorithm_module(shell.algorithm, where=method_path)
+    shell = validated(MethodSettings, merge(content, {"hyperparameters": {}}), where=where)
+    module = algorithm_module(shell.algorithm, where=where)
     checked = validated(
-        module.Hyperparameters, hyperparameters, where=f"{method_path}: hyperparameters (scale {scale}, env {env})"
+        module.Hyperparameters, hyperparameters, where=f"{where}: hyperparameters (scale {scale}, env {env})"
     )
     return Settings(
         scale=scale, seed=seed, environment=environment, method=shell.model_copy(update={"hyperparameters": checked})

@@ -32,7 +32,9 @@ class ReturnSettings(Frozen):
     low: float = Field(0.0, description="Lowest return-to-go bin edge.")
     high: float = Field(100.0, description="Highest return-to-go bin edge.")
     bins: int = Field(100, ge=1, description="Number of return-to-go bins where they are discretised.")
-    target_mean: float = Field(90.0, description="Mean of the target return drawn at the start of an episode.")
+    target_mean: float | None = Field(
+        90.0, description="Mean of the target return drawn at the start of an episode; null: what each task lists."
+    )
     target_std: float = Field(5.0, ge=0, description="Its standard deviation (the draw is rounded).")
 
 
@@ -65,6 +67,7 @@ class EnvironmentSettings(Frozen):
         default_factory=dict, description="Options that differ while histories are generated (rarely needed)."
     )
     title: str = Field("", description="Name in figures.")
+    family: str = Field("base", description="Packages that its jobs need: envs/<family>.yaml (with `--sdm conda`).")
     source: SourceSettings | None = Field(None, description="Absent where no method learns from histories.")
     images: ImageSettings | None = Field(
         None, description="Observations are images, which methods meet encoded; null: methods meet them as they are."
@@ -96,9 +99,15 @@ class MemorySettings(Frozen):
     )
     beta: float = Field(10.0, gt=0, description="FrozenHopfield inverse temperature. Paper: 10.")
     similarity: Literal["cosine", "dot"] = Field("cosine", description="FrozenHopfield: code cosine, paper dot.")
+    reward_high: float = Field(1.0, gt=0, description="Rewards are put into bins on [0, this] in front of the LM.")
+    reward_bins: int = Field(2, ge=1, description="Number of those bins. Released: 2, Meta-World 40, DMControl 50.")
     deduplicate: Literal["none", "keep_first", "upstream"] = Field(
         "keep_first", description="See memory.deduplication."
     )
+    deduplicate_worse_only: bool = Field(
+        False, description="An entry is a copy only of one whose return is at least as high."
+    )
+    deduplicate_neighbours: int = Field(10, ge=1, description="upstream: nearest entries looked at.")
     deduplicate_above: float = Field(0.98, description="Cosine above which two keys of one task are duplicates.")
     max_entries_per_task: int | None = Field(
         None, ge=1, description="Budget: evenly spaced chunks per task that are embedded; null embeds all."
@@ -113,6 +122,9 @@ class MethodSettings(Frozen):
     title: str = Field("", description="Name in figures.")
     data: Literal["histories", "online"] = Field(description="Learns from learning histories, or by acting.")
     memory: MemorySettings | None = None
+    evaluation_only: bool = Field(
+        False, description="Of a variant that differs in acting only: it is not trained, but plays its method's policy."
+    )
     hyperparameters: Any = Field(description="The algorithm's own model.")
 
 

@@ -29,10 +29,19 @@ from recollect.settings.resolve import (
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import embedder_inputs, figure_runs, image_encoder_inputs, learned_histories
+from recollect.stages.inputs import (
+    demonstration_inputs,
+    embedder_inputs,
+    figure_runs,
+    image_encoder_inputs,
+    learned_histories,
+    memory_method,
+    policy_method,
+)
 
 Run = tuple[str, str, int]
 """(env, method, seed)"""
+_WORLDS = Path(__file__).parents[1] / "environments"
 
 
 class Selection(Frozen):
@@ -81,7 +90,7 @@ def evaluate_models(scale: str, env: str, method: str) -> dict[str, Path]:
     """What `recollect evaluate` reads besides the run itself: frozen models, which do not travel in the policy."""
     embedder = embedder_inputs(scale, env, method)
     models = {name: path for name, path in embedder.items() if name == "language_model"}
-    return models | image_encoder_inputs(scale, env)
+    return models | image_encoder_inputs(scale, env) | demonstration_inputs(scale, env, method)
 
 
 def embedder_runs(scale: str, env: str) -> set[tuple[str, int]]:
@@ -94,12 +103,15 @@ def embedder_runs(scale: str, env: str) -> set[tuple[str, int]]:
 
 
 def runs_of(scale: str, figures: Iterable[str], reads: str | None = None) -> list[Run]:
-    """The runs that some figures are about, each once; with `reads` only those whose `scores` or `traces` are drawn."""
+    """The runs that some figures are about, each once; with `reads` only those whose `scores`, `traces` or `speeds` are drawn."""
     chosen = [figure for figure in figures if reads in (None, figure_reads(scale, figure))]
     return list(dict.fromkeys(run for figure in chosen for run in figure_runs(scale, figure)))
 
 
-STAGES = ("generate", "fetch", "embed_images", "embed", "index", "train", "evaluate", "inspect", "page", "figure")
+STAGES = (
+    *("generate", "fetch", "embed_images", "embed", "index"),
+    *("train", "evaluate", "inspect", "page", "measure", "figure"),
+)
 
 
 def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
@@ -108,7 +120,8 @@ def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
     runs = runs_of(scale, figures)
     pairs = list(dict.fromkeys((env, method) for env, method, _ in runs))
     contents = {pair: method_mapping(scale, *pair) for pair in pairs}
-    memories = [pair for pair in pairs if contents[pair].get("memory") is not None]
+    remembering = [pair for pair in pairs if contents[pair].get("memory") is not None]
+    memories = list(dict.fromkeys((env, memory_method(scale, env, method)) for env, method in remembering))
     if stage == "generate":
         learned = dict.fromkeys(env for env, method in pairs if contents[env, method].get("data") == "histories")
         return [paths.histories(scale, env) for env in learned]
@@ -123,12 +136,16 @@ def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
     if stage == "index":
         return [paths.index(scale, *memory) for memory in memories]
     if stage == "train":
-        return [paths.policy(scale, *run) for run in runs]
+        played = [run for reads in ("scores", "traces") for run in runs_of(scale, figures, reads)]
+        trained = ((env, policy_method(scale, env, method), seed) for env, method, seed in played)
+        return [paths.policy(scale, *run) for run in dict.fromkeys(trained)]
     if stage == "evaluate":
         return [paths.scores(scale, *run) for run in runs_of(scale, figures, "scores")]
     if stage in ("inspect", "page"):
         of_run = paths.trace if stage == "inspect" else paths.page
         return [of_run(scale, *run) for run in runs_of(scale, figures, "traces")]
+    if stage == "measure":
+        return [paths.speed(scale, *run) for run in runs_of(scale, figures, "speeds")]
     if stage == "figure":
         return [paths.figure(scale, figure, ".pdf") for figure in figures]
     raise ValueError(f"unknown stage '{stage}', not one of {', '.join(STAGES)}")
@@ -151,16 +168,46 @@ def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
     return policies + [of_run(scale, *run) for of_run, run in read if run[:2] in methods]
 
 
+# ---------------------------------------------------------------------------------- worlds that another Python plays
+
+_PLAY = ("generate", "evaluate", "inspect", "measure")
+
+
+def check_worlds(jobs: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+    """Check that the Pythons are there which play the worlds of some jobs, (rule, wildcards) each.
+
+    Raises:
+        UserError: one is missing; the message says how to make it.
+    """
+    played: dict[str, None] = {}
+    for rule, names_of in jobs:
+        if rule not in (*_PLAY, "train"):
+            continue
+        scale, env = names_of["scale"], names_of["env"]
+        environment = environment_mapping(scale, env)
+        reads_files = (environment.get("source") or {}).get("algorithm") == "published_files"
+        only_learns = rule == "train" and not provenance.evaluates_while_training(
+            method_mapping(scale, env, names_of["method"])
+        )
+        if not only_learns and not (rule == "generate" and reads_files):
+            played[environment["world"]] = None
+    for world in played:
+        if (_WORLDS / f"{world}_worker.py").is_file():
+            from recollect.environments.worker import find_python
+
+            find_python(world)
+
+
 # ----------------------------------------------------------------------------------------------- targets, by their path
 
-_WORD = r"[\w-]+"
+_WORD, _METHOD = r"[\w-]+", r"[\w.-]+"
 _TARGETS = (
     re.compile(r"data/models/(?P<model>[\w.-]+)(/|$)"),
     re.compile(r"data/published/(?P<dataset>[\w-]+)(/|$)"),
-    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
+    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
     re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/"),
-    re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
-    re.compile(rf"results/(?P<scale>{_WORD})/inspect/(?P<env>{_WORD})/(?P<method>{_WORD})/"),
+    re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
+    re.compile(rf"results/(?P<scale>{_WORD})/(?:inspect|speed)/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
     re.compile(rf"results/(?P<scale>{_WORD})/figures/(?P<figure>{_WORD})\."),
     re.compile(rf"(?:results|data)/(?P<scale>{_WORD})/"),
 )

@@ -1,6 +1,7 @@
 """evaluate: policy -> `scores.parquet`, the one table that figures read.
 
-Scores hold the final evaluation and every evaluation that was made while the method learned.
+Scores hold the final evaluation and every evaluation that was made while the method learned. A variant that is not
+trained plays its method's policy, and has the final evaluation only.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import pandas as pd
 
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.progress import Progress
-from recollect.artifacts.scores import concat_scores
+from recollect.artifacts.run import TRAIN_SPLIT
+from recollect.artifacts.scores import NOT_ONE, concat_scores
 from recollect.artifacts.sealed import read_arrays, read_table, write_table
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import run_inputs
+from recollect.stages.inputs import policy_method, run_inputs
 
 
 def final_step(train_table: pd.DataFrame) -> int:
@@ -25,8 +27,11 @@ def final_step(train_table: pd.DataFrame) -> int:
 
 
 def learning_rows(train_table: pd.DataFrame, final: pd.DataFrame) -> pd.DataFrame:
-    """Evaluations that were made while learning, besides those of a (split, step) that the final evaluation repeats."""
-    rows = train_table[train_table["split"] != "train"]
+    """Evaluations that were made while learning, besides those of a (split, step) that the final evaluation repeats.
+
+    The split `train` has statistics of training, which are of no single task, and evaluations on the training tasks.
+    """
+    rows = train_table[(train_table["split"] != TRAIN_SPLIT) | (train_table["task"] != NOT_ONE)]
     again = set(zip(final["split"], final["step"], strict=True))
     repeated = pd.Series(
         [key in again for key in zip(rows["split"], rows["step"], strict=True)], rows.index, dtype=bool
@@ -43,11 +48,12 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
     settings: Settings = resolve(scale, env, method, seed)
     module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
     inputs = run_inputs(settings, device)
-    source, table = paths.policy(scale, env, method, seed), paths.train_table(scale, env, method, seed)
+    trained = policy_method(scale, env, method)
+    source, table = paths.policy(scale, env, trained, seed), paths.train_table(scale, env, trained, seed)
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.evaluate_code(scale, env, method),
-        [source, table, inputs.language_model, inputs.image_encoder],
+        [source, table, inputs.language_model, inputs.image_encoder, inputs.demonstrations],
         device,
     )
     target = paths.scores(scale, env, method, seed)
@@ -65,5 +71,5 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
                 step=final_step(train_table),
                 progress=lambda done: progress.update(done),
             )
-        rows = concat_scores([learning_rows(train_table, final), final])
+        rows = concat_scores([learning_rows(train_table, final), final] if trained == method else [final])
         write_table(target, rows, kind="scores", provenance={**known, "seed": seed})

@@ -1,4 +1,4 @@
-"""figure: scores (or traces) of a grid of runs -> `results/{scale}/figures/{figure}.pdf`, `.png`, `.csv`, `.json`."""
+"""figure: scores (or traces, or speeds) of a grid of runs -> `results/{scale}/figures/{figure}.pdf`, `.png`, `.csv`, `.json`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.sealed import sha256_of
-from recollect.figures import reference
+from recollect.figures import reference, spec
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping
@@ -29,7 +29,9 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         "methods": chosen.methods,
         "seeds": chosen.seeds,
         "options": chosen.options,
-        "references": reference.resolve(chosen.references, environments=chosen.environments, methods=chosen.methods),
+        "references": reference.resolve(
+            chosen.references, panels=spec.panel_names(chosen.environments, chosen.options), methods=chosen.methods
+        ),
         "labels": {
             m: title for m in chosen.methods if (title := method_mapping(scale, chosen.environments[0], m).get("title"))
         },
@@ -45,10 +47,10 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
 
 def figure(scale: str, name: str) -> None:
     """Draw one figure from what its runs have."""
-    spec = spec_of(scale, name)
+    drawn = spec_of(scale, name)
     files = figure_inputs(scale, name)
     known = provenance.describe(provenance.figure_text(scale, name), provenance.figure_code(scale, name), files)
     drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"}
     if LOCK.is_file():
         drawn_with["environment_lock"] = sha256_of(LOCK)
-    render(spec, files, paths.figure(scale, name), drawn_with)
+    render(drawn, files, paths.figure(scale, name), drawn_with)

@@ -12,13 +12,17 @@ from recollect.artifacts.sealed import write_arrays
 from recollect.environments import registry
 from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
-from recollect.settings.resolve import algorithm_module, environment_settings
+from recollect.settings.resolve import algorithm_module, environment_settings, uses_gpu
 from recollect.stages import inputs, paths, provenance
+from recollect.trajectories.published import remove_growing
 from recollect.trajectories.published_fetch import hashes
 
 
-def generate(scale: str, env: str) -> None:
+def generate(scale: str, env: str, *, device: str = "cpu") -> None:
     """Make the learning histories of an environment.
+
+    Args:
+        device: where source agents learn that use a GPU; others learn on the CPU.
 
     Raises:
         UserError: the environment has no source of histories, or a setting is wrong.
@@ -39,7 +43,8 @@ def generate(scale: str, env: str) -> None:
     )
     settings, code = provenance.generate_settings(scale, env), provenance.generate_code(scale, env)
     read = inputs.generate_inputs(scale, env)
-    known = provenance.describe(settings, code, read.values())
+    on = {"device": device} if uses_gpu(source.algorithm) else {}
+    known = provenance.describe(settings, code, read.values(), **on)
     options = {**environment.options, **environment.training_options}
     tasks = registry.tasks(environment.world, options, source.split)
     if hasattr(module, "files"):
@@ -55,5 +60,6 @@ def generate(scale: str, env: str) -> None:
             method=source.algorithm,
             seed=source.seed,
         )
-        arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run)
+        arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run, **on)
         write_arrays(target, arrays, kind="histories", provenance=known)
+        remove_growing(target.parent)

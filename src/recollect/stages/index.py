@@ -32,7 +32,14 @@ def index(scale: str, env: str, method: str) -> None:
         keys, chunks = torch.from_numpy(arrays["keys"].copy()), Chunks.from_arrays(arrays, source)
         if memory.deduplicate != "none":
             task = torch.from_numpy(chunks.task.copy())
-            found = deduplicate(keys, task, threshold=memory.deduplicate_above, mode=memory.deduplicate)
+            found = deduplicate(
+                keys,
+                task,
+                threshold=memory.deduplicate_above,
+                mode=memory.deduplicate,
+                neighbours=memory.deduplicate_neighbours,
+                total_return_N=torch.from_numpy(chunks.total_return.copy()) if memory.deduplicate_worse_only else None,
+            )
             log.info("deduplication kept %.1f %% of %d entries", 100 * found.fraction, found.total)
             keys, chunks = keys[torch.from_numpy(found.kept)], chunks.take(found.kept)
         built = FlatIndex(keys.shape[1])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recollect.settings.resolve import (
+    base_method,
     environment_mapping,
     figure_reads,
     figure_settings,
@@ -44,6 +45,13 @@ def image_encoder_inputs(scale: str, env: str) -> dict[str, Path]:
     return {} if weights is None else {"image_encoder": Path(str(weights))}
 
 
+def demonstration_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """The histories that stand in a method's memory before it acts; nothing where it starts empty."""
+    acting = (method_mapping(scale, env, method).get("hyperparameters") or {}).get("acting") or {}
+    name = acting.get("demonstrations")
+    return {} if name is None else {"demonstrations": learned_histories(scale, str(name))}
+
+
 def embed_images_inputs(scale: str, env: str) -> dict[str, Path]:
     """What `recollect embed-images` reads."""
     return {"histories": paths.histories(scale, env), **image_encoder_inputs(scale, env)}
@@ -59,6 +67,20 @@ def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     return {}
 
 
+def policy_method(scale: str, env: str, method: str) -> str:
+    """The method whose policy is played: a variant that is not trained plays that of the method it is a variant of."""
+    return base_method(method) if method_mapping(scale, env, method).get("evaluation_only") else method
+
+
+def memory_method(scale: str, env: str, method: str) -> str:
+    """The method whose embeddings and index are read: a variant's base, where their memories are the same."""
+    base = base_method(method)
+    if base == method:
+        return method
+    same = provenance.memory_settings(scale, env, base) == provenance.memory_settings(scale, env, method)
+    return base if same else method
+
+
 def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     """What `recollect train` reads: histories where it learns from them, index and embedder where it has a memory."""
     content = method_mapping(scale, env, method)
@@ -66,10 +88,10 @@ def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     if content.get("data") == "histories":
         found["histories"] = learned_histories(scale, env)
     if content.get("memory") is not None:
-        found["embeddings"] = paths.embeddings(scale, env, method)
-        found["index"], found["rows"] = paths.index(scale, env, method), paths.rows(scale, env, method)
+        of = (scale, env, memory_method(scale, env, method))
+        found |= {"embeddings": paths.embeddings(*of), "index": paths.index(*of), "rows": paths.rows(*of)}
         found |= embedder_inputs(scale, env, method)
-    found |= image_encoder_inputs(scale, env)
+    found |= image_encoder_inputs(scale, env) | demonstration_inputs(scale, env, method)
     return found
 
 
@@ -80,8 +102,8 @@ def figure_runs(scale: str, figure: str) -> list[tuple[str, str, int]]:
 
 
 def figure_inputs(scale: str, figure: str) -> list[Path]:
-    """What `recollect figure` reads: the scores of its runs, or their traces where its kind wants those."""
-    of_run = paths.trace if figure_reads(scale, figure) == "traces" else paths.scores
+    """What `recollect figure` reads: the scores of its runs, or their traces or speeds where its kind wants those."""
+    of_run = {"scores": paths.scores, "traces": paths.trace, "speeds": paths.speed}[figure_reads(scale, figure)]
     return [of_run(scale, *run) for run in figure_runs(scale, figure)]
 
 

@@ -12,7 +12,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import run_inputs
+from recollect.stages.inputs import policy_method, run_inputs
 
 
 def inspect(
@@ -37,11 +37,11 @@ def inspect(
         )
     module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
     inputs = run_inputs(settings, device)
-    source = paths.policy(scale, env, method, seed)
+    source = paths.policy(scale, env, policy_method(scale, env, method), seed)
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.inspect_code(scale, env, method),
-        [source, inputs.language_model, inputs.image_encoder],
+        [source, inputs.language_model, inputs.image_encoder, inputs.demonstrations],
         device,
     )
     chosen = tracing.chosen_tasks(environment, split, tasks)

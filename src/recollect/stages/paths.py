@@ -71,6 +71,11 @@ def trace(scale: str, env: str, method: str, seed: int | str) -> Path:
     return run_folder(scale, env, method, seed) / "trace.safetensors"
 
 
+def speed(scale: str, env: str, method: str, seed: int | str) -> Path:
+    """How fast a run learns and acts: apart from the run itself, whose files are a function of its settings."""
+    return Path("results") / scale / "speed" / env / method / f"seed_{seed}.parquet"
+
+
 def page(scale: str, env: str, method: str, seed: int | str) -> Path:
     """The inspection page of a run."""
     return Path("results") / scale / "inspect" / env / method / f"seed_{seed}.html"

@@ -69,7 +69,7 @@ def memory_settings(scale: str, env: str, method: str) -> str:
 def train_settings(scale: str, env: str, method: str) -> str:
     """Everything in the configuration that a run depends on, besides its seed."""
     environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
-    hidden = ("title", "source") if _evaluates_while_training(content) else ("title", "source", "evaluation")
+    hidden = ("title", "source") if evaluates_while_training(content) else ("title", "source", "evaluation")
     return canonical({"environment": _without(environment, *hidden), "method": _without(content, "title")})
 
 
@@ -99,7 +99,8 @@ def figure_text(scale: str, figure: str) -> str:
     return canonical({"figure": chosen.model_dump(mode="json"), "titles": titles})
 
 
-def _evaluates_while_training(method: Mapping[str, Any]) -> bool:
+def evaluates_while_training(method: Mapping[str, Any]) -> bool:
+    """Whether a method, as its mapping says, is judged while it learns."""
     optimisation = (method.get("hyperparameters") or {}).get("optimisation") or {}
     return method.get("data") == "online" or bool(optimisation.get("evaluate_every"))
 
@@ -148,7 +149,7 @@ def train_code(scale: str, env: str, method: str) -> str:
         f"recollect.methods.{content['algorithm']}",
         *embedder_modules(scale, env, method),
     ]
-    if _evaluates_while_training(content):
+    if evaluates_while_training(content):
         modules += _evaluators(environment)
     return code_fingerprint(*modules)
 
@@ -167,6 +168,11 @@ def evaluate_code(scale: str, env: str, method: str) -> str:
 def inspect_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that traces."""
     return _playing_code("recollect.stages.inspect", scale, env, method)
+
+
+def measure_code(scale: str, env: str, method: str) -> str:
+    """Fingerprint of the code that learns and acts on the clock."""
+    return _playing_code("recollect.stages.measure", scale, env, method)
 
 
 def _playing_code(stage: str, scale: str, env: str, method: str) -> str:

@@ -14,7 +14,8 @@ import pandas as pd
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays, write_table
-from recollect.settings.resolve import algorithm_module, resolve
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import algorithm_module, base_method, method_path, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import run_inputs
@@ -40,7 +41,13 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
         UserError: a setting or an input is wrong, or another process trains this run.
     """
     settings = resolve(scale, env, method, seed)
-    module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
+    if settings.method.evaluation_only:
+        raise UserError(
+            f"'{method}' is not trained: it differs in acting only and plays the policy of '{base_method(method)}'",
+            where=f"{method_path(method)} (variant '{method}'): evaluation_only",
+            do=f"train '{base_method(method)}', then evaluate '{method}'",
+        )
+    module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = run_inputs(settings, device)
     text, code = provenance.train_settings(scale, env, method), provenance.train_code(scale, env, method)
     files = [
@@ -51,6 +58,7 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
         inputs.embedder_policy,
         inputs.language_model,
         inputs.image_encoder,
+        inputs.demonstrations,
     ]
     known = provenance.describe(text, code, files, device)
     with run_lock(paths.checkpoints(scale, env, method, seed)):

@@ -15,6 +15,8 @@ Source: RA-DT (arXiv 2410.07071), released loader; specification 2.2 to 2.4.
 
 from __future__ import annotations
 
+import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -281,6 +283,14 @@ def cut(rows: Rows, longest: int | None) -> Rows:
 
 # ------------------------------------------------------------------------------------------------ writing them down
 
+GROWING = ".rows"
+
+
+def remove_growing(folder: Path) -> None:
+    """Remove columns that grew in a folder, when what they became is sealed."""
+    for path in folder.glob(f"*{GROWING}"):
+        path.unlink()
+
 
 class Columns:
     """Columns of learning histories that grow on disk, in files without a name: images of millions of steps fit into no
@@ -288,12 +298,14 @@ class Columns:
 
     Args:
         folder: on the disk that has the room; None: the system's folder for temporary files.
+        named: the files have names, so that another process can `go_on` with them; `remove_growing` removes them.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, named: bool = False) -> None:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        assert folder is not None or not named
+        self.folder, self.named = folder, named
         self.length = 0
         self._files: dict[str, tuple[IO[bytes], np.dtype[Any], tuple[int, ...]]] = {}
         self._task = -1
@@ -320,8 +332,7 @@ class Columns:
 
     def _write(self, name: str, array: np.ndarray, where: object) -> None:
         if name not in self._files:
-            file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 (it lives as long as the columns)
-            self._files[name] = (file, array.dtype, array.shape[1:])
+            self._files[name] = (self._open(name), array.dtype, array.shape[1:])
         into, dtype, tail = self._files[name]
         if (array.dtype, array.shape[1:]) != (dtype, tail):
             raise broken(f"{name}s are {array.dtype} {array.shape[1:]}, those of other files {dtype} {tail}", where)
@@ -330,6 +341,37 @@ class Columns:
         except OSError as error:
             place = self.folder or tempfile.gettempdir()
             raise UserError(f"the rows cannot be written: {error}", where=place, do="free some space there") from error
+
+    def _open(self, name: str, kept: int = 0) -> IO[bytes]:
+        """The file of a column, cut to the bytes that are kept of it; it lives as long as the columns."""
+        if not self.named:
+            return tempfile.TemporaryFile(dir=self.folder)
+        file = self._path(name).open("r+b" if kept else "w+b")
+        file.truncate(kept)
+        file.seek(kept)
+        return file
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}{GROWING}"
+
+    def state(self) -> dict[str, Any]:
+        """What `go_on` needs, as JSON has it; the rows so far are on the disk when this returns."""
+        for file, _, _ in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        kinds = {name: [dtype.str, list(tail)] for name, (_, dtype, tail) in self._files.items()}
+        return {"length": self.length, "task": self._task, "episodes": self._episodes, "kinds": kinds}
+
+    def go_on(self, state: Mapping[str, Any]) -> bool:
+        """Continue where `state` was asked for, dropping rows that were written after it; False where rows are missing."""
+        kinds = {name: (np.dtype(kind), tuple(tail)) for name, (kind, tail) in state["kinds"].items()}
+        kept = {name: state["length"] * dtype.itemsize * math.prod(tail) for name, (dtype, tail) in kinds.items()}
+        if not all(self._path(name).is_file() and self._path(name).stat().st_size >= kept[name] for name in kinds):
+            return False
+        self.length, self._task, self._episodes = state["length"], state["task"], state["episodes"]
+        self._files = {name: (self._open(name, kept[name]), dtype, tail) for name, (dtype, tail) in kinds.items()}
+        return True
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The columns of `recollect.trajectories.histories`, mapped from disk."""

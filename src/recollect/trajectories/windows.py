@@ -10,6 +10,7 @@ Source: RA-DT (arXiv 2410.07071), specification 3.2 (windows), 3.4 (Algorithm Di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from recollect.settings.seeding import generator
 from recollect.trajectories.histories import Histories
 
 NONE = -1
+EpisodesBy = Literal["length", "uniform", "return", "return_corrected", "top", "reward_std"]
+Earlier = Literal["sequential", "task", "any"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,46 @@ class Windows:
     end: np.ndarray
     earlier: np.ndarray
 
+    @property
+    def current(self) -> np.ndarray:
+        """bool [B, C]: True at steps of the current episode, False at those of the earlier one."""
+        task_first = self.rows[:, -1:] - self.end[:, None] + 1  # the current episode's first row
+        return (self.rows >= task_first) & (self.rows <= self.rows[:, -1:])
+
     def take(self, column: np.ndarray) -> np.ndarray:
         """The windows of a column: [N, ...] -> [B, C, ...], zero where padded."""
         taken = column.take(self.rows, axis=0)
         taken *= self.mask.reshape(self.mask.shape + (1,) * (taken.ndim - 2))
         return taken
+
+
+def episode_chances(histories: Histories, by: EpisodesBy, top: int) -> np.ndarray:
+    """The chance of every episode to be drawn, float64 [M] of sum 1.
+
+    Args:
+        by: `length`, `uniform`, or proportional to the min-max normalised return (`return`), return less length
+            (`return_corrected`, where staying alive pays) or standard deviation of rewards (`reward_std`), all uniform
+            where that is the same for all; `top`: uniform over the `top` episodes of highest return (of equal ones the
+            first).
+    """
+    table = histories.episodes
+    if by == "length":
+        value = table.length.astype(np.float64)
+    elif by == "top":
+        value = np.zeros(len(table))
+        value[np.argsort(-table.total_return, kind="stable")[:top]] = 1.0
+    elif by == "uniform":
+        value = np.ones(len(table))
+    else:
+        value = table.total_return.astype(np.float64)
+        if by == "return_corrected":
+            value = value - table.length
+        elif by == "reward_std":
+            value = np.array(
+                [histories.reward[a:b].std() for a, b in zip(table.start, table.start + table.length, strict=True)]
+            )
+        value = value - value.min()
+    return value / value.sum() if value.sum() else np.full(len(table), 1 / len(table))
 
 
 class WindowSampler:
@@ -57,6 +95,7 @@ class WindowSampler:
         context: C, most steps of a window.
         batch_size: B, windows per batch.
         seed: of the batches.
+        episodes_by, top: chances of the episodes, see `episode_chances`.
 
     Raises:
         UserError: context or batch size is below 1.
@@ -64,21 +103,37 @@ class WindowSampler:
 
     purpose = "windows"
 
-    def __init__(self, histories: Histories, *, context: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        histories: Histories,
+        *,
+        context: int,
+        batch_size: int,
+        seed: int,
+        episodes_by: EpisodesBy = "length",
+        top: int = 5,
+    ) -> None:
         for name, value in (("context", context), ("batch size", batch_size)):
             if value < 1:
                 raise UserError(f"the {name} is {value}", where="window sampler", do="set it to at least 1.")
         self.context, self.batch_size, self.seed = context, batch_size, seed
         self.episodes = histories.episodes
         self._until = np.cumsum(self.episodes.length)
+        by_length = episodes_by == "length"
+        self._chances = None if by_length else episode_chances(histories, episodes_by, top)
 
     def batch(self, step: int) -> Windows:
         """The windows of a training step; the same for the same (histories, seed, step)."""
-        draw = generator(self.purpose, self.seed, step)
-        place_B = draw.integers(self._until[-1], size=self.batch_size)
-        episode_B = np.searchsorted(self._until, place_B, side="right")
-        end_B = draw.integers(1, np.maximum(self.episodes.length[episode_B], 2))
-        return self.windows(episode_B, end_B)
+        return self.windows(*self.ends(generator(self.purpose, self.seed, step)))
+
+    def ends(self, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Episodes and exclusive ends [B] that are drawn."""
+        if self._chances is None:
+            place_B = draw.integers(self._until[-1], size=self.batch_size)
+            episode_B = np.searchsorted(self._until, place_B, side="right")
+        else:
+            episode_B = draw.choice(len(self._chances), size=self.batch_size, p=self._chances)
+        return episode_B, draw.integers(1, np.maximum(self.episodes.length[episode_B], 2))
 
     def windows(self, episode_B: np.ndarray, end_B: np.ndarray) -> Windows:
         """The windows that end before step `end_B` of the episodes `episode_B`."""
@@ -98,8 +153,12 @@ class DistillationSampler(WindowSampler):
     earlier episode longer than C gives its last C steps.
 
     Args:
-        histories, context, batch_size, seed: see `WindowSampler`; `context` holds for each of the two parts.
+        histories, context, batch_size, seed, episodes_by, top: see `WindowSampler`; `context` holds for each of the two
+            parts.
         episodes_back: K.
+        earlier: the earlier episode is K places before (`sequential`), any other one of the task, or any other of all.
+        random: share of earlier episodes that are replaced by a random one of all tasks.
+        drop: share of windows without an earlier episode.
 
     Raises:
         UserError: a number is below 1.
@@ -107,19 +166,55 @@ class DistillationSampler(WindowSampler):
 
     purpose = "distillation windows"
 
-    def __init__(self, histories: Histories, *, context: int, episodes_back: int, batch_size: int, seed: int) -> None:
-        super().__init__(histories, context=context, batch_size=batch_size, seed=seed)
+    def __init__(
+        self,
+        histories: Histories,
+        *,
+        context: int,
+        episodes_back: int,
+        batch_size: int,
+        seed: int,
+        episodes_by: EpisodesBy = "length",
+        top: int = 5,
+        earlier: Earlier = "sequential",
+        random: float = 0.0,
+        drop: float = 0.0,
+    ) -> None:
+        super().__init__(histories, context=context, batch_size=batch_size, seed=seed, episodes_by=episodes_by, top=top)
         if episodes_back < 1:
             raise UserError(
                 f"episodes_back is {episodes_back}", where="distillation sampler", do="set it to at least 1."
             )
-        self.episodes_back = episodes_back
+        self.episodes_back, self.earlier, self.random, self.drop = episodes_back, earlier, random, drop
+        self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
 
-    def windows(self, episode_B: np.ndarray, end_B: np.ndarray) -> Windows:
+    def batch(self, step: int) -> Windows:
+        """See `WindowSampler.batch`."""
+        draw = generator(self.purpose, self.seed, step)
+        episode_B, end_B = self.ends(draw)
+        every, size = len(self.episodes), self.batch_size
+        earlier_B = self.episodes_before(episode_B)
+        if self.earlier == "task":
+            earlier_B = other_than(episode_B, self.episodes.first_of_task[episode_B], self._past_task[episode_B], draw)
+        elif self.earlier == "any":
+            earlier_B = other_than(episode_B, np.zeros(size, np.int64), np.full(size, every), draw)
+        if self.random:
+            any_B = other_than(episode_B, np.zeros(size, np.int64), np.full(size, every), draw)
+            earlier_B = np.where((draw.random(size) < self.random) & (earlier_B != NONE), any_B, earlier_B)
+        if self.drop:
+            earlier_B = np.where(draw.random(size) < self.drop, NONE, earlier_B)
+        return self.windows(episode_B, end_B, earlier_B)
+
+    def episodes_before(self, episode_B: np.ndarray) -> np.ndarray:
+        """The episodes K places before, or the first of their task; -1 for the first itself."""
+        earlier_B = np.maximum(episode_B - self.episodes_back, self.episodes.first_of_task[episode_B])
+        return np.where(earlier_B < episode_B, earlier_B, NONE)
+
+    def windows(self, episode_B: np.ndarray, end_B: np.ndarray, earlier_B: np.ndarray | None = None) -> Windows:
         """The windows that end before step `end_B` of the episodes `episode_B`, with the earlier episode in front."""
         table = self.episodes
-        earlier_B = np.maximum(episode_B - self.episodes_back, table.first_of_task[episode_B])
-        has_earlier_B = earlier_B < episode_B
+        earlier_B = self.episodes_before(episode_B) if earlier_B is None else earlier_B
+        has_earlier_B = earlier_B != NONE
         now_B1 = np.minimum(end_B, self.context)[:, None]
         before_B1 = np.where(has_earlier_B, np.minimum(table.length[earlier_B], self.context), 0)[:, None]
         from_end_C = np.arange(-2 * self.context, 0)
@@ -130,9 +225,13 @@ class DistillationSampler(WindowSampler):
         )
         mask_BC = from_end_C >= -(now_B1 + before_B1)
         first_B1 = np.take_along_axis(rows_BC, 2 * self.context - now_B1 - before_B1, axis=1)
-        return Windows(
-            np.where(mask_BC, rows_BC, first_B1), mask_BC, episode_B, end_B, np.where(has_earlier_B, earlier_B, NONE)
-        )
+        return Windows(np.where(mask_BC, rows_BC, first_B1), mask_BC, episode_B, end_B, earlier_B)
+
+
+def other_than(own_B: np.ndarray, first_B: np.ndarray, past_B: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """A uniformly random episode in [first, past) other than one's own, -1 where there is none."""
+    place_B = first_B + draw.integers(np.maximum(past_B - first_B - 1, 1))
+    return np.where(past_B - first_B > 1, place_B + (place_B >= own_B), NONE)
 
 
 @dataclass(frozen=True)

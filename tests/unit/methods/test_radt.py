@@ -244,6 +244,28 @@ def test_with_several_steps_between_retrievals_a_row_keeps_its_context(tiny: Any
     assert looked > changed > 0
 
 
+@pytest.mark.parametrize("tokens", ["merged", "interleaved"])
+def test_cached_steps_between_retrievals_equal_encoding_the_whole_window(tiny: Any, tokens: str) -> None:
+    policy = tiny().policy(tiny().settings("radt", retrieve_every=3, context=12, network={"tokens": tokens}))
+    logits, read = policy.logits, 0
+
+    def compared() -> torch.Tensor:
+        nonlocal read
+        cached = logits()
+        assert policy.cached is not None
+        whole = policy.network.act(policy.window(12), policy.context, policy.has_context_B)
+        torch.testing.assert_close(cached, whole, atol=2e-5, rtol=0)
+        blind = policy.network.act(policy.window(12))
+        read += int((policy.has_context_B & ((whole - blind).abs().amax(1) > 1e-4)).sum())
+        return cached
+
+    policy.logits = compared
+    play(policy, 24, ENDS)
+    policy.reset(np.array([False, True, False]))
+    policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
+    assert read > 10  # what is read changes the logits
+
+
 def test_a_row_that_begins_another_task_remembers_nothing(tiny: Any) -> None:
     policy = tiny().policy(tiny().settings("radt"))
     play(policy, 24, ENDS)

@@ -87,17 +87,18 @@ def test_a_docstring_or_a_comment_changes_nothing(source: Path) -> None:
     before = codes()
     edit(
         source / "methods/dt.py",
-        '"""Mean cross-entropy of the actions',
-        '"""The loss: mean cross-entropy of the actions',
+        '"""Mean loss of the actions',
+        '"""The mean loss of the actions',
     )
-    edit(source / "methods/dt.py", "    loss = F.cross_entropy(", "    # What is learned.\n    loss = F.cross_entropy(")
+    line = "    loss = F.cross_entropy("
+    edit(source / "methods/dt.py", line, "    # What is learned.\n" + line)
     assert not changed(before, codes())
 
 
 def test_the_loss_of_dt_concerns_those_who_use_it(source: Path) -> None:
     before = codes()
     edit(source / "methods/dt.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(")
-    # AD and RA-DT take the loss from DT; RA-DT's keys come from DT's network, the other's from a language model.
+    # AD and RA-DT have it too; RA-DT's keys come from DT's network, the other's from a language model.
     assert changed(before, codes()) == of("dt", "ad", "radt", "radt_agnostic") | {"embed radt"}
 
 

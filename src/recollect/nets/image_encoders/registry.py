@@ -37,6 +37,15 @@ def encoder_names() -> list[str]:
     return sorted({found.name for found in pkgutil.iter_modules(package.__path__)} - _NOT_ENCODERS)
 
 
+def encoder_class(name: str) -> Any:
+    """The network of an encoder, for those who train it themselves.
+
+    Raises:
+        UserError: an unknown encoder, or a package that is missing.
+    """
+    return _module(name).Encoder
+
+
 class ImageEncoder:
     """Encodes images of one shape.
 
@@ -67,7 +76,7 @@ class ImageEncoder:
                 do=f"set channels: {'last' if first else 'first'}",
             )
         with torch.device("meta"):  # so that no layer draws its weights from the global generator
-            network: nn.Module = _module(settings.encoder).Encoder((channels, height, width), settings.width)
+            network: nn.Module = encoder_class(settings.encoder)((channels, height, width), settings.width)
         self.network = network.to_empty(device="cpu")
         if settings.weights is None:
             draw_weights(self.network, seed_of("image encoder", settings.encoder, settings.seed))

@@ -1,0 +1,234 @@
+"""Procgen: sixteen games of 64 x 64 pixels whose levels are generated (Cobbe et al. 2020, arXiv 1912.01588).
+
+RA-DT (arXiv 2410.07071) learns twelve of them, on level seeds 0 to 199, and is judged on one level at a time: of the same
+games a level that was seen (PG12-Seen) and one that was not (PG12-Unseen), and of the four other games (PG4). These are
+the splits `train`, `seen`, `unseen` and `eval`. A task of `train` is a game with all its training levels, of which one is
+drawn for each episode; a task of the others is a game with one level.
+
+- Published and released differ in the seen level: seed 1 in the paper, seed 200 in the configuration. Ours is the paper's.
+- The games are played by a worker process of Python 3.10 (`worker.py`), which is started by the first reset: there is no
+  package for newer Pythons.
+- Procgen begins the next episode by itself, so the last observation of an episode is never seen: what a step that ends
+  one gives is the first observation of the next. Its own time limits (500 or 1000 steps) look like any other end.
+- Every instance is a game of its own with its own seed; upstream's share one generator of levels.
+- A sticky action repeats the last one that was played, as upstream; at an episode's start there is none to repeat
+  (upstream: action 0, "left and down").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field, field_validator
+
+from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import World as BaseWorld
+from recollect.environments.worker import Worker, find_python
+from recollect.settings.errors import UserError, nearest
+
+# Game: (scores that are 0 and 1 when normalised, the best return in the published data). The scores are Rmin and Rmax of
+# the `easy` levels in the Procgen paper's appendix; they are called human-normalised, though no human set them.
+TRAIN_GAMES = {
+    "bigfish": ((1.0, 40.0), 40.0),
+    "bossfight": ((0.5, 13.0), 15.0),
+    "caveflyer": ((3.5, 12.0), 13.0),
+    "chaser": ((0.5, 13.0), 13.3128),
+    "coinrun": ((5.0, 10.0), 10.0),
+    "dodgeball": ((1.5, 19.0), 20.0),
+    "fruitbot": ((-1.5, 32.4), 38.0),
+    "heist": ((3.5, 10.0), 10.0),
+    "leaper": ((3.0, 10.0), 10.0),
+    "maze": ((5.0, 10.0), 10.0),
+    "miner": ((1.5, 13.0), 13.0),
+    "starpilot": ((2.5, 64.0), 67.0),
+}
+EVAL_GAMES = {
+    "climber": ((2.0, 12.6), 16.0),
+    "ninja": ((3.5, 10.0), 10.0),
+    "plunder": ((4.5, 30.0), 18.0),
+    "jumper": ((3.0, 10.0), 10.0),
+}
+SPLITS = {"train": TRAIN_GAMES, "seen": TRAIN_GAMES, "unseen": TRAIN_GAMES, "eval": EVAL_GAMES}
+SHAPE_CHW = (3, 64, 64)
+ACTIONS = 15
+MAKE = ("game", "start_level", "num_levels")  # of a task's data, what the worker makes a game of
+FORCE, LEAVE = -1, -2  # what the worker understands besides actions
+SCRIPT = Path(__file__).with_name("procgen_worker.py")
+
+
+class Options(WorldOptions):
+    """Options of Procgen.
+
+    Args:
+        games: only these; null: all. (In the paper: all.)
+        difficulty: of the levels.
+        train_levels: level seeds 0, 1, ... that `train` draws from.
+        seen_level, unseen_level: the level of the tasks of `seen`; of `unseen` and `eval`.
+        horizon: steps of an episode of `train` at most (Procgen's own limits are 500 and 1000).
+        evaluation_horizon: the same for the other splits.
+        sticky_actions: with this probability the last action is played again instead of the one that was chosen.
+    """
+
+    games: list[str] | None = Field(default=None, min_length=1)
+    difficulty: Literal["easy", "hard"] = "easy"
+    train_levels: int = Field(default=200, ge=1)
+    seen_level: int = Field(default=1, ge=0)
+    unseen_level: int = Field(default=200, ge=0)
+    horizon: int = Field(default=1000, ge=1)
+    evaluation_horizon: int = Field(default=400, ge=1)
+    sticky_actions: float = Field(default=0.0, ge=0, lt=1)
+
+    @field_validator("games")
+    @classmethod
+    def _known(cls, games: list[str] | None) -> list[str] | None:
+        for game in games or ():
+            if game not in (known := TRAIN_GAMES | EVAL_GAMES):
+                raise ValueError(f"there is no game '{game}', {nearest(game, known)}")
+        return games
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """The games of a split: ``data`` has the `game`, its first level, and the number of its levels; needs no package.
+
+    ``data["target_return"]`` is the best return in the published data; ``data["normalisation"]`` says how the metric `hns`
+    follows from a return.
+    """
+    chosen = Options.parse(options, "procgen")
+    if split not in SPLITS:
+        raise UserError(f"unknown split '{split}'", where="tasks of the world procgen", do=nearest(split, SPLITS))
+    if split == "train":
+        levels = {"start_level": 0, "num_levels": chosen.train_levels}
+    else:
+        levels = {"start_level": chosen.seen_level if split == "seen" else chosen.unseen_level, "num_levels": 1}
+    known = [(game, *of) for game, of in SPLITS[split].items() if chosen.games is None or game in chosen.games]
+    return [
+        Task(i, game, split, {"game": game, **levels, "target_return": best, "normalisation": {"hns": scores}})
+        for i, (game, scores, best) in enumerate(known)
+    ]
+
+
+class Procgen(BaseWorld):
+    """Procgen in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
+
+    Observations: uint8 [B, 3, 64, 64], colours first. Actions 0..14, as Procgen has them: 4 does nothing. A reset leaves an
+    instance alone that stands at the start of an episode.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = chosen = Options.parse(options, "procgen")
+        trained = {task.split == "train" for task in tasks}
+        if len(trained) > 1:
+            what = "tasks of `train` and of other splits have episodes of different lengths"
+            raise UserError(what, where=type(self).__name__, do="make one world for each")
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon if True in trained else chosen.evaluation_horizon,
+            observation_space=Box(0, 255, SHAPE_CHW, np.uint8),
+            action_space=Discrete(ACTIONS),
+        )
+        B = self.num_envs
+        self._made_B = self._keep("made", np.zeros(B, bool))  # in the worker, of its seed
+        self._fresh_B = self._keep("fresh", np.zeros(B, bool))  # at the start of an episode already
+        self._last_action_B = self._keep("last_action", np.full(B, -1, np.int64))
+        self._started: Worker | None = None
+
+    @property
+    def worker(self) -> Worker:
+        """The process that plays; started when it is first needed.
+
+        Raises:
+            UserError: there is no Python for it, or it has no procgen.
+        """
+        if self._started is None:
+            B = self.num_envs
+            fields = {
+                "action": ("int32", (B,)),
+                "reward": ("float32", (B,)),
+                "first": ("bool", (B,)),
+                "frame": ("uint8", (B, *SHAPE_CHW)),
+            }
+            options = {"distribution_mode": self.options.difficulty}
+            self._started = Worker("procgen", find_python("procgen"), SCRIPT, fields, options)
+        return self._started
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """See :meth:`recollect.environments.base.World.reset`; with a seed, games are made anew."""
+        if seed is not None:
+            mask_B = self._reset_mask(options)
+            self._made_B[...] &= False if mask_B is None else ~mask_B
+        return super().reset(seed=seed, options=options)
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._make(index_N[~self._made_B[index_N]])
+        forced_N = index_N[~self._fresh_B[index_N]]
+        if forced_N.size:
+            action_B = self.worker.arrays["action"]
+            action_B[:] = LEAVE
+            action_B[forced_N] = FORCE
+            self.worker.ask("step")
+        self._fresh_B[index_N] = True
+        self._last_action_B[index_N] = -1
+
+    def _make(self, index_N: np.ndarray) -> None:
+        """Have these games made anew, with their seeds."""
+        if index_N.size:
+            seed_N = (self._seeds_B[index_N] ^ (self._seeds_B[index_N] >> np.uint64(32))) & np.uint64(0x7FFF_FFFF)
+            which = [
+                {"place": place, "seed": seed, **{key: self.tasks[place].data[key] for key in MAKE}}
+                for place, seed in zip(index_N.tolist(), seed_N.tolist(), strict=True)
+            ]
+            self.worker.ask("begin", which=which)
+            self._made_B[index_N] = self._fresh_B[index_N] = True
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        if self.options.sticky_actions:
+            drawn_B = self._draw_integers(np.arange(self.num_envs), 2**31)
+            again_B = (drawn_B < self.options.sticky_actions * 2**31) & (self._last_action_B >= 0)
+            actions_B = np.where(again_B, self._last_action_B, actions_B)
+        self._last_action_B[:] = actions_B
+        arrays = self.worker.arrays
+        arrays["action"][:] = actions_B
+        self.worker.ask("step")
+        self._fresh_B[:] = arrays["first"]
+        return arrays["reward"].copy(), arrays["first"].copy()
+
+    def _observe(self) -> np.ndarray:
+        return self.worker.arrays["frame"].copy()
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """As :meth:`recollect.environments.base.World.get_state`; `games` are the games' own states, as long as they are."""
+        state = super().get_state()
+        told, data = self.worker.ask("get_state") if self._made_B.any() else ({"sizes": [0] * self.num_envs}, b"")
+        return {**state, "sizes": np.array(told["sizes"], np.int64), "games": np.frombuffer(data, np.uint8).copy()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """See :meth:`recollect.environments.base.World.set_state`."""
+        sizes_B, games = np.asarray(state.get("sizes", ())), np.asarray(state.get("games", ()))
+        if sizes_B.shape != (self.num_envs,) or games.dtype != np.uint8 or sizes_B.sum() != games.size:
+            what = "the games' states are missing, or of another number of games"
+            raise UserError(what, where=f"state of {type(self).__name__}", do="use a state of the same world")
+        super().set_state({name: array for name, array in state.items() if name not in ("sizes", "games")})
+        if self._made_B.any():
+            fresh_B = self._fresh_B.copy()
+            self._make(np.flatnonzero(self._made_B))
+            self._fresh_B[:] = fresh_B
+            self.worker.ask("set_state", games.tobytes(), sizes=sizes_B.tolist())
+
+
+World = Procgen

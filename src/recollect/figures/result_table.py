@@ -1,0 +1,225 @@
+"""A typeset table: a row per method, and for each group of environments its mean return, normalised, and as published.
+
+The number of a run is the mean over the group's environments, tasks and last episodes; the table has its mean over seeds
+± the standard deviation over seeds (n - 1). Normalised returns are a metric of the scores (RA-DT: `data_normalised` in
+Meta-World and DMControl, `hns` in Procgen; see `recollect.evaluation.normalised_scores`). The best measured
+number of a column is bold. Published values stand in a column of their own, and only where they are of the figure's own
+scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pydantic import Field, PositiveInt
+
+from recollect.figures import reading, style
+from recollect.figures.captions import count, count_range
+from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec, options_of, with_extra_rows
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+
+ROW, HEAD, LEFT, BETWEEN = 0.17, 0.18, 1.3, 0.12  # inches: a row, a line of the head, the column of methods, two bands
+
+
+class Group(Frozen):
+    """Environments whose mean is one column."""
+
+    environments: tuple[str, ...] = Field(min_length=1)
+    split: str = "eval"
+
+
+class Options(Frozen):
+    """Options of kind `result_table`."""
+
+    metric: str = "return"
+    groups: dict[str, Group] | None = Field(
+        None, description="Head of a column -> what it is of; null: one per environment."
+    )
+    last: PositiveInt | Literal["all"] = Field("all", description="Mean over so many last episodes.")
+    normalised: str | None = Field(
+        None, description="Metric of the columns of normalised returns; null: there are none."
+    )
+    decimals: int = Field(1, ge=0, le=4, description="Of returns.")
+    normalised_decimals: int = Field(2, ge=0, le=4, description="Of normalised returns.")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers: its panel in the figure's table, the head above it and the decimals of its numbers."""
+
+    panel: str
+    head: str
+    decimals: int
+    published: bool = False
+
+    @property
+    def width(self) -> float:
+        """Inches."""
+        return 0.56 if self.published else 0.86
+
+
+def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
+    """Draw the table.
+
+    Args:
+        scores: score table; see `recollect.figures.reading`.
+        figure: its `options` are `Options`.
+
+    Raises:
+        UserError: a wrong option, or scores that the table needs are missing.
+    """
+    options = options_of(figure, Options)
+    groups = options.groups or {
+        figure.environment_label(name): Group(environments=(name,)) for name in figure.environments
+    }
+    named = {name for group in groups.values() for name in group.environments}
+    wrong = sorted(named ^ set(figure.environments))
+    if wrong:
+        what = f"'{wrong[0]}' is in `groups` and not in `environments`, or the other way round"
+        raise UserError(what, where=f"options of figure '{figure.id}': groups", do="name it in both")
+    table = pd.concat(
+        [_of_group(scores, figure, name, group, options) for name, group in groups.items()], ignore_index=True
+    )
+    blocks = {name: _columns(name, table, figure, options) for name in groups}
+    published = [
+        (column.panel, PUBLISHED + item.method, 1.0, item.y[-1])
+        for columns in blocks.values()
+        for column in columns
+        if column.published
+        for item in figure.references_of(column.panel)
+    ]
+    with style.paper_style():
+        canvas = _plot(table, blocks, figure)
+    episodes = "all episodes" if options.last == "all" else f"the last {options.last} episodes"
+    seeds = count(len(figure.seeds), "seed")
+    tasks = count_range(table["tasks"], "task")
+    notes = [f"Mean over {tasks} and {episodes}, then over {seeds}; ± is the standard deviation over seeds."]
+    if len(figure.seeds) < 2:
+        notes = [f"Mean over {tasks} and {episodes} of {seeds}."]
+    if options.normalised is not None:
+        notes.append(f"Normalised: metric '{options.normalised}'.")
+    if published:
+        sources = dict.fromkeys(item.source for item in figure.references if item.scale == figure.scale)
+        notes.append(f"Published: {'; '.join(sources)}.")
+    meaning = {
+        "panel": f"column of the table; '{NORMALISED}' behind it where returns are normalised",
+        "x": "1",
+        "y": f"{options.metric}: mean over environments, tasks and {episodes}, then over seeds",
+        "low, high": "mean minus and plus the standard deviation over seeds; empty from one seed",
+    }
+    return Drawn(canvas, with_extra_rows(table, published), meaning, tuple(notes))
+
+
+def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group, options: Options) -> pd.DataFrame:
+    """The rows of one group: returns and, where the table has them, normalised returns."""
+    here = figure.model_copy(update={"environments": group.environments})
+    parts = []
+    for panel, metric in ((name, options.metric), (name + NORMALISED, options.normalised)):
+        if metric is None:
+            continue
+        rows = reading.last_step(reading.select(scores, here, metric=metric, split=group.split), here)
+        for method in figure.methods:
+            values_GS, tasks = [], 0
+            for environment in group.environments:
+                cell = rows[(rows["env"] == environment) & (rows["method"] == method)]
+                scores_SNE, found, _ = reading.score_array(cell, figure)
+                last = scores_SNE.shape[2] if options.last == "all" else options.last
+                values_GS.append(scores_SNE[:, :, -last:].mean((1, 2)))
+                tasks += len(found)
+            value_S = np.mean(values_GS, axis=0)
+            spread = float(value_S.std(ddof=1)) if len(value_S) > 1 else np.nan
+            y = float(value_S.mean())
+            numbers = {"x": 1.0, "y": y, "low": y - spread, "high": y + spread}
+            parts.append({"panel": panel, "method": method, **numbers, "seeds": len(value_S), "tasks": tasks})
+    return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
+
+
+def _columns(name: str, table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[Column]:
+    """The columns of one group, published ones beside ours."""
+    found = []
+    kinds = ((name, options.metric, options.decimals), (name + NORMALISED, "normalised", options.normalised_decimals))
+    for panel, head, decimals in kinds:
+        if (table["panel"] == panel).any():
+            found.append(Column(panel, head, decimals))
+            if figure.references_of(panel):
+                found.append(Column(panel, "published", decimals, published=True))
+    return found
+
+
+def _plot(table: pd.DataFrame, blocks: dict[str, list[Column]], figure: FigureSpec) -> Figure:
+    bands: list[list[str]] = [[]]
+    widths = {name: sum(column.width for column in columns) for name, columns in blocks.items()}
+    for name in blocks:  # groups beside each other as far as a page carries them, then below
+        if bands[-1] and LEFT + sum(widths[other] for other in [*bands[-1], name]) > style.DOUBLE_COLUMN:
+            bands.append([])
+        bands[-1].append(name)
+    width = LEFT + max(sum(widths[name] for name in band) for band in bands)
+    height = HEAD * 2 + ROW * len(figure.methods) + 0.06
+    canvas = style.blank_figure(width + 0.1, (height + BETWEEN) * len(bands))
+    axes = canvas.subplots()
+    axes.set_axis_off()
+    axes.set_xlim(0, width)
+    axes.set_ylim((height + BETWEEN) * len(bands) - BETWEEN, 0)
+    for i, band in enumerate(bands):
+        top = (height + BETWEEN) * i
+        for place, method in enumerate(figure.methods):
+            axes.text(0.05, top + _row(place), figure.label(method), va="center", fontsize=7)
+        left = LEFT
+        for name in band:
+            axes.text(left + widths[name] / 2, top + HEAD / 2, name, ha="center", va="center", fontsize=7)
+            _rule(axes, left + 0.06, left + widths[name] - 0.06, top + HEAD * 0.98, 0.4)
+            for column in blocks[name]:
+                centre = left + column.width / 2
+                y = top + HEAD * 1.5
+                axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color="#595959")
+                _draw_column(axes, centre, top, column, table, figure)
+                left += column.width
+        for y, thickness in ((0.0, 0.9), (HEAD * 2, 0.6), (height, 0.9)):
+            _rule(axes, 0, left, top + y, thickness)
+    said = [f"scale {figure.scale}", count(len(figure.seeds), "seed"), count_range(table["tasks"], "task")]
+    said.append("mean ± standard deviation over seeds" if len(figure.seeds) > 1 else "mean")
+    lines = [" · ".join(said)] + ["A random model took the place of a pretrained one."] * figure.random_models
+    style.finish(canvas, figure, [], lines)
+    return canvas
+
+
+def _draw_column(
+    axes: Axes, centre: float, top: float, column: Column, table: pd.DataFrame, figure: FigureSpec
+) -> None:
+    if column.published:
+        for item in figure.references_of(column.panel):
+            if item.method in figure.methods:
+                y = top + _row(figure.methods.index(item.method))
+                text = _number(item.y[-1], column.decimals)
+                axes.text(centre, y, text, ha="center", va="center", fontsize=7, color="#595959", fontstyle="italic")
+        return
+    rows = table[table["panel"] == column.panel]  # one per method, in the figure's order
+    best = rows["y"].max()
+    for place, (value, low, high) in enumerate(zip(rows["y"], rows["low"], rows["high"], strict=True)):
+        y, spread = top + _row(place), (high - low) / 2
+        weight = "bold" if value == best else "normal"
+        number = _number(value, column.decimals)
+        if not np.isfinite(spread):
+            axes.text(centre, y, number, ha="center", va="center", fontsize=7, fontweight=weight)
+            continue
+        axes.text(centre + 0.02, y, number, ha="right", va="center", fontsize=7, fontweight=weight)
+        said = f"± {_number(spread, column.decimals)}"
+        axes.text(centre + 0.06, y, said, ha="left", va="center", fontsize=5.8, color="#595959")
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}".replace("-", "−")
+
+
+def _row(place: int) -> float:
+    return HEAD * 2 + 0.03 + ROW * (place + 0.5)
+
+
+def _rule(axes: Axes, left: float, right: float, y: float, thickness: float) -> None:
+    axes.plot([left, right], [y, y], color=style.BLACK, linewidth=thickness, clip_on=False)

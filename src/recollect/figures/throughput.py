@@ -1,0 +1,49 @@
+"""How fast methods learn and act: training samples and environment steps per second, measured by `recollect measure`.
+
+A panel per metric and environment; the caption names the machine. `samples_per_second` counts training windows,
+`steps_per_second_alone` acts in one task, as RA-DT's authors measure it (Schmied et al. 2024, figures 32 to 34),
+`steps_per_second_together` in all tasks of an evaluation in one batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import pandas as pd
+from pydantic import Field, PositiveInt
+
+from recollect.figures import bars
+from recollect.figures.spec import Drawn, FigureSpec, options_of
+
+READS = "speeds"
+LABELS = {
+    "samples_per_second": "training samples/s",
+    "steps_per_second_alone": "steps/s, one task",
+    "steps_per_second_together": "steps/s, all tasks at once",
+}
+
+
+class Options(bars.Options):
+    """Options of kind `throughput`: those of `bars` with other defaults."""
+
+    metric: str | tuple[str, ...] = Field(tuple(LABELS), description="Metrics that are drawn, a panel for each.")
+    split: str | tuple[str, ...] = Field("speed", description="Of measured speeds.")
+    last: PositiveInt | Literal["all"] = Field("all", description="Not of speeds, which have no episodes.")
+    metric_labels: dict[str, str] = Field(LABELS, description="Metric -> words.")
+
+
+def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
+    """Draw the figure.
+
+    Args:
+        scores: speeds in the form of a score table; its `attrs["machines"]` say where they were measured.
+        figure: its `options` are `Options`.
+
+    Raises:
+        UserError: a wrong option, or speeds that the figure needs are missing.
+    """
+    drawn = bars.draw_bars(scores, figure, options_of(figure, Options))
+    machines = ", ".join(scores.attrs.get("machines", ())) or "an unnamed machine"
+    axes = {**drawn.axes, "y": "metric of the panel (the first: samples_per_second): mean over seeds"}
+    return dataclasses.replace(drawn, axes=axes, notes=(*drawn.notes[:-1], f"Measured on {machines}."))

@@ -1,0 +1,61 @@
+"""Actions as a sequence model meets them: one of a few (integers), or several numbers in [-1, 1] at once (floats).
+
+"No action" (padding, or the one of now) is the index behind the last action, or NaN. NaN also stands in dimensions that a
+task does not have where tasks of several sizes share one shape (DMControl). It is zero on the way in and left out of the
+loss, as published.
+
+Continuous actions are predicted in one of two ways:
+
+- regression (default, as released for Meta-World and DMControl): tanh and squared error.
+- tokens: the range is cut into bins, one softmax per dimension, cross-entropy. Released as an option with 64 bins, whose
+  dimensions are predicted one after the other and decoded to a bin's lower edge; here all at once, and to its middle.
+
+Source: RA-DT (arXiv 2410.07071), specification 3.1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+LOW, HIGH = -1.0, 1.0
+NONE = math.nan
+
+
+def where(real: Tensor, action: Tensor, none: float) -> Tensor:
+    """The actions, and "none" where `real` is False; actions may have a last dimension that `real` lacks."""
+    return torch.where(real.reshape(real.shape + (1,) * (action.dim() - real.dim())), action, none)
+
+
+class ContinuousEmbedding(nn.Linear):
+    """Actions [..., A] -> [..., D]; where there is no action at all: zero, as the table of discrete actions has it."""
+
+    def forward(self, action: Tensor) -> Tensor:
+        """NaN counts as zero."""
+        known = ~action.isnan()
+        return super().forward(torch.where(known, action, 0.0)) * known.any(-1, keepdim=True)
+
+
+class ContinuousHead(nn.Linear):
+    """Hidden states [..., D] -> actions [..., A] (regression), or the logits of their bins [..., A, bins]."""
+
+    def __init__(self, width: int, size: int, bins: int | None) -> None:
+        super().__init__(width, size * (bins or 1))
+        self.size, self.bins = size, bins
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """See the class."""
+        out = super().forward(hidden)
+        return out.tanh() if self.bins is None else out.unflatten(-1, (self.size, self.bins))
+
+
+def tokens_of(action: Tensor, bins: int) -> Tensor:
+    """Min-max tokeniser: the bin of each number in [-1, 1], int64."""
+    return ((action - LOW) / ((HIGH - LOW) / bins)).floor().clamp(0, bins - 1).long()
+
+
+def middles(bins: int) -> Tensor:
+    """What each bin is decoded to, float32 [bins]."""
+    return LOW + (torch.arange(bins) + 0.5) * ((HIGH - LOW) / bins)

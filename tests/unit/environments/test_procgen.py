@@ -1,0 +1,238 @@
+"""Procgen is the published tasks, and a world as all others are; played by a stand-in here, and by procgen where it is."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments import procgen, registry
+from recollect.environments.base import World
+from recollect.environments.worker import find_python
+from recollect.settings.errors import UserError
+
+FAKE = Path(__file__).parents[1] / "fake_procgen_worker.py"
+try:
+    find_python("procgen")
+    MISSING = ""
+except UserError as error:
+    MISSING = error.what
+with_procgen = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} (`make procgen`, or RECOLLECT_PROCGEN_PYTHON)")
+PLAYERS = ["stand-in", pytest.param("procgen", marks=with_procgen)]
+
+
+@pytest.fixture
+def player(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who plays: the stand-in, or procgen."""
+    if request.param == "stand-in":
+        monkeypatch.setenv("RECOLLECT_PROCGEN_PYTHON", sys.executable)
+        monkeypatch.setattr(procgen, "SCRIPT", FAKE)
+    name: str = request.param
+    return name
+
+
+def make(which: list[int], mode: AutoresetMode = AutoresetMode.DISABLED, split: str = "train", **options: Any) -> World:
+    """Instance `number` plays task `number` (around the list) with seed `number`."""
+    listed = registry.tasks("procgen", options, split)
+    seeds = np.array(which, np.uint64)
+    return registry.make_world("procgen", options, [listed[n % len(listed)] for n in which], seeds, mode)
+
+
+def trace(world: World, which: list[int], steps: int) -> list[list[Any]]:
+    """What each step gave each instance; its actions depend on its number and the step only."""
+    found, done = [], world._ended_B.copy()
+    for step in range(steps):
+        if done.any() and world.autoreset_mode is AutoresetMode.DISABLED:
+            world.reset(options={"reset_mask": done})
+        actions = np.array([np.random.default_rng([n, step]).integers(15) for n in which])
+        frames, rewards, terminated, truncated, _ = world.step(actions)
+        done = terminated | truncated
+        marks = [hashlib.sha256(frame.tobytes()).hexdigest()[:12] for frame in frames]
+        found.append(list(zip(marks, rewards.tolist(), terminated.tolist(), truncated.tolist(), strict=True)))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------- tasks
+
+
+def test_the_tasks_are_the_published_ones() -> None:
+    """RA-DT, specification 1.8: twelve and four games, level seeds 0 to 199; then seed 1, and seed 200."""
+    listed = {split: registry.tasks("procgen", {}, split) for split in ("train", "seen", "unseen", "eval")}
+    assert [len(tasks) for tasks in listed.values()] == [12, 12, 12, 4]
+    assert [t.name for t in listed["eval"]] == ["climber", "ninja", "plunder", "jumper"]
+    assert [t.name for t in listed["train"]] == [t.name for t in listed["seen"]] == [t.name for t in listed["unseen"]]
+    levels = {split: {(t.data["start_level"], t.data["num_levels"]) for t in tasks} for split, tasks in listed.items()}
+    assert levels == {"train": {(0, 200)}, "seen": {(1, 1)}, "unseen": {(200, 1)}, "eval": {(200, 1)}}
+
+
+def test_scores_are_normalised_as_published() -> None:
+    """The Procgen paper (arXiv 1912.01588), appendix: Rmin and Rmax of `easy`; six of them in specification 5."""
+    listed = {task.name: task for split in ("train", "eval") for task in registry.tasks("procgen", {}, split)}
+    scores = {name: task.data["normalisation"]["hns"] for name, task in listed.items()}
+    for name, of in {
+        "bigfish": (1, 40), "coinrun": (5, 10), "climber": (2, 12.6), "ninja": (3.5, 10), "plunder": (4.5, 30),
+        "jumper": (3, 10), "bossfight": (0.5, 13), "caveflyer": (3.5, 12), "chaser": (0.5, 13), "dodgeball": (1.5, 19),
+        "fruitbot": (-1.5, 32.4), "heist": (3.5, 10), "leaper": (3, 10), "maze": (5, 10), "miner": (1.5, 13),
+        "starpilot": (2.5, 64),
+    }.items():  # fmt: skip
+        assert scores.pop(name) == of
+    assert not scores
+    # Specification 3.3: the best return in the published data is the target.
+    targets = {name: task.data["target_return"] for name, task in listed.items()}
+    assert (targets["bigfish"], targets["coinrun"], targets["starpilot"]) == (40, 10, 67)
+
+
+def test_the_world_says_what_it_is_without_a_python_that_plays_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RECOLLECT_PROCGEN_PYTHON", raising=False)
+    world = make([0])
+    assert world.single_observation_space.shape == (3, 64, 64) and world.single_observation_space.dtype == np.uint8
+    assert (world.single_action_space.n, world.horizon, make([0], split="seen").horizon) == (15, 1000, 400)  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="make procgen"):
+        world.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"games": ["bigfsh"]}, "there is no game 'bigfsh', did you mean 'bigfish'"),
+        ({"games": []}, "at least 1 item"),
+        ({"difficulty": "extreme"}, "'easy' or 'hard'"),
+        ({"sticky_actions": 1.0}, "less than 1"),
+        ({"stickyness": 0.1}, "did you mean 'sticky_actions'"),
+    ],
+)
+def test_bad_options_are_refused_with_a_hint(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        registry.tasks("procgen", options, "train")
+
+
+def test_bad_splits_and_mixed_ones_are_refused() -> None:
+    with pytest.raises(UserError, match="did you mean 'unseen'"):
+        registry.tasks("procgen", {}, "unsen")
+    mixed = [registry.tasks("procgen", {}, split)[0] for split in ("train", "seen")]
+    with pytest.raises(UserError, match="different lengths"):
+        registry.make_world("procgen", {}, mixed, np.zeros(2))
+
+
+# -------------------------------------------------------------------------------------------------------------- playing
+
+
+@pytest.mark.parametrize("player", PLAYERS, indirect=True)
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
+def test_the_same_seeds_and_actions_give_the_same_frames_whoever_else_stands_in_the_batch(
+    player: str, mode: AutoresetMode
+) -> None:
+    which: list[int] = [0, 5, 3, 0]
+    options: dict[str, Any] = {"horizon": 30, "sticky_actions": 0.2}
+    traces = []
+    for _ in range(2):
+        world = make(which, mode, **options)
+        world.reset()
+        traces.append(trace(world, which, 70))
+    assert traces[0] == traces[1]
+    assert all(step[0] == step[3] for step in traces[0])
+    assert len({step[0][0] for step in traces[0]}) > 10  # and the frames change
+    alone = make([5], mode, **options)
+    alone.reset()
+    assert [step[0] for step in trace(alone, [5], 70)] == [step[1] for step in traces[0]]
+
+
+@pytest.mark.parametrize("player", PLAYERS, indirect=True)
+def test_another_seed_gives_other_levels_and_a_fixed_level_is_always_the_same(player: str) -> None:
+    games = {"games": ["coinrun"]}
+    world = make([0, 0], **games)
+    first = world.reset(seed=1)[0]
+    assert not np.array_equal(first[0], first[1])  # the seed of an instance is its own
+    assert np.array_equal(world.reset(seed=1)[0], first)
+    world.step(np.array([4, 4]))
+    assert not np.array_equal(world.reset()[0], first)  # the next levels
+    assert np.array_equal(world.reset(seed=1, options={"reset_mask": np.array([True, False])})[0][0], first[0])
+    fixed, other = make([0, 1], split="seen", **games), make([0], split="unseen", **games)
+    starts = []
+    for _ in range(3):
+        starts.append(fixed.reset()[0])
+        fixed.step(np.array([7, 8]))
+    assert all(np.array_equal(starts[0][0], frame) for start in starts for frame in start)
+    assert not np.array_equal(starts[0][0], other.reset()[0][0])
+
+
+@pytest.mark.parametrize("player", PLAYERS, indirect=True)
+def test_a_world_with_a_set_state_goes_on_to_the_bit(player: str) -> None:
+    which, options = [1, 4, 1], {"horizon": 25, "sticky_actions": 0.3}
+    world, other = make(which, **options), make(which, **options)
+    world.reset(seed=8)
+    trace(world, which, 33)
+    state = world.get_state()
+    other.set_state(state)
+    assert trace(other, which, 60) == trace(world, which, 60)
+    with pytest.raises(UserError, match="another number of games"):
+        make([1]).set_state(state)
+    with pytest.raises(UserError, match="missing"):
+        other.set_state({name: array for name, array in state.items() if name != "games"})
+
+
+def test_the_state_of_a_world_that_was_never_begun_needs_no_python() -> None:
+    state = make([0, 1]).get_state()
+    assert state["sizes"].tolist() == [0, 0] and state["ended"].all()
+    make([0, 1]).set_state(state)
+
+
+@pytest.mark.parametrize("player", PLAYERS, indirect=True)
+def test_evaluated_episodes_are_cut_and_only_who_is_reset_begins_anew(player: str) -> None:
+    world = make([0, 1], split="unseen", evaluation_horizon=5, games=["caveflyer", "maze"])
+    start = world.reset()[0]
+    for step in range(5):
+        frames, _, terminated, truncated, _ = world.step(np.full(2, 7))
+        assert terminated.tolist() == [False, False] and truncated.tolist() == [step == 4] * 2
+    first_again = world.reset(options={"reset_mask": np.array([True, False])})[0]
+    assert np.array_equal(first_again[0], start[0])
+    assert np.array_equal(first_again[1], frames[1])
+    with pytest.raises(UserError, match="1 of 2 instances"):
+        world.step(np.full(2, 7))
+    assert np.array_equal(world.reset(options={"reset_mask": np.array([False, True])})[0], start)
+
+
+@pytest.mark.parametrize("player", PLAYERS, indirect=True)
+def test_where_an_episode_ends_by_itself_the_next_has_begun_and_a_reset_changes_nothing(player: str) -> None:
+    world = make([0], games=["bigfish"])
+    world.reset()
+    for _ in range(1000):
+        frames, _, terminated, truncated, _ = world.step(np.array([4]))
+        if terminated.any():
+            break
+    assert terminated[0] and not truncated[0]
+    assert np.array_equal(world.reset(options={"reset_mask": terminated})[0], frames)
+
+
+def test_a_sticky_action_is_the_last_one_that_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECOLLECT_PROCGEN_PYTHON", sys.executable)
+    monkeypatch.setattr(procgen, "SCRIPT", FAKE)
+    world = make([0] * 200, sticky_actions=0.25)
+    world._seeds_B[:] = np.arange(200)
+    world.reset()
+    played = []
+    for action in (3, 8, 11):
+        world.step(np.full(200, action))
+        played.append(world.worker.arrays["action"].copy())  # type: ignore[attr-defined]
+    assert (played[0] == 3).all()  # at its start an episode has nothing to repeat
+    assert set(played[1].tolist()) == {3, 8} and 25 <= (played[1] == 3).sum() <= 75
+    again = played[2] != 11
+    assert (played[2][again] == played[1][again]).all() and set(played[2][again].tolist()) == {3, 8}
+
+
+def test_the_worker_is_ended_with_its_world_and_a_crash_is_the_users_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECOLLECT_PROCGEN_PYTHON", sys.executable)
+    monkeypatch.setenv("RECOLLECT_FAKE", "crash")
+    monkeypatch.setattr(procgen, "SCRIPT", FAKE)
+    world = make([0, 1])
+    world.reset()
+    with pytest.raises(UserError, match="SIGABRT"):
+        trace(world, [0, 1], 5)

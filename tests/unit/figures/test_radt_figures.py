@@ -1,0 +1,357 @@
+"""RA-DT's figures: bars, curves against training steps, several splits, speeds and tables show exactly what was scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.sealed import read_json, write_table
+from recollect.figures import reference, registry, style
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, figure_spec, one_or_more, panel_names, panels_of
+from recollect.figures.writing import render
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import figure_reads, figure_settings, names
+from recollect.stages.figure import spec_of
+
+MINE = (
+    "radt_grid_worlds",
+    "radt_grid_worlds_train",
+    "radt_training_curve",
+    "radt_maze_runner",
+    "radt_maze_runner_curves",
+    "radt_ablations",
+    "radt_efficiency",
+    "radt_meta_world",
+    "radt_dmcontrol",
+    "radt_procgen",
+)
+SPEEDS = ("samples_per_second", "steps_per_second_alone", "steps_per_second_together")
+
+
+def made_scores(
+    figure: FigureSpec,
+    *,
+    splits: Sequence[str] = ("eval",),
+    metrics: Sequence[str] = ("return",),
+    steps: Sequence[int] = (100,),
+    tasks: int = 3,
+    episodes: int = 8,
+) -> pd.DataFrame:
+    """Scores of a figure's whole grid: each method and environment at a level of its own, with a rise and noise."""
+    frames = []
+    for i, env in enumerate(figure.environments):
+        for k, method in enumerate(figure.methods):
+            for seed in figure.seeds:
+                for split in splits:
+                    noise = np.random.default_rng([i, k, seed]).standard_normal((tasks, episodes))
+                    for step in steps:
+                        level = (40 + 10 * i - 2 * k) * step / max(steps) + (5 if split == "train" else 0)
+                        values = level + 2 * np.arange(episodes) + noise
+                        about = {"env": env, "method": method, "seed": seed, "step": step, "split": split}
+                        places = {"task": np.arange(tasks)[:, None], "episode": np.arange(episodes)}
+                        for metric in metrics:
+                            value = values if metric == "return" else values / 100
+                            frames.append(scores_frame(**about, **places, metric=metric, value=value))
+    return pd.concat(frames, ignore_index=True)
+
+
+def made_speeds(figure: FigureSpec) -> pd.DataFrame:
+    frames = []
+    for i, env in enumerate(figure.environments):
+        for k, method in enumerate(figure.methods):
+            for seed in figure.seeds:
+                about = {"env": env, "method": method, "seed": seed, "step": 200, "split": "speed"}
+                for n, metric in enumerate(SPEEDS):
+                    frames.append(scores_frame(**about, metric=metric, value=1000 * (n + 1) - 100 * k - 10 * i + seed))
+    return pd.concat(frames, ignore_index=True)
+
+
+def spec(kind: str, **changes: Any) -> FigureSpec:
+    values = {
+        "id": "f",
+        "kind": kind,
+        "scale": "demo",
+        "environments": ["room"],
+        "methods": ["radt", "ad"],
+        "seeds": [0, 1],
+    }
+    return figure_spec({**values, **changes})
+
+
+def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
+    return registry.kind(figure.kind).draw(scores, figure)
+
+
+def texts(figure: Figure) -> list[str]:
+    return [item.get_text() for item in figure.findobj(Text) if item.get_visible() and item.get_text().strip()]
+
+
+def cell(scores: pd.DataFrame, **of: Any) -> pd.DataFrame:
+    for name, value in of.items():
+        scores = scores[scores[name] == value]
+    return scores
+
+
+# ----------------------------------------------------------------------------------------- all configured figures
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_every_figure_of_the_config_renders_with_its_published_values(name: str, workdir: Path) -> None:
+    figure = spec_of("paper", name)
+    quick = figure.options if figure.kind == "result_table" else {**figure.options, "resamples": 100}
+    figure = figure.model_copy(update={"options": quick})
+    if figure_reads("paper", name) == "speeds":
+        scores, kind = made_speeds(figure), "speed"
+    else:
+        groups = figure.options.get("groups", {}).values()
+        splits = {group.get("split", "eval") for group in groups} or one_or_more(figure.options.get("split", "eval"))
+        metrics = {"return", figure.options.get("normalised", "return")}
+        steps = (50, 100) if "x" in figure.options else (100,)
+        scores, kind = made_scores(figure, splits=sorted(splits), metrics=sorted(metrics), steps=steps), "scores"
+    write_table(workdir / "made.parquet", scores, kind=kind, provenance={"machine": "a machine"})
+    drawn = render(figure, [workdir / "made.parquet"], workdir / "out" / name)
+    assert {path.suffix for path in (workdir / "out").iterdir()} == {".pdf", ".png", ".csv", ".json"}
+    assert list(pd.read_csv(workdir / f"out/{name}.csv").columns) == list(TABLE_COLUMNS)
+    manifest = read_json(workdir / f"out/{name}.json")
+    assert "3 seeds" in manifest["caption"] and "ublished" in manifest["caption"] and manifest["scale"] == "paper"
+    assert any(text.startswith("scale paper · 3 seeds") for text in texts(drawn.figure))
+    measured = drawn.table[drawn.table["seeds"] > 0]
+    assert set(measured["method"]) == set(figure.methods) and set(measured["seeds"]) == {3}
+    published = drawn.table[drawn.table["method"].str.startswith("published:")]
+    assert len(published) == sum(len(item.x) for item in figure.references) > 0
+    assert set(published["panel"]) <= set(measured["panel"])
+
+
+@pytest.mark.parametrize("name", ["radt_ablations", "radt_efficiency", "radt_maze_runner_curves", "radt_procgen"])
+def test_no_text_overlaps_and_none_leaves_the_page(name: str, workdir: Path) -> None:
+    figure = spec_of("paper", name)
+    splits, metrics = ("eval", "train", "seen", "unseen"), ("return", "hns")
+    speeds = figure_reads("paper", name) == "speeds"
+    drawn = draw(made_speeds(figure) if speeds else made_scores(figure, splits=splits, metrics=metrics), figure)
+    with style.paper_style():
+        drawn.figure.draw_without_rendering()
+        found = [item for item in drawn.figure.findobj(Text) if item.get_visible() and item.get_text().strip()]
+        shown = [axes for axes in drawn.figure.axes if axes.get_visible()]
+        boxes = [
+            (item.get_text(), item.get_window_extent()) for item in found if item.axes is None or item.axes in shown
+        ]
+    width, height = drawn.figure.bbox.width, drawn.figure.bbox.height
+    for words, box in boxes:
+        assert box.x0 > -1 and box.x1 < width + 1 and box.y0 > -1 and box.y1 < height + 1, words
+    for (first, box), (second, other) in combinations(boxes, 2):
+        overlap = min(box.x1, other.x1) - max(box.x0, other.x0), min(box.y1, other.y1) - max(box.y0, other.y0)
+        assert min(overlap) < 1, f"'{first}' over '{second}'"
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_published_values_are_drawn_at_the_papers_scale_only(name: str, workdir: Path) -> None:
+    figure = spec_of("smoke", name)
+    assert figure.references and not any(figure.references_of(item.panel) for item in figure.references)
+
+
+def test_every_published_value_of_a_drawn_figure_has_a_place(workdir: Path) -> None:
+    """Except those of methods and panels that are known not to be drawn, a misspelt panel or method would be left out."""
+    undrawn = {"radt.every_25", "radt_agnostic.every_25"}  # of the speeds
+    undrawn |= {f"radt_agnostic.{name}" for name in ("roberta", "distilroberta", "distilbert", "distilgpt2")}
+    for name in MINE:
+        chosen = figure_settings("paper", name)
+        found = {(item.panel, item.method) for item in spec_of("paper", name).references}
+        for wanted in chosen.references:
+            group = reference.groups()[wanted["published"]]
+            named = {(panel, method) for panel, methods in group.curves.items() for method in methods}
+            shown = {place for place in named if place[0] in panel_names(chosen.environments, chosen.options)}
+            assert {method for _, method in shown - found} <= undrawn, name
+            if name not in ("radt_meta_world", "radt_dmcontrol", "radt_procgen"):  # which share a group
+                assert {panel for panel, _ in named - shown} <= {"language model"}, name
+
+
+def test_default_figures_are_as_they_were(workdir: Path) -> None:
+    import yaml
+
+    assert yaml.safe_load((workdir / "config/config.yaml").read_text())["figures"] == [
+        "radt_dark_room_10x10",
+        "memory_rl_passive_tmaze",
+    ]
+    assert figure_settings("demo", "radt_dark_room_10x10").methods == ("radt", "radt_agnostic", "ad", "dt")
+    assert set(MINE) <= set(names("figures"))
+
+
+# ------------------------------------------------------------------------------------------------------------ bars
+
+
+def test_a_bar_is_the_mean_of_the_last_episodes() -> None:
+    figure = spec("bars", options={"last": 3, "resamples": 100})
+    scores = made_scores(figure, steps=(50, 100))
+    table = draw(scores, figure).table
+    for place, method in enumerate(figure.methods, start=1):
+        row = cell(table, method=method).iloc[0]
+        last = cell(scores, method=method, step=100)
+        assert row["y"] == pytest.approx(last[last["episode"] >= 5]["value"].mean())
+        assert row["low"] < row["y"] < row["high"] and (row["x"], row["tasks"]) == (place, 3)
+    whole = draw(scores, spec("bars", options={"last": "all", "resamples": 100})).table
+    assert whole["y"][0] == pytest.approx(cell(scores, method="radt", step=100)["value"].mean())
+
+
+def test_named_panels_show_a_method_again_under_another_label() -> None:
+    panels = {"weight": {"radt.low": "0", "radt": "1"}, "layers": {"radt": "all", "radt.one": "first"}}
+    options = {"panels": panels, "resamples": 100}
+    figure = spec("bars", methods=["radt", "radt.low", "radt.one"], options=options)
+    drawn = draw(made_scores(figure), figure)
+    rows = [tuple(row) for row in drawn.table[["panel", "method", "x"]].to_numpy()]
+    assert rows == [("weight", "radt.low", 1), ("weight", "radt", 2), ("layers", "radt", 1), ("layers", "radt.one", 2)]
+    assert cell(drawn.table, method="radt")["y"].nunique() == 1
+    assert {"weight", "layers", "0", "1", "all", "first"} <= set(texts(drawn.figure))
+    colors = [patch.get_facecolor() for axes in drawn.figure.axes for patch in axes.patches]
+    assert colors[0] == colors[3] != colors[1] == colors[2]  # variants light, the method itself full
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": {"panels": {"a": {"radt": "x", "radt.lw": "y"}}}}, "did you mean 'radt.low'"),
+        ({"options": {"panels": {"a": {"radt": "x"}}}}, "'radt.low' is in no panel"),
+        ({"options": {"panels": {"a": {"radt": "x"}}, "split": ["eval", "train"]}}, "one environment, one split"),
+        ({"options": {"last": 0}}, "'last"),
+    ],
+)
+def test_wrong_panels_are_refused(changes: dict[str, Any], message: str) -> None:
+    figure = spec("bars", methods=["radt", "radt.low"], **changes)
+    with pytest.raises(UserError, match=message):
+        draw(made_scores(figure, splits=("eval", "train")), figure)
+
+
+def test_published_bars_are_the_last_five_where_those_were_read_off() -> None:
+    panels = {"options": {"last": 5, "resamples": 100}, "scale": "paper"}
+    at = {"panel": "room", "x": [40], "source": "s"}
+    references = [{**at, "method": "radt", "y": [82], "last_five": 80}, {**at, "method": "ad", "y": [55]}]
+    figure = spec("bars", references=references, **panels)
+    table = draw(made_scores(figure), figure).table
+    assert cell(table, method="published:radt")["y"].tolist() == [80]
+    assert cell(table, method="published:ad")[["x", "y"]].to_numpy().tolist() == [[2, 55]]
+    whole = figure.model_copy(update={"options": {"last": "all", "resamples": 100}})
+    assert cell(draw(made_scores(figure), whole).table, method="published:radt")["y"].tolist() == [82]
+
+
+# ---------------------------------------------------------------------------- in-context curves: splits and steps
+
+
+def test_each_split_has_its_panel() -> None:
+    figure = spec("in_context_curve", options={"split": ["eval", "train"], "resamples": 100})
+    scores = made_scores(figure, splits=("eval", "train"))
+    drawn = draw(scores, figure)
+    assert list(dict.fromkeys(drawn.table["panel"])) == ["room", "room/train"]
+    for panel, split in (("room", "eval"), ("room/train", "train")):
+        expected = cell(scores, method="ad", split=split).groupby("episode")["value"].mean()
+        assert np.allclose(cell(drawn.table, panel=panel, method="ad")["y"], expected)
+    assert {"room, unseen tasks", "room, training tasks"} <= set(texts(drawn.figure))
+    assert any("splits 'eval' and 'train'" in note for note in drawn.notes)
+
+
+def test_against_training_steps_a_point_is_the_mean_over_all_episodes() -> None:
+    figure = spec("in_context_curve", options={"x": "step", "resamples": 100})
+    scores = made_scores(figure, steps=(25, 50, 100))
+    drawn = draw(scores, figure)
+    rows = cell(drawn.table, method="radt")
+    assert rows["x"].tolist() == [25, 50, 100]
+    assert np.allclose(rows["y"], cell(scores, method="radt").groupby("step")["value"].mean())
+    assert (rows["low"] < rows["y"]).all() and drawn.axes["x"] == "training step"
+    assert any("mean over the 8 in-context episodes" in note for note in drawn.notes)
+
+
+def test_an_evaluation_that_one_seed_lacks_is_refused() -> None:
+    figure = spec("in_context_curve", options={"x": "step", "resamples": 100})
+    scores = made_scores(figure, steps=(25, 50, 100))
+    holed = scores[~((scores["step"] == 50) & (scores["seed"] == 1) & (scores["method"] == "ad"))]
+    with pytest.raises(UserError, match="24 of 48 scores of ad on room are missing; first: seed 1"):
+        draw(holed, figure)
+
+
+def test_panels_are_named_by_what_is_not_the_figures_first() -> None:
+    made = panels_of(["a", "b"], ("eval", "train"), ("return", "success"))
+    assert [panel.name for panel in made[:4]] == ["a", "b", "a/train", "b/train"]
+    assert [panel.name for panel in made[4:]] == ["a/success", "b/success", "a/train/success", "b/train/success"]
+    assert panel_names(["a"], {"panels": {"p": {}}, "groups": {"g": {}}}) == ["a", "p", "g", "g/normalised"]
+
+
+# ---------------------------------------------------------------------------------------------------------- speeds
+
+
+def test_speeds_say_on_which_machine_they_were_measured(tmp_path: Path) -> None:
+    figure = spec("throughput", environments=["room", "hall"], options={"resamples": 100})
+    write_table(tmp_path / "speed.parquet", made_speeds(figure), kind="speed", provenance={"machine": "H200"})
+    drawn = render(figure, [tmp_path / "speed.parquet"], tmp_path / "figure")
+    assert "Measured on H200." in drawn.notes
+    assert len(set(drawn.table["panel"])) == 6 and {"room", "hall/steps_per_second_alone"} <= set(drawn.table["panel"])
+    alone = cell(drawn.table, panel="room/steps_per_second_alone", method="ad")
+    assert alone["y"].tolist() == [1900.5]
+    write_table(tmp_path / "scores.parquet", made_speeds(figure), kind="scores")
+    with pytest.raises(UserError, match="of kind 'scores', not 'speed'"):
+        render(figure, [tmp_path / "scores.parquet"], tmp_path / "figure")
+
+
+# ---------------------------------------------------------------------------------------------------------- tables
+
+
+def test_a_table_has_means_deviations_and_normalised_returns() -> None:
+    groups = {"both": {"environments": ["room", "hall"]}}
+    options = {"groups": groups, "normalised": "hns", "decimals": 1}
+    figure = spec("result_table", environments=["room", "hall"], options=options)
+    scores = made_scores(figure, metrics=("return", "hns"))
+    drawn = draw(scores, figure)
+    row = cell(drawn.table, panel="both", method="ad").iloc[0]
+    per_seed = cell(scores, method="ad", metric="return").groupby("seed")["value"].mean()
+    assert row["y"] == pytest.approx(per_seed.mean()) and row["tasks"] == 6
+    assert (row["high"] - row["low"]) / 2 == pytest.approx(per_seed.std(ddof=1))
+    assert cell(drawn.table, panel="both/normalised", method="ad")["y"].iloc[0] == pytest.approx(row["y"] / 100)
+    said = texts(drawn.figure)
+    assert {"RA-DT", "AD", "both", "return", "normalised", f"{row['y']:.1f}", f"± {per_seed.std(ddof=1):.1f}"} <= set(
+        said
+    )
+
+
+def test_the_best_number_of_a_column_is_bold_and_published_ones_stand_beside_it() -> None:
+    at = {"panel": "Room", "x": [1], "source": "s"}
+    references = [{**at, "method": "radt", "y": [337.9]}, {**at, "method": "ad", "y": [-0.14]}]
+    groups = {"Room": {"environments": ["room"]}}
+    figure = spec("result_table", scale="paper", references=references, options={"groups": groups})
+    drawn = draw(made_scores(figure), figure)
+    best = f"{cell(drawn.table, method='radt')['y'].iloc[0]:.1f}"
+    bold = [item.get_text() for item in drawn.figure.findobj(Text) if item.get_fontweight() == "bold"]
+    assert bold == [best] and {"published", "337.9", "−0.1"} <= set(texts(drawn.figure))
+    elsewhere = draw(made_scores(figure), figure.model_copy(update={"scale": "demo"}))
+    assert "published" not in texts(elsewhere.figure) and len(elsewhere.table) == 2
+
+
+def test_one_seed_has_no_deviation_and_groups_must_fit() -> None:
+    figure = spec("result_table", seeds=[0])
+    drawn = draw(made_scores(figure), figure)
+    assert drawn.table["low"].isna().all() and not any("±" in text for text in texts(drawn.figure))
+    wrong = spec("result_table", options={"groups": {"g": {"environments": ["hall"]}}})
+    with pytest.raises(UserError, match="'hall' is in `groups` and not in `environments`"):
+        draw(made_scores(wrong), wrong)
+
+
+def test_columns_that_a_page_does_not_carry_stand_below() -> None:
+    rooms = [f"room_{i}" for i in range(8)]
+    figure = spec("result_table", environments=rooms)
+    wide, narrow = (draw(made_scores(f), f).figure for f in (figure, spec("result_table")))
+    assert wide.get_figwidth() < 7.3 and wide.get_figheight() > 1.6 * narrow.get_figheight()
+
+
+@pytest.mark.parametrize("kind", ["bars", "result_table"])
+def test_the_same_scores_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
+    figure = spec(kind)
+    write_table(tmp_path / "s.parquet", made_scores(figure), kind="scores")
+    read: Callable[[str], list[bytes]] = lambda stem: [(tmp_path / f"{stem}{s}").read_bytes() for s in (".pdf", ".csv")]  # noqa: E731
+    for stem in ("first", "second"):
+        render(figure, [tmp_path / "s.parquet"], tmp_path / stem)
+    assert read("first") == read("second")

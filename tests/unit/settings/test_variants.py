@@ -1,0 +1,120 @@
+"""Variants: a method with a few settings changed is a name more in its file, and stands wherever a method does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import method_mapping, names, resolve
+from recollect.stages import inputs, paths, provenance
+
+ROOM = "dark_room_10x10"
+
+
+def add(path: Path, content: dict) -> None:
+    """Lay keys over a YAML file, without merging below the first level."""
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **content}))
+
+
+def test_a_variant_differs_from_its_method_in_what_it_says_and_its_name_only(workdir: Path) -> None:
+    for scale in ("smoke", "demo", "paper"):
+        base, variant = (method_mapping(scale, ROOM, name) for name in ("radt", "radt.task_weight_0"))
+        changed = variant["hyperparameters"].pop("retrieval"), base["hyperparameters"].pop("retrieval", {})
+        assert changed[0] == {**changed[1], "task_weight": 0}
+        assert (variant.pop("name"), variant.pop("title")) == ("radt.task_weight_0", "RA-DT, task weight 0")
+        assert (base.pop("name"), base.pop("title")) == ("radt", "RA-DT")
+        assert variant == base and "variants" not in base
+
+
+def test_its_own_settings_come_last(workdir: Path) -> None:
+    scale = workdir / "config/scales/smoke.yaml"
+    content = yaml.safe_load(scale.read_text())
+    content["methods"]["ad"]["environments"] = {ROOM: {"hyperparameters": {"episodes_back": 3}}}
+    content["methods"]["ad"]["hyperparameters"]["reward_scale"] = 4.0
+    scale.write_text(yaml.safe_dump(content))
+    assert resolve("smoke", ROOM, "ad", 0).method.hyperparameters.episodes_back == 3
+    chosen = resolve("smoke", ROOM, "ad.k_50", 0).method.hyperparameters
+    assert (chosen.episodes_back, chosen.reward_scale) == (50, 4.0)
+
+
+def test_a_variant_may_differ_by_environment_remove_settings_and_have_a_title(workdir: Path) -> None:
+    odd = {
+        "title": "odd",
+        "hyperparameters": {"context": None, "episodes_back": 7},
+        "environments": {ROOM: {"hyperparameters": {"episodes_back": 8}}},
+    }
+    add(workdir / "config/methods/ad.yaml", {"variants": {"odd": odd}})
+    here, there = (resolve("paper", env, "ad.odd", 0).method for env in (ROOM, "dark_room_20x20"))
+    assert here.title == "odd" and here.hyperparameters.episodes_back == 8
+    assert there.hyperparameters.episodes_back == 7 and there.hyperparameters.context == 100  # the default again
+
+
+def test_a_scale_can_add_variants_and_a_derived_method_has_those_of_its_base(workdir: Path) -> None:
+    scale = workdir / "config/scales/smoke.yaml"
+    content = yaml.safe_load(scale.read_text())
+    content["methods"]["ad"]["variants"] = {"mine": {"hyperparameters": {"episodes_back": 9}}}
+    scale.write_text(yaml.safe_dump(content))
+    assert resolve("smoke", ROOM, "ad.mine", 0).method.hyperparameters.episodes_back == 9
+    with pytest.raises(UserError, match="no variant named 'mine'"):
+        resolve("paper", ROOM, "ad.mine", 0)
+    agnostic = resolve("paper", ROOM, "radt_agnostic.no_cut_off", 0).method
+    assert agnostic.memory is not None and agnostic.memory.embedder.startswith("lm:")
+    assert agnostic.title == "RA-DT, domain-agnostic, no cut off"
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (
+            "radt.task_wieght_0",
+            r"(?s)'radt' has no variant named 'task_wieght_0'.*radt\.yaml.*did you mean 'task_weight_0'",
+        ),
+        ("dt.anything", r"(?s)no variant named 'anything'.*known: none"),
+        ("rdt.task_weight_0", r"(?s)no configuration named 'rdt'.*did you mean 'radt'"),
+    ],
+)
+def test_unknown_variants_are_answered_with_the_nearest(workdir: Path, method: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve("smoke", ROOM, method, 0)
+
+
+def test_mistakes_in_a_variant_name_it(workdir: Path) -> None:
+    add(workdir / "config/methods/ad.yaml", {"variants": {"odd": {"hyperparameters": {"episodes_bck": 1}}}})
+    with pytest.raises(UserError, match=r"(?s)unknown key 'episodes_bck'.*variant 'ad\.odd'.*'episodes_back'"):
+        resolve("smoke", ROOM, "ad.odd", 0)
+    resolve("smoke", ROOM, "ad", 0)
+    add(workdir / "config/methods/ad.yaml", {"variants": ["odd"]})
+    with pytest.raises(UserError, match="`variants` must map names to settings"):
+        resolve("smoke", ROOM, "ad.odd", 0)
+
+
+def test_listing_variants_retrains_nothing(workdir: Path) -> None:
+    parts = (provenance.train_settings, provenance.evaluate_settings, provenance.memory_settings)
+    before = [part("demo", ROOM, "radt") for part in parts]
+    add(workdir / "config/methods/radt.yaml", {"variants": {"mine": {"hyperparameters": {"context": 3}}}})
+    assert [part("demo", ROOM, "radt") for part in parts] == before
+    assert provenance.train_settings("demo", ROOM, "radt.mine") != before[0]
+
+
+def test_every_listed_variant_resolves(workdir: Path) -> None:
+    for method in names("methods"):
+        for variant in yaml.safe_load((workdir / f"config/methods/{method}.yaml").read_text()).get("variants", {}):
+            settings = resolve("paper", ROOM, f"{method}.{variant}", 42)
+            same = settings.method.model_copy(update={"name": method, "title": "", "evaluation_only": False})
+            assert same != resolve("paper", ROOM, method, 42).method.model_copy(update={"title": ""}), variant
+
+
+def test_an_equal_memory_is_shared_and_another_is_not(workdir: Path) -> None:
+    own, base = paths.index("smoke", ROOM, "radt.pool_last"), paths.index("smoke", ROOM, "radt")
+    assert inputs.train_inputs("smoke", ROOM, "radt.task_weight_0")["index"] == base
+    assert inputs.train_inputs("smoke", ROOM, "radt.pool_last")["index"] == own
+    assert inputs.memory_method("smoke", ROOM, "radt_agnostic") == "radt_agnostic"
+
+
+def test_a_variant_that_differs_in_acting_plays_its_methods_policy(workdir: Path) -> None:
+    assert inputs.policy_method("smoke", ROOM, "radt.every_25") == "radt"
+    assert inputs.policy_method("smoke", ROOM, "radt_agnostic.every_25") == "radt_agnostic"
+    assert inputs.policy_method("smoke", ROOM, "radt.task_weight_0") == "radt.task_weight_0"

@@ -1,0 +1,72 @@
+"""Measuring speeds: real learning and acting on the clock, and nothing of any run is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from recollect.artifacts.sealed import read_table, verify, write_arrays
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import resolve
+from recollect.stages import dependencies, inputs, measure, paths
+
+ROOM = "dark_room_10x10"
+SMOKE = ("smoke", ROOM)
+METRICS = ["samples_per_second", "steps_per_second_alone", "steps_per_second_together"]
+
+
+@pytest.fixture
+def histories(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with random histories of two episodes per task, and little to measure."""
+    tasks, steps = 80, 200
+    draws = np.random.default_rng(0)
+    arrays = {
+        "observation": draws.integers(10, size=(tasks * steps, 2)).astype(np.int8),
+        "action": draws.integers(5, size=tasks * steps).astype(np.int8),
+        "reward": draws.integers(2, size=tasks * steps).astype(np.float32),
+        "done": np.tile(np.arange(steps) % 100 == 99, tasks),
+        "task": np.repeat(np.arange(tasks, dtype=np.int32), steps),
+        "episode": np.tile(np.arange(steps, dtype=np.int32) // 100, tasks),
+    }
+    write_arrays(paths.histories(*SMOKE), arrays, kind="histories")
+    monkeypatch.setattr(measure, "STEPS", 8)
+    return workdir
+
+
+def test_speeds_are_measured_and_no_run_is_left_behind(histories: Path) -> None:
+    measure.measure(*SMOKE, "dt", 0)
+    table = read_table(paths.speed(*SMOKE, "dt", 0), kind="speed")
+    assert table["metric"].tolist() == METRICS and (table["value"] > 0).all() and np.isfinite(table["value"]).all()
+    assert set(table["split"]) == {"speed"} and set(table["method"]) == {"dt"} and set(table["step"]) == {8}
+    known = verify(paths.speed(*SMOKE, "dt", 0))["provenance"]
+    assert "CPU" in known["machine"] and paths.histories(*SMOKE).as_posix() in known["inputs"]
+    assert not (histories / "results/smoke/runs").exists() and not (histories / "results/smoke/checkpoints").exists()
+
+
+def test_the_clock_leaves_out_the_first_quarter(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "STEPS", 8)
+    clock = measure.Clock(resolve(*SMOKE, "dt", 0))
+    clock.at = [(1, 0.0), (2, 10.0), (4, 11.0), (8, 13.0)]  # ten seconds of compiling, then two steps a second
+    assert clock.steps_per_second() == pytest.approx(6 / 3)
+
+
+def test_what_does_not_learn_from_histories_is_refused(workdir: Path) -> None:
+    with pytest.raises(UserError, match="does not learn from histories"):
+        measure.measure("smoke", "tmaze_passive_5", "dqn_ff", 0)
+
+
+def test_a_figure_of_speeds_needs_no_run(workdir: Path) -> None:
+    (workdir / "config/figures/mine.yaml").write_text(
+        yaml.safe_dump({"kind": "throughput", "environments": [ROOM], "methods": ["radt", "dt"], "seeds": [0]})
+    )
+    made = {stage: dependencies.artifacts(stage, "smoke", ["mine"]) for stage in dependencies.STAGES}
+    assert (
+        made["measure"] == inputs.figure_inputs("smoke", "mine") == [paths.speed(*SMOKE, m, 0) for m in ("radt", "dt")]
+    )
+    assert made["train"] == made["evaluate"] == [] and made["index"] == [paths.index(*SMOKE, "radt")]
+    dependencies.check_targets([paths.speed(*SMOKE, "radt", 0).as_posix()])
+    with pytest.raises(UserError, match="'radt'"):
+        dependencies.check_targets([paths.speed(*SMOKE, "rdt", 0).as_posix()])

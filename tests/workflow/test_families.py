@@ -1,0 +1,35 @@
+"""Which packages a job gets: the environment's family decides, with the real Snakemake and a stand-in for conda."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CONDA = """#!/bin/sh
+case "$*" in
+    *info*) echo '{"conda_prefix": "/nowhere", "platform": "linux-64"}' ;;
+    *config*) echo '{"get": {"channel_priority": "strict"}}' ;;
+    *) echo "conda 24.7.1" ;;
+esac
+"""
+
+
+def environments(workflow: Any, *targets: str) -> set[str]:
+    said = workflow.snakemake("--cores", "1", "--list-conda-envs", *targets, "--sdm", "conda")
+    return set(re.findall(r"^envs/(\w+)\.yaml", said, re.MULTILINE))
+
+
+def test_jobs_get_the_packages_of_their_environments_family(
+    real_workflow: Callable[[str], Any], tmp_path: Path
+) -> None:
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    (commands / "conda").write_text(CONDA)
+    (commands / "conda").chmod(0o755)
+    made = real_workflow("repository")
+    workflow = type(made)(made.folder, commands)
+    run = "results/smoke/runs/{}/dt/seed_0/scores.parquet"
+    assert environments(workflow, run.format("dark_room_10x10")) == {"base"}
+    assert environments(workflow, run.format("meta_world")) == {"control"}

@@ -1,0 +1,29 @@
+"""Where a world is played by another Python that is not there, Snakemake says so before the first job, and only then."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HISTORIES = "data/paper/procgen/histories.safetensors"
+
+
+def test_a_missing_python_stops_the_run_before_any_job(real_workflow: Callable[[str], Any], stand_in: Path) -> None:
+    workflow = dataclasses.replace(real_workflow("clean"), commands=stand_in)
+    said = workflow.snakemake(
+        "--cores", "1", HISTORIES, "data/smoke/dark_room_10x10/histories.safetensors", check=False
+    )
+    assert "make procgen" in said and ".venv-procgen/bin/python" in said
+    assert workflow.ran() == []
+    # What does not run needs nothing: a plan, and other worlds.
+    assert workflow.planned(HISTORIES) == ["generate procgen"]
+    workflow.snakemake("--cores", "1", "data/smoke/dark_room_10x10/histories.safetensors")
+    assert workflow.ran() == ["generate dark_room_10x10"]
+    python = workflow.folder / ".venv-procgen/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    workflow.snakemake("--cores", "1", HISTORIES)
+    assert workflow.ran() == ["generate procgen"]
