@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,7 +87,8 @@ def ask(address: str, argv: Sequence[str]) -> int | None:
     """
     with socket.socket(socket.AF_UNIX) as line:
         try:
-            line.connect(address)
+            with _short(address) as path:
+                line.connect(path)
             _send(
                 line,
                 {"argv": list(argv), "cwd": os.getcwd(), "env": dict(os.environ), "identity": identity()},
@@ -153,7 +154,8 @@ def serve(address: str) -> NoReturn:
     for name in _PRELOADED:
         importlib.import_module(name)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    with _short(address) as path:
+        listener.bind(path)
     listener.listen(64)
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
@@ -227,6 +229,16 @@ def _end_with_caller(descriptor: int) -> None:
     while os.read(descriptor, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _short(address: str) -> Iterator[str]:
+    """The same socket by a short path: the kernel takes about a hundred characters, and folders have long names."""
+    folder = os.open(os.path.dirname(address), os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"
+    finally:
+        os.close(folder)
 
 
 # ---- messages: a length, then JSON -----------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ class Facts:
     observation_size: entries of an observation; observation_values: number of values of each entry, empty where the
     observation is not made of small whole numbers; actions: number of discrete actions, 0 where they are continuous;
     horizon: longest episode; action_size: how many numbers a continuous action is, else 0; own_actions: of each train
-    task, how many of them are its own (the first ones).
+    task, how many of them are its own (the first ones); image_shape: of observations that are images (bytes with three
+    axes) and that no image encoder has turned into vectors, else empty.
     """
 
     observation_size: int
@@ -124,6 +125,7 @@ class Facts:
     horizon: int
     action_size: int = 0
     own_actions: tuple[int, ...] = ()
+    image_shape: tuple[int, ...] = ()
 
 
 def facts_of(environment: EnvironmentSettings) -> Facts:
@@ -146,7 +148,13 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
         horizon=world.horizon,
         action_size=action_size,
         own_actions=tuple(int(task.data.get("actions", action_size)) for task in tasks) if action_size else (),
+        image_shape=tuple(space.shape or ()) if environment.images is None and is_image(space) else (),
     )
+
+
+def is_image(space: Any) -> bool:
+    """Whether observations are images: bytes with three axes."""
+    return space.dtype == np.uint8 and len(space.shape or ()) == 3
 
 
 class EncodedWorld:

@@ -23,8 +23,7 @@ from torch import Tensor
 from recollect.artifacts.run import Run
 from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
-from recollect.methods.online import Learner, OnlineHyperparameters, OnlineTrainer, make_encoder, make_worlds
-from recollect.nets.adam import Adam
+from recollect.methods.online import Learner, OnlineHyperparameters, OnlineTrainer, make_encoder, need_discrete, trainer_of
 from recollect.nets.heads import Q_HEAD_RANGE, Head
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -55,6 +54,7 @@ class Hyperparameters(OnlineHyperparameters):
 
 def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetwork:
     """A Q network for an environment; its parameters are a function of the seed."""
+    need_discrete(facts, "dqn")
     encoder = make_encoder(hp, facts, seed=seed)
     draws = torch.Generator().manual_seed(seed_of("q head weights", seed))
     actions = encoder.embedder.actions
@@ -74,7 +74,7 @@ def loss_of(
     online: HistoryNetwork, target: HistoryNetwork, batch: Batch, hp: Hyperparameters
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The masked double-DQN loss (scalar) and metrics."""
-    action_BT, reward_BT, observation_BTD = tokens(batch, online.encoder.embedder.actions)
+    action_BT, reward_BT, observation_BTD = tokens(batch, online)
     n = batch.action_BT.shape[1]
     with torch.no_grad():
         target.train(hp.dropout_in_targets)
@@ -98,7 +98,7 @@ def loss_of(
 
 
 class DQN(Learner):
-    """Online and target network and Adam.
+    """A Q network and its Polyak copy.
 
     Args:
         hp: hyperparameters.
@@ -107,31 +107,17 @@ class DQN(Learner):
         device: where everything lives.
     """
 
-    def __init__(self, hp: Hyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
-        self.hp, self.seed, self.horizon = hp, seed, facts.horizon
-        self.network = make_network(hp, facts, seed=seed).to(device)
-        self.target = make_network(hp, facts, seed=seed).to(device)
-        self.target.requires_grad_(False)
-        self._online: list[Tensor] = list(self.network.parameters())
-        self._target: list[Tensor] = list(self.target.parameters())
-        self.optimiser = Adam(self.network.named_parameters(), lr=hp.learning_rate)
+    network: HistoryNetwork
+    target: HistoryNetwork
 
-    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        """One gradient step and one Polyak step."""
-        self.target.reseed_dropout(seed_of("dropout in targets", self.seed, counter))
-        self.network.reseed_dropout(seed_of("dropout", self.seed, counter))
-        loss, metrics = loss_of(self.network, self.target, batch, self.hp)
-        self.optimiser.zero_grad()
-        loss.backward()
-        gradients = self.optimiser.gradients()
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        if self.hp.gradient_clip is not None:
-            torch._foreach_mul_(gradients, (self.hp.gradient_clip / (norm + 1e-6)).clamp(max=1.0))
-        metrics["gradient_norm"] = norm
-        self.optimiser.step()
-        with torch.no_grad():
-            torch._foreach_lerp_(self._target, self._online, self.hp.polyak)
-        return metrics
+    def __init__(self, hp: Hyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
+        self.hp, self.horizon = hp, facts.horizon
+        network, target = (make_network(hp, facts, seed=seed) for _ in range(2))
+        super().__init__(hp, network, network, target, [network], seed=seed, device=device)
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `loss_of`."""
+        return loss_of(self.network, self.target, batch, self.hp)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         """Epsilon-greedy actions; with probability epsilon any of all actions."""
@@ -139,30 +125,10 @@ class DQN(Learner):
         anything_B = draws.integers(outputs_BA.shape[1], size=len(greedy_B))
         return np.where(draws.random(len(greedy_B)) < epsilon(self.hp, self.horizon, count_B), anything_B, greedy_B)
 
-    def arrays(self) -> dict[str, Any]:
-        """Parameters of both networks and Adam's moments by parameter name."""
-        found: dict[str, Any] = {}
-        for part, network in (("online", self.network), ("target", self.target)):
-            found |= {f"{part}/{name}": value.detach() for name, value in network.state_dict().items()}
-        return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
-
-    def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave."""
-        for part, network in (("online", self.network), ("target", self.target)):
-            names = network.state_dict()
-            network.load_state_dict({name: torch.as_tensor(arrays[f"{part}/{name}"]) for name in names})
-        self.optimiser.load(
-            {name.removeprefix("adam/"): value for name, value in arrays.items() if name.startswith("adam/")}
-        )
-
 
 def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
     """A run at its beginning."""
-    hp: Hyperparameters = settings.method.hyperparameters
-    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
-    learner = DQN(hp, facts_of(settings.environment), seed=settings.seed, device=device)
-    names = (settings.environment.name, settings.method.name)
-    return OnlineTrainer(hp, learner, worlds, seed=settings.seed, names=names, device=device)
+    return trainer_of(DQN, settings, device)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from recollect.nets.heads import Head
-from recollect.nets.sequence import HistoryEncoder
+from recollect.nets.sequence import HistoryEncoder, SequenceModel
 from recollect.settings.errors import UserError
+from recollect.settings.seeding import seed_of
 from recollect.trajectories.replay import Batch
 
 
 class HistoryNetwork(nn.Module):
-    """Encoder of the history and a head: one output per action. [B, T, ...] -> [B, T, A]."""
+    """Encoder of the history and a head: one output per action (or more, where they are continuous): [B, T, A]."""
 
     def __init__(self, encoder: HistoryEncoder, head: Head) -> None:
         super().__init__()
@@ -30,24 +31,31 @@ class HistoryNetwork(nn.Module):
         """Outputs at every token."""
         return self.head(self.encoder(action_BT, reward_BT, observation_BTD))
 
-    def reseed_dropout(self, seed: int) -> None:
-        """Restart the dropout stream, if there is any."""
-        if self.encoder.sequence.random:
-            self.encoder.sequence.reseed_dropout(seed)
+    def greedy(self, outputs_BA: Tensor) -> Tensor:
+        """The best action of each row: int64 [B], or float [B, A] in [-1, 1] where actions are continuous."""
+        size = self.encoder.embedder.action_size
+        return outputs_BA[..., :size].tanh() if size else outputs_BA.argmax(-1)
 
 
-def tokens(batch: Batch, actions: int) -> tuple[Tensor, Tensor, Tensor]:
+def reseed_dropout(module: nn.Module, seed: int) -> None:
+    """Restart the dropout streams of all sequence models in a module."""
+    random = [part for part in module.modules() if isinstance(part, SequenceModel) and part.random]
+    for i, model in enumerate(random):
+        model.reseed_dropout(seed_of("dropout of another encoder", i, seed) if i else seed)
+
+
+def tokens(batch: Batch, network: HistoryNetwork) -> tuple[Tensor, Tensor, Tensor]:
     """A batch of n transitions as n + 1 tokens (a_k, r_k, o_k); the first has no action and reward 0."""
-    action_BT = nn.functional.pad(batch.action_BT, (1, 0), value=actions)
+    none_B = network.encoder.embedder.no_action(len(batch.action_BT), batch.action_BT.device)
+    action_BT = torch.cat([none_B[:, None], batch.action_BT], 1)
     return action_BT, nn.functional.pad(batch.reward_BT, (1, 0)), batch.observation_BTD
 
 
 class HistoryPolicy:
-    """Greedy batched policy: remembers the history of each row and takes the action with the largest output."""
+    """Greedy batched policy: remembers the history of each row and takes the best action."""
 
     def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu") -> None:
         self.network, self.device = network, torch.device(device)
-        self.actions = network.encoder.embedder.actions
         self._state: Any = None
         self._previous_B = torch.zeros(0, dtype=torch.int64)
         self._fresh_B = np.zeros(0, bool)
@@ -57,7 +65,7 @@ class HistoryPolicy:
         batch = len(seeds_B)
         if len(self._previous_B) != batch or self._state is None:
             self._state = self.network.encoder.sequence.initial_state(batch, self.device)
-        self._previous_B = torch.full((batch,), self.actions, device=self.device)
+        self._previous_B = self.network.encoder.embedder.no_action(batch, self.device)
         self._fresh_B = np.ones(batch, bool)
         self._state = self.network.encoder.sequence.reset(self._state, self._fresh_B)
 
@@ -66,7 +74,9 @@ class HistoryPolicy:
         mask_B = np.asarray(mask_B, bool)
         if mask_B.any():
             self._state = self.network.encoder.sequence.reset(self._state, mask_B)
-            self._previous_B = self._previous_B.masked_fill(torch.as_tensor(mask_B, device=self.device), self.actions)
+            none_B = self.network.encoder.embedder.no_action(len(mask_B), self.device)
+            fresh_B = torch.as_tensor(mask_B, device=self.device).view(-1, *[1] * (none_B.ndim - 1))
+            self._previous_B = torch.where(fresh_B, none_B, self._previous_B)
             self._fresh_B = self._fresh_B | mask_B
 
     @torch.no_grad()
@@ -84,9 +94,9 @@ class HistoryPolicy:
         self._previous_B = torch.as_tensor(action_B).to(self.device)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        """Greedy actions int64 [B]; reward and done are those of the step that led to the observation."""
+        """Greedy actions [B]; reward and done are those of the step that led to the observation."""
         self.network.eval()
-        self._previous_B = self.outputs(observation_BD, reward_B, done_B).argmax(-1)
+        self._previous_B = self.network.greedy(self.outputs(observation_BD, reward_B, done_B))
         return self._previous_B.cpu().numpy()
 
     def arrays(self) -> dict[str, np.ndarray]:

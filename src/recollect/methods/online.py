@@ -16,24 +16,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.environments.base import World
 from recollect.environments.registry import make_world, tasks
-from recollect.methods.contract import Facts
-from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy
+from recollect.methods.contract import Facts, facts_of
+from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
+from recollect.nets.adam import Adam
 from recollect.nets.feedforward import TokenEmbedder
 from recollect.nets.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
-from recollect.settings.schema import EnvironmentSettings, Frozen
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, Frozen, Settings
 from recollect.settings.seeding import generator, seed_of
 from recollect.trajectories.replay import Batch, EpisodeReplay
 from recollect.trajectories.rollout import Episodes, play_episodes
@@ -77,17 +79,16 @@ class OnlineHyperparameters(Frozen):
         return horizon if self.sampled_seq_len <= 0 else min(self.sampled_seq_len, horizon)
 
 
-def make_encoder(
-    hp: OnlineHyperparameters, facts: Facts, *, seed: int, image_shape: tuple[int, int, int] | None = None
-) -> HistoryEncoder:
-    """The history encoder that the hyperparameters describe, for an environment."""
+def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> HistoryEncoder:
+    """The history encoder that the hyperparameters describe, for an environment. Images get the paper's encoder."""
     embedder = TokenEmbedder(
         facts.actions,
         facts.observation_size,
+        action_size=facts.action_size,
         action_embedding=hp.action_embedding,
         reward_embedding=hp.reward_embedding,
         observation_embedding=hp.observation_embedding,
-        image_shape=image_shape,
+        image_shape=facts.image_shape or None,
         generator=torch.Generator().manual_seed(seed_of("embedder weights", seed)),
     )
     n = hp.window(facts.horizon)
@@ -96,25 +97,87 @@ def make_encoder(
 
 
 class Learner:
-    """Networks, optimiser and one update. Everything that changes is in `arrays`."""
+    """Networks, Adam and one update; a method adds its loss and how it explores. All that changes is in `arrays`.
 
-    network: HistoryNetwork
+    Args:
+        hp: hyperparameters.
+        network: what acts; a part of `online` or the whole.
+        online: all that Adam trains.
+        target: moves towards the parameters of `tracked` after every update.
+        tracked: parts of `online`; their parameters, in this order, are those of `target`.
+        seed: of dropout and of what the loss draws.
+        device: where everything lives.
+    """
 
-    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        """One update in place; a function of the arrays, the batch and the counter. Metrics are device scalars."""
+    def __init__(
+        self,
+        hp: OnlineHyperparameters,
+        network: HistoryNetwork,
+        online: nn.Module,
+        target: nn.Module,
+        tracked: Sequence[nn.Module],
+        *,
+        seed: int,
+        device: torch.device | str,
+    ) -> None:
+        self.seed, self.network = seed, network
+        self.online, self.target = online.to(device), target.to(device)
+        self.target.requires_grad_(False)
+        self.optimiser = Adam(self.online.named_parameters(), lr=hp.learning_rate)
+        self._clip, self._polyak = hp.gradient_clip, hp.polyak
+        self._tracked: list[Tensor] = [parameter for part in tracked for parameter in part.parameters()]
+        self._target: list[Tensor] = list(self.target.parameters())
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss (scalar) and metrics, on the device; a function of the arrays, the batch and the counter."""
         raise NotImplementedError
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """Actions int64 [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
+        """Actions [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
         raise NotImplementedError
 
+    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
+        """One gradient step and one Polyak step, in place."""
+        reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
+        reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
+        loss, metrics = self.loss(batch, counter)
+        self.optimiser.zero_grad()
+        loss.backward()
+        gradients = self.optimiser.gradients()
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if self._clip is not None:
+            torch._foreach_mul_(gradients, (self._clip / (norm + 1e-6)).clamp(max=1.0))
+        metrics["gradient_norm"] = norm
+        self.optimiser.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(self._target, self._tracked, self._polyak)
+        return metrics
+
     def arrays(self) -> dict[str, Any]:
-        """All state, as views or copies."""
-        raise NotImplementedError
+        """Parameters of all networks and Adam's moments by parameter name."""
+        found: dict[str, Any] = {}
+        for part, module in (("online", self.online), ("target", self.target)):
+            found |= {f"{part}/{name}": value.detach() for name, value in module.state_dict().items()}
+        return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `arrays` gave."""
-        raise NotImplementedError
+        for part, module in (("online", self.online), ("target", self.target)):
+            names = module.state_dict()
+            module.load_state_dict({name: torch.as_tensor(arrays[f"{part}/{name}"]) for name in names})
+        self.optimiser.load(
+            {name.removeprefix("adam/"): value for name, value in arrays.items() if name.startswith("adam/")}
+        )
+
+
+def need_discrete(facts: Facts, method: str) -> None:
+    """Refuse a world of continuous actions."""
+    if not facts.actions:
+        raise UserError(
+            f"{method} chooses among a number of actions, and this world's are continuous",
+            where="method",
+            do="use a method for continuous actions (sac, td3), or another environment",
+        )
 
 
 @dataclass
@@ -145,6 +208,15 @@ def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evalua
     return world("train", "training world", actors), world("eval", "learning-curve world", evaluators)
 
 
+def trainer_of(learner: Any, settings: Settings, device: torch.device | str) -> OnlineTrainer:
+    """A run of a learner (its class, made of hyperparameters, facts, seed and device) at its beginning."""
+    hp: OnlineHyperparameters = settings.method.hyperparameters
+    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
+    made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
+    names = (settings.environment.name, settings.method.name)
+    return OnlineTrainer(hp, made, worlds, seed=settings.seed, names=names, device=device)
+
+
 class OnlineTrainer:
     """A run in units of work (a round of episodes, an update, an evaluation), between any two of which it can stop."""
 
@@ -165,7 +237,10 @@ class OnlineTrainer:
         capacity = max(hp.replay_transitions, hp.replay_episodes * self.horizon)
         # No more rows than the run can fill: the ring then never turns, and small runs take little memory.
         capacity = min(capacity, (hp.warmup_episodes + hp.train_episodes) * (self.horizon + 1))
-        self.replay = EpisodeReplay(capacity, int(np.prod(space.shape)), space.dtype, device)
+        action_size = learner.network.encoder.embedder.action_size
+        self.replay = EpisodeReplay(
+            capacity, int(np.prod(space.shape)), space.dtype, device, action_size=action_size
+        )
         self.policy = HistoryPolicy(learner.network, device)
         self.at = Counters()
         self.sums: dict[str, Tensor] = {}
@@ -231,14 +306,16 @@ class OnlineTrainer:
         draws = generator("behaviour", self.seed, at.rounds)
         network = learner.network
         network.train(self.hp.dropout_while_acting)
-        network.reseed_dropout(seed_of("dropout while acting", self.seed, at.rounds))
+        reseed_dropout(network, seed_of("dropout while acting", self.seed, at.rounds))
         self.policy.start(np.zeros(batch, np.uint64))
         kept_B = np.arange(batch) < count
-        actions = self.policy.actions
+        embedder = network.encoder.embedder
 
         def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
             if warming:
-                return draws.integers(actions, size=batch)
+                if embedder.action_size:
+                    return draws.uniform(-1.0, 1.0, (batch, embedder.action_size)).astype(np.float32)
+                return draws.integers(embedder.actions, size=batch)
             counted_B = kept_B & live
             count_B = at.explored + np.cumsum(counted_B) - counted_B
             at.explored += int(counted_B.sum())
@@ -250,7 +327,7 @@ class OnlineTrainer:
 
     def _update(self) -> None:
         at, hp = self.at, self.hp
-        self.learner.network.train()
+        self.learner.online.train()
         batch = self.replay.sample(hp.batch_size, hp.window(self.horizon), seed=self.seed, counter=at.updates)
         for name, value in self.learner.step(batch, at.updates).items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value

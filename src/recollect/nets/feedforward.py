@@ -69,13 +69,15 @@ class VectorEmbedder(nn.Module):
 class ImageEmbedder(nn.Module):
     """Two 2x2 convolutions (8 and 16 channels, stride 1, ReLU) and a linear layer: uint8 [..., C*H*W] -> [..., width].
 
-    Pixels are divided by 255 here; environments deliver them as bytes. Images are channel first and flat.
+    Pixels are divided by 255 here; environments deliver them as bytes. Images are flat; of a shape [C, H, W] or
+    [H, W, C], whichever end is shorter is the channels.
     """
 
     def __init__(self, shape: Sequence[int], width: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.shape = tuple(int(size) for size in shape)
-        channels, height, breadth = self.shape
+        self.channels_last = self.shape[2] < self.shape[0]
+        height, breadth, channels = self.shape if self.channels_last else (*self.shape[1:], self.shape[0])
         self.first = nn.utils.skip_init(nn.Conv2d, channels, 8, 2)
         self.second = nn.utils.skip_init(nn.Conv2d, 8, 16, 2)
         self.linear = nn.utils.skip_init(nn.Linear, 16 * (height - 2) * (breadth - 2), width)
@@ -84,7 +86,8 @@ class ImageEmbedder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Embed flat images of any leading shape."""
-        images = x.reshape(-1, *self.shape).float() / 255.0
+        images = x.reshape(-1, *self.shape)
+        images = (images.permute(0, 3, 1, 2) if self.channels_last else images).float() / 255.0
         features = functional.relu(self.second(functional.relu(self.first(images))))
         return self.linear(features.flatten(1)).reshape(*x.shape[:-1], -1)
 
@@ -94,9 +97,10 @@ class TokenEmbedder(nn.Module):
 
     Args:
         actions: number of discrete actions. Index `actions` means "none yet" and is embedded as the zero vector.
+        action_size: numbers of a continuous action (then `actions` is 0); "none yet" is the zero vector itself.
         observation_width: entries of the flat observation.
         action_embedding, reward_embedding, observation_embedding: output widths; 0 leaves that input out.
-        image_shape: (C, H, W) when observations are flat images.
+        image_shape: shape when observations are flat images, see `ImageEmbedder`.
         generator: draws the initial weights (CPU).
     """
 
@@ -107,6 +111,7 @@ class TokenEmbedder(nn.Module):
         actions: int,
         observation_width: int,
         *,
+        action_size: int = 0,
         action_embedding: int,
         reward_embedding: int,
         observation_embedding: int,
@@ -114,9 +119,10 @@ class TokenEmbedder(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.actions = actions
+        self.actions, self.action_size = actions, action_size
         self.width = action_embedding + reward_embedding + observation_embedding
-        self.action = VectorEmbedder(actions, action_embedding, generator=generator) if action_embedding else None
+        entries = actions + action_size
+        self.action = VectorEmbedder(entries, action_embedding, generator=generator) if action_embedding else None
         self.reward = VectorEmbedder(1, reward_embedding, generator=generator) if reward_embedding else None
         self.observation: nn.Module | None = None
         if observation_embedding and image_shape is not None:
@@ -126,11 +132,17 @@ class TokenEmbedder(nn.Module):
         table = torch.cat([torch.eye(actions), torch.zeros(1, actions)])
         self.register_buffer("one_hot", table, persistent=False)
 
+    def no_action(self, batch: int, device: torch.device | str) -> Tensor:
+        """The previous action of a first token, in each of B rows: int64 [B], or float [B, A]."""
+        if self.action_size:
+            return torch.zeros(batch, self.action_size, device=device)
+        return torch.full((batch,), self.actions, device=device)
+
     def forward(self, action: Tensor, reward: Tensor, observation: Tensor) -> Tensor:
-        """Actions int [...], rewards float [...], observations [..., D] -> tokens [..., width]."""
+        """Actions int [...] (float [..., A] where continuous), rewards float [...], observations [..., D] -> tokens [..., width]."""
         parts = []
         if self.action is not None:
-            parts.append(self.action(self.one_hot[action]))
+            parts.append(self.action(action if self.action_size else self.one_hot[action]))
         if self.reward is not None:
             parts.append(self.reward(reward[..., None]))
         if self.observation is not None:

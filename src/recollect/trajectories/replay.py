@@ -29,7 +29,7 @@ class Batch:
 
     Attributes:
         observation_BTD: [B, n + 1, D], o_0 .. o_n of the window, in the stored dtype.
-        action_BT: int64 [B, n], the action taken at o_k.
+        action_BT: int64 [B, n], or float32 [B, n, A], the action taken at o_k.
         reward_BT: float32 [B, n], what followed it.
         terminal_BT: float32 [B, n], 1 where nothing follows (no bootstrapping).
         mask_BT: float32 [B, n], 0 past the end of the episode.
@@ -50,13 +50,20 @@ class EpisodeReplay:
         observation_width: entries of a flat observation.
         observation_dtype: numpy dtype of the environment's observations; uint8 stays uint8, all else becomes float32.
         device: where the rows live.
+        action_size: numbers of a continuous action; 0: actions are discrete.
 
     Raises:
         UserError: the capacity holds not even one step.
     """
 
     def __init__(
-        self, capacity: int, observation_width: int, observation_dtype: np.dtype | type, device: torch.device | str
+        self,
+        capacity: int,
+        observation_width: int,
+        observation_dtype: np.dtype | type,
+        device: torch.device | str,
+        *,
+        action_size: int = 0,
     ) -> None:
         if capacity < 2:
             raise UserError(
@@ -68,7 +75,8 @@ class EpisodeReplay:
         self.device = torch.device(device)
         compact = torch.uint8 if np.dtype(observation_dtype) == np.uint8 else torch.float32
         self.observation = torch.zeros(capacity, observation_width, dtype=compact, device=self.device)
-        self.action = torch.zeros(capacity, dtype=torch.int16, device=self.device)
+        kept = torch.zeros(capacity, action_size) if action_size else torch.zeros(capacity, dtype=torch.int16)
+        self.action = kept.to(self.device)
         self.reward = torch.zeros(capacity, dtype=torch.float32, device=self.device)
         self.terminal = torch.zeros(capacity, dtype=torch.uint8, device=self.device)
         self._next_row = 0
@@ -134,7 +142,9 @@ class EpisodeReplay:
             store[rows] = torch.as_tensor(values).to(self.device, store.dtype)
 
         put(self.observation, observation[episode, time])
-        put(self.action, np.where(last, 0, action[episode, within]))
+        taken = action[episode, within]
+        taken[last] = 0
+        put(self.action, taken)
         put(self.reward, np.where(last, 0.0, reward[episode, within]).astype(np.float32))
         put(self.terminal, np.where(last, 1, terminal[episode, within]).astype(np.uint8))
 
@@ -167,7 +177,7 @@ class EpisodeReplay:
         transitions_BT = rows_BT[:, :-1]
         return Batch(
             self.observation[rows_BT],
-            self.action[transitions_BT].long(),
+            self.action[transitions_BT] if self.action.is_floating_point() else self.action[transitions_BT].long(),
             self.reward[transitions_BT],
             self.terminal[transitions_BT].float(),
             (offsets[:-1] < both[1, :, None]).float(),

@@ -30,7 +30,7 @@ class VectorWorld(Protocol):
 
 
 Act = Callable[[np.ndarray, np.ndarray, np.ndarray, int, np.ndarray], np.ndarray]
-"""(observation [B, D], reward of the last step [B], done [B], step t, live [B]) -> action int [B]."""
+"""(observation [B, D], reward of the last step [B], done [B], step t, live [B]) -> action [B]."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Episodes:
 
     Attributes:
         observation_BTD: [B, T + 1, D]; row l of an episode of length l is its final observation.
-        action_BT: int64 [B, T].
+        action_BT: int64 [B, T], or float32 [B, T, A] where actions are continuous.
         reward_BT: float32 [B, T], 0 after the end.
         terminal_BT: uint8 [B, T], 1 where the episode terminated (not where it was truncated).
         length_B: int64 [B].
@@ -71,17 +71,20 @@ def play_episodes(world: VectorWorld, act: Act) -> Episodes:
     batch, horizon = world.num_envs, world.horizon
     space = world.single_observation_space
     observations = np.zeros((batch, horizon + 1, *space.shape), space.dtype)
-    actions = np.zeros((batch, horizon), np.int64)
     rewards = np.zeros((batch, horizon), np.float32)
     terminals = np.zeros((batch, horizon), np.uint8)
     lengths = np.zeros(batch, np.int64)
     successes = np.full(batch, np.nan)
     live = np.ones(batch, bool)
+    actions = np.zeros(0)
     observation, _ = world.reset(options={"reset_mask": np.ones(batch, bool)})
     reward, done = np.zeros(batch, np.float32), np.zeros(batch, bool)
     observations[:, 0] = observation
     for t in range(horizon):
         action = act(observation, reward, done, t, live)
+        if t == 0:
+            kind = np.float32 if action.dtype.kind == "f" else np.int64
+            actions = np.zeros((batch, horizon, *action.shape[1:]), kind)
         observation, reward, terminated, truncated, info = world.step(action)
         done = np.asarray(terminated | truncated)
         actions[live, t], rewards[live, t] = action[live], reward[live]

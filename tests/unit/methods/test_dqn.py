@@ -383,7 +383,7 @@ def test_it_learns_to_remember_the_sign(kind: str, reached: float, tmp_path: Pat
 
 def test_tokens_begin_without_action_and_reward() -> None:
     batch = random_batch()
-    action, reward, observation = tokens(batch, 4)
+    action, reward, observation = tokens(batch, two_networks(small())[0])
     assert action[:, 0].tolist() == [4, 4, 4] and reward[:, 0].tolist() == [0, 0, 0]
     assert torch.equal(action[:, 1:], batch.action_BT) and torch.equal(reward[:, 1:], batch.reward_BT)
     assert torch.equal(observation, batch.observation_BTD)
