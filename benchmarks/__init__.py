@@ -7,7 +7,7 @@ does not compute the same. `harness` measures, `table` prints, `python -m benchm
 from __future__ import annotations
 
 NAMES: dict[str, str] = {
-    "stepping": "Dark-Room and Key-Door, 1024 instances, against a loop over one plain Python environment",
+    "stepping": "Dark-Room, Key-Door and Visual Match, 1024 instances, against a loop over one plain Python environment",
     "histories": "learning histories of 80 tasks, against one PPO after the other",
     "in_context": "in-context evaluation of 20 tasks, against one task at a time with full recompute",
     "acting": "acting with a key/value cache on T-Maze 1500, against encoding the context anew",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Comparison, Goal, Side
+from benchmarks.plain_match import PlainMatch
 from recollect.environments import registry
 
 BATCH = 1024
@@ -63,9 +64,10 @@ def trace_of_room(room: PlainRoom, actions: np.ndarray) -> np.ndarray:
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
-    """Dark-Room and Key-Door."""
+    """Dark-Room, Key-Door and Visual Match."""
     for name, title in (("dark_room", "Dark-Room"), ("key_door", "Key-Door")):
         yield comparison(name, title, batch=16 if quick else BATCH, steps=150 if quick else 1000)
+    yield visual_match(batch=16 if quick else BATCH, episodes=1 if quick else 10)
 
 
 def comparison(name: str, title: str, *, batch: int, steps: int) -> Comparison:
@@ -114,4 +116,54 @@ def comparison(name: str, title: str, *, batch: int, steps: int) -> Comparison:
         against=Side(plain, steps),
         difference=difference,
         goal=Goal(1000),
+    )
+
+
+def visual_match(*, batch: int, episodes: int) -> Comparison:
+    """Whole episodes of random actions, with images."""
+    world = registry.make_world(
+        "visual_match", {}, registry.tasks("visual_match", {}, "train") * batch, np.arange(batch, dtype=np.uint64)
+    )
+    game = PlainMatch()
+    actions_TB = np.random.default_rng(0).integers(0, 4, (game.horizon, batch))
+    one_by_one = actions_TB[:, 0].tolist()
+
+    def ours() -> None:
+        for _ in range(episodes):
+            world.reset()
+            for actions_B in actions_TB:
+                world.step(actions_B)
+
+    def plain() -> None:
+        for _ in range(episodes):
+            game.reset()
+            for action in one_by_one:
+                game.step(action)
+
+    def difference() -> float:
+        """Ours is played first, and the plain game in the rooms that ours drew."""
+        world.reset()
+        rooms = [world.get_state()["board"]]
+        steps = []
+        for t, actions_B in enumerate(actions_TB):
+            steps.append(world.step(actions_B))
+            if t + 1 in (15, 15 + game.length):
+                rooms.append(world.get_state()["board"])
+        worst = 0.0
+        for b in range(0, batch, max(1, batch // 64)):
+            game.reset(np.stack([room_BC[b] for room_BC in rooms]))
+            for (image_B, reward_B, end_B, _, info), action in zip(steps, actions_TB[:, b].tolist(), strict=True):
+                image, reward, ended, _, told = game.step(action)
+                wrong = ended != end_B[b] or (ended and told["success"] != info["success"][b])
+                apart = np.abs(image - image_B[b].astype(int)).max(), abs(reward - reward_B[b]), 255 * wrong
+                worst = max(worst, *map(float, apart))
+        return worst
+
+    return Comparison(
+        work=f"stepping Visual Match, batch {batch}",
+        unit="steps",
+        plain="loop over one plain Python environment",
+        ours=Side(ours, batch * episodes * game.horizon),
+        against=Side(plain, episodes * game.horizon),
+        difference=difference,
     )

@@ -26,6 +26,7 @@ from benchmarks import (  # noqa: E402
     hopfield,
     in_context,
     plain_acting,
+    plain_match,
     search,
     stepping,
     table,
@@ -59,6 +60,11 @@ def test_both_ways_give_the_same_result_and_can_be_timed(name: str) -> None:
 def wrong_room(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
     patch.setattr(stepping.PlainRoom, "moves", ((-1, 0), (0, 1), (1, 0), (0, 1), (0, 0)))
     return stepping.comparisons(True)
+
+
+def wrong_apples(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    patch.setattr(plain_match, "APPLE", b"k")
+    return iter([stepping.visual_match(batch=16, episodes=1)])
 
 
 def no_learning(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
@@ -122,6 +128,7 @@ def swapped_cells(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
     "mistake",
     [
         wrong_room,
+        wrong_apples,
         no_learning,
         no_earlier_episode,
         worst_retrieved,

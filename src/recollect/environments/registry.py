@@ -21,7 +21,17 @@ from recollect.environments.base import Task, World
 from recollect.environments.scene import Scene
 from recollect.settings.errors import UserError, nearest
 
-NOT_WORLDS = {"base", "counter_rng", "procgen_worker", "registry", "scene", "simulated", "single", "worker"}
+NOT_WORLDS = {
+    "base",
+    "counter_rng",
+    "procgen_worker",
+    "registry",
+    "scene",
+    "simulated",
+    "single",
+    "three_rooms",
+    "worker",
+}
 
 # gymnasium id -> (world, options)
 GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -31,6 +41,9 @@ GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
     "recollect/MazeRunner30-v0": ("maze_runner", {"size": 30, "horizon": 1000}),
     "recollect/TMazePassive-v0": ("tmaze", {"variant": "passive"}),
     "recollect/TMazeActive-v0": ("tmaze", {"variant": "active"}),
+    "recollect/VisualMatch-v0": ("visual_match", {}),
+    "recollect/VisualMatchActive-v0": ("visual_match", {"variant": "active"}),
+    "recollect/KeyToDoor-v0": ("key_to_door", {}),
 }
 
 

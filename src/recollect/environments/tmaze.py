@@ -8,7 +8,8 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
   The paper's text has another active corridor length and penalty; the code made its figures.
 - ``terminated`` is set at the horizon: as in the released code, nothing is bootstrapped past it.
 - The side is drawn from the instance's own stream; upstream draws it from numpy's global generator.
-- The ``expose_*`` options append entries to the observation, scaled to [-1, 1]. The released configs use none of them.
+- The ``expose_*`` options append entries to the observation, scaled to [-1, 1]; upstream puts some of them, unscaled, in
+  the place of its entries. The released configs use none of them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Options(WorldOptions):
         length: cells from the start to the junction, the length knob of the paper's figures.
         oracle_length: cells from the start back to the sign; None: 0 for passive, 1 for active.
         goal_reward: paid at the last step on the side of the sign.
+        horizon: steps of an episode; None: those of the optimal walk, length + 2 * oracle_length + 1.
         late_penalty: added at each earlier step at which the agent is behind the optimal walk; None: -1 / length.
         distract_reward: added at each step but the last at which the agent stands at the sign's cell.
-        expose_goal: append the side (-1 or +1) to every observation.
+        expose_goal: append the side (-1 or +1) to every observation once the sign was seen; 0 before.
         expose_position: append x / junction and y.
         expose_timestep: append t / horizon.
     """
@@ -47,6 +49,7 @@ class Options(WorldOptions):
     variant: Literal["passive", "active"] = "passive"
     length: int = Field(default=10, ge=1, le=2**24)
     oracle_length: int | None = Field(default=None, ge=0, le=2**24)
+    horizon: int | None = Field(default=None, ge=1)
     goal_reward: float = 1.0
     late_penalty: float | None = None
     distract_reward: float = 0.0
@@ -98,7 +101,7 @@ class TMaze(BaseWorld):
             tasks,
             seeds=seeds,
             autoreset_mode=autoreset_mode,
-            horizon=maze.length + 2 * maze.back + 1,
+            horizon=maze.horizon or maze.length + 2 * maze.back + 1,
             observation_space=Box(-1.0, 1.0, (self._features,), np.float32),
             action_space=Discrete(4),
         )
@@ -146,7 +149,7 @@ class TMaze(BaseWorld):
         observations_BD[:, 1] = self._y_B + self._goal_B * self._showing_B
         column = 2
         if maze.expose_goal:
-            observations_BD[:, column] = self._goal_B
+            observations_BD[:, column] = self._goal_B * self._seen_B
             column += 1
         if maze.expose_position:
             observations_BD[:, column] = self._x_B / self._junction
@@ -160,10 +163,10 @@ class TMaze(BaseWorld):
         """Return of the optimal walk (fetch the sign, keep pace, turn to its side), float64 [len(tasks)].
 
         Raises:
-            UserError: with options under which another plan may be better (distract_reward, a positive penalty).
+            UserError: with options under which another plan may be better (distract_reward, a positive penalty, a horizon).
         """
         maze = self.options
-        if maze.distract_reward or maze.penalty > 0 or maze.goal_reward < 0:
+        if maze.distract_reward or maze.penalty > 0 or maze.goal_reward < 0 or maze.horizon is not None:
             return super().optimal_return(tasks)
         return np.full(len(self.tasks if tasks is None else tasks), maze.goal_reward, dtype=np.float64)
 

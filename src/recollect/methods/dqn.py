@@ -23,7 +23,14 @@ from torch import Tensor
 from recollect.artifacts.run import Run
 from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
-from recollect.methods.online import Learner, OnlineHyperparameters, OnlineTrainer, make_encoder, need_discrete, trainer_of
+from recollect.methods.online import (
+    Learner,
+    OnlineHyperparameters,
+    OnlineTrainer,
+    make_encoder,
+    need_discrete,
+    trainer_of,
+)
 from recollect.nets.heads import Q_HEAD_RANGE, Head
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -113,7 +120,7 @@ class DQN(Learner):
     def __init__(self, hp: Hyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
         self.hp, self.horizon = hp, facts.horizon
         network, target = (make_network(hp, facts, seed=seed) for _ in range(2))
-        super().__init__(hp, network, network, target, [network], seed=seed, device=device)
+        super().__init__(hp, network, network, target, seed=seed, device=device)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
         """See `loss_of`."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -103,8 +103,7 @@ class Learner:
         hp: hyperparameters.
         network: what acts; a part of `online` or the whole.
         online: all that Adam trains.
-        target: moves towards the parameters of `tracked` after every update.
-        tracked: parts of `online`; their parameters, in this order, are those of `target`.
+        target: a copy of `online`, which follows it after every update.
         seed: of dropout and of what the loss draws.
         device: where everything lives.
     """
@@ -115,7 +114,6 @@ class Learner:
         network: HistoryNetwork,
         online: nn.Module,
         target: nn.Module,
-        tracked: Sequence[nn.Module],
         *,
         seed: int,
         device: torch.device | str,
@@ -125,7 +123,7 @@ class Learner:
         self.target.requires_grad_(False)
         self.optimiser = Adam(self.online.named_parameters(), lr=hp.learning_rate)
         self._clip, self._polyak = hp.gradient_clip, hp.polyak
-        self._tracked: list[Tensor] = [parameter for part in tracked for parameter in part.parameters()]
+        self._online: list[Tensor] = list(self.online.parameters())
         self._target: list[Tensor] = list(self.target.parameters())
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -150,7 +148,7 @@ class Learner:
         metrics["gradient_norm"] = norm
         self.optimiser.step()
         with torch.no_grad():
-            torch._foreach_lerp_(self._target, self._tracked, self._polyak)
+            torch._foreach_lerp_(self._target, self._online, self._polyak)
         return metrics
 
     def arrays(self) -> dict[str, Any]:
@@ -238,9 +236,7 @@ class OnlineTrainer:
         # No more rows than the run can fill: the ring then never turns, and small runs take little memory.
         capacity = min(capacity, (hp.warmup_episodes + hp.train_episodes) * (self.horizon + 1))
         action_size = learner.network.encoder.embedder.action_size
-        self.replay = EpisodeReplay(
-            capacity, int(np.prod(space.shape)), space.dtype, device, action_size=action_size
-        )
+        self.replay = EpisodeReplay(capacity, int(np.prod(space.shape)), space.dtype, device, action_size=action_size)
         self.policy = HistoryPolicy(learner.network, device)
         self.at = Counters()
         self.sums: dict[str, Tensor] = {}

@@ -139,7 +139,7 @@ class TokenEmbedder(nn.Module):
         return torch.full((batch,), self.actions, device=device)
 
     def forward(self, action: Tensor, reward: Tensor, observation: Tensor) -> Tensor:
-        """Actions int [...] (float [..., A] where continuous), rewards float [...], observations [..., D] -> tokens [..., width]."""
+        """Actions int [...] (continuous: float [..., A]), rewards [...], observations [..., D] -> tokens [..., width]."""
         parts = []
         if self.action is not None:
             parts.append(self.action(action if self.action_size else self.one_hot[action]))

@@ -155,6 +155,27 @@ def test_exposed_entries_follow_the_two_published_ones() -> None:
     assert world.single_observation_space.shape == (6,)
 
 
+def test_the_exposed_side_is_hidden_until_the_sign_was_seen() -> None:
+    options: dict[str, Any] = {"variant": "active", "length": 3, "expose_goal": True}
+    world = tmaze.World(tmaze.tasks("train", **options) * 8, seeds=np.arange(8), **options)
+    shown = [
+        world.reset()[0][:, 2],
+        *(world.step(np.full(8, action))[0][:, 2] for action in (RIGHT, LEFT, LEFT, RIGHT)),
+    ]
+    assert [abs(side).tolist() for side in shown] == [[0.0] * 8] * 3 + [[1.0] * 8] * 2
+    assert shown[3].tolist() == shown[4].tolist() == world.get_state()["goal"].tolist()
+
+
+def test_a_horizon_of_its_own_ends_the_episode_and_moves_the_payment() -> None:
+    for horizon in (2, 9):
+        world = tmaze.World(tmaze.tasks("train", length=3), seeds=np.zeros(1), length=3, horizon=horizon)
+        side = world.reset()[0][0, 1]
+        plan = ([RIGHT] * 3 + [UP if side > 0 else DOWN] + [LEFT] * 5)[:horizon]  # a wall is to the left of the goals
+        steps = [world.step(np.array([action])) for action in plan]
+        assert [bool(step[2][0]) for step in steps] == [False] * (horizon - 1) + [True]
+        assert float(steps[-1][1][0]) == (1.0 if horizon == 9 else 0.0)
+
+
 def test_optimal_return_is_known_only_where_the_published_plan_is_the_best() -> None:
     tasks = tmaze.tasks("train", length=5)
     assert tmaze.World(tasks, seeds=np.zeros(1), length=5).optimal_return().tolist() == [1.0]

@@ -23,6 +23,8 @@ WORLDS: list[tuple[str, dict[str, Any]]] = [
     ("key_door", {"width": 3, "height": 4, "key_reset": "sticky", "final_step_reward": "zero"}),
     ("tmaze", {"variant": "active", "length": 4}),
     ("maze_runner", {"size": 7, "horizon": 20, "most_goals": 2}),
+    ("visual_match", {"variant": "active", "explore_steps": 4, "length": 7, "reward_steps": 5, "respawn": 2}),
+    ("key_to_door", {"explore_steps": 5, "length": 6, "reward_steps": 4, "apple_reward_high": 3.0}),
 ]
 RANDOM_STARTS = [world for world in WORLDS if world[0] != "maze_runner"]
 ROOMS = ("dark_room", "key_door")
@@ -285,6 +287,9 @@ def test_bad_states_are_refused_and_change_nothing() -> None:
         ("tmaze", {"variant": "lazy"}, "'passive' or 'active'"),
         ("maze_runner", {"most_goals": 0}, "greater than or equal to 1"),
         ("maze_runner", {"fewest_goals": 3, "most_goals": 2}, "fewest_goals 3 exceeds most_goals 2"),
+        ("visual_match", {"apples": 23}, "less than or equal to 22"),
+        ("visual_match", {"color_map": "per_run"}, "'per_episode', 'per_instance' or 'shared'"),
+        ("key_to_door", {"reward_rom": "cca"}, "did you mean 'reward_room'"),
         ("dark_rom", {}, "did you mean 'dark_room'"),
         ("base", {}, "unknown world"),
     ],

@@ -1,0 +1,151 @@
+"""SAC on histories, for continuous actions (Memory-RL, Ni et al. 2023, section 2.5 of our specification).
+
+- The policy is a Gaussian put through tanh; its log standard deviation is kept in [-20, 2].
+- Target y_k = r_k + (1 - d_k) * discount * (min_i Qbar_i(hbar_k, a') - alpha log pi(a'|h_k)), a' drawn from the online
+  actor; critics and their encoder are Polyak copies. Critic loss, freezing and loop: as in `td3`.
+- Actor: masked mean of alpha log pi(a|h) - min_i Q_i(h, a), with a drawn through the noise.
+- alpha starts at `alpha` and is learned to the entropy `target_entropy` (minus the number of action dimensions).
+- Ours: alpha moves in the same Adam step as everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from recollect.artifacts.run import Run
+from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.history_actor_critic import (
+    ActorCritic,
+    ContinuousHyperparameters,
+    critic_losses,
+    first_tokens,
+    least_q,
+    make_actor,
+    masked_mean,
+    need_continuous,
+    noise_like,
+)
+from recollect.methods.history_policy import HistoryPolicy, policy_from, tokens
+from recollect.methods.online import Learner, OnlineTrainer, trainer_of
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+from recollect.trajectories.replay import Batch
+
+LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
+
+
+class Hyperparameters(ContinuousHyperparameters):
+    """Of SAC; see also `ContinuousHyperparameters`. Defaults are the paper's."""
+
+    alpha: float = Field(0.1, gt=0, description="First temperature. Paper: 0.1.")
+    target_entropy: float | None = Field(
+        None,
+        description="Entropy to which the temperature is learned; null, the paper's: minus the action's dimensions.",
+    )
+
+
+def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
+    """Actor and critics for an environment; the parameters are a function of the seed."""
+    need_continuous(facts, "sac")
+    return ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
+
+
+def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions [B, T, A] of a tanh-Gaussian (means, then log standard deviations) and their log density [B, T]."""
+    mean, log_std = outputs_BTA.chunk(2, -1)
+    log_std = log_std.clamp(LOG_STD_LOW, LOG_STD_HIGH)
+    raw = mean + log_std.exp() * noise_BTA
+    log_normal = -0.5 * noise_BTA**2 - log_std - 0.5 * math.log(2 * math.pi)
+    log_slope = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))  # log(1 - tanh^2), never of 0
+    return raw.tanh(), (log_normal - log_slope).sum(-1)
+
+
+def loss_of(
+    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum of all losses (scalar) and metrics; `draws` gives the noise of the actions."""
+    parts, n, mask_BT = tokens(batch, online.actor), batch.action_BT.shape[1], batch.mask_BT
+    assert online.log_alpha is not None
+    alpha = online.log_alpha.detach().exp()
+    h_BTH = online.actor.encoder(*parts)
+    outputs_BTA = online.actor.head(h_BTH.detach() if hp.freeze_all else h_BTH)
+    like_BTA = outputs_BTA[..., : batch.action_BT.shape[-1]]
+    with torch.no_grad():
+        target.train(hp.dropout_in_targets)
+        next_BTA, log_pi_BT = drawn(outputs_BTA, noise_like(like_BTA, draws))
+        q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
+        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * (q_BT - alpha * log_pi_BT)[:, 1:]
+
+    critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
+    critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
+    action_BTA, log_pi_BT = drawn(outputs_BTA[:, :n], noise_like(like_BTA[:, :n], draws))
+    actor_loss = masked_mean(alpha * log_pi_BT - least_q(online, critic_BTH, action_BTA, hp), mask_BT)
+    entropy = -masked_mean(log_pi_BT.detach(), mask_BT)
+    goal = -float(like_BTA.shape[-1]) if hp.target_entropy is None else hp.target_entropy
+    temperature_loss = online.log_alpha.exp() * (entropy - goal)
+    metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
+    return critic_loss + actor_loss + temperature_loss, metrics
+
+
+class SAC(Learner):
+    """Actor, twin critics and their Polyak copy.
+
+    Args:
+        hp: hyperparameters.
+        facts: of the environment.
+        seed: of the parameters, of dropout and of actions.
+        device: where everything lives.
+    """
+
+    online: ActorCritic
+    target: ActorCritic
+
+    def __init__(self, hp: Hyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
+        self.hp = hp
+        online, target = (make_actor_critic(hp, facts, seed=seed) for _ in range(2))
+        super().__init__(hp, online.actor, online, target, seed=seed, device=device)
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `loss_of`."""
+        draws = torch.Generator().manual_seed(seed_of("actions in losses", self.seed, counter))
+        return loss_of(self.online, self.target, batch, self.hp, draws)
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """A draw from the policy."""
+        noise_BA = draws.standard_normal((len(outputs_BA), outputs_BA.shape[-1] // 2), np.float32)
+        return drawn(outputs_BA, torch.as_tensor(noise_BA, device=outputs_BA.device))[0].cpu().numpy()
+
+
+def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
+    """A run at its beginning."""
+    return trainer_of(SAC, settings, device)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
+    """Train by acting.
+
+    Args:
+        settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
+        inputs: only the device is read.
+        run: logs, scores of the learning curve, checkpoints.
+    """
+    return make_trainer(settings, inputs.device).train(run)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
+    """The policy that `train` gave, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    facts = facts_of(settings.environment)
+    actor = make_actor(settings.method.hyperparameters, facts, 2 * facts.action_size, seed=0)
+    return policy_from(actor, arrays, inputs.device)

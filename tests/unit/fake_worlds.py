@@ -1,0 +1,88 @@
+"""Two tiny worlds that only tests know: `signal` shows images, `aim` takes continuous actions. Both need memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments import registry
+from recollect.environments.base import Task, World
+
+
+class Signal(World):
+    """The first image is red or blue, the others are black; naming the color at the last step pays 1."""
+
+    horizon_terminates: ClassVar[bool] = True
+
+    def __init__(
+        self, tasks: Sequence[Task], *, seeds: np.ndarray, autoreset_mode: AutoresetMode, last: bool = False
+    ) -> None:
+        self.channels_last = last
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=3,
+            observation_space=Box(0, 255, (5, 4, 3) if last else (3, 5, 4), np.uint8),
+            action_space=Discrete(2),
+        )
+        self._blue_B = self._keep("blue", np.zeros(self.num_envs, np.int64))
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._blue_B[index_N] = self._draw_integers(index_N, 2)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        right_B = actions_B == self._blue_B
+        return np.where(np.zeros(self.num_envs, bool) if last_B is None else last_B, right_B, 0).astype(
+            np.float32
+        ), None
+
+    def _observe(self) -> np.ndarray:
+        images = np.zeros((self.num_envs, 3, 5, 4), np.uint8)
+        images[np.arange(self.num_envs), 2 * self._blue_B] = 255 * (self._timestep_B == 0)[:, None, None]
+        return np.moveaxis(images, 1, 3).copy() if self.channels_last else images
+
+
+class Aim(World):
+    """The first observation is a number in [-1, 1], the others 0; each action pays 1 minus its distance to the number."""
+
+    def __init__(self, tasks: Sequence[Task], *, seeds: np.ndarray, autoreset_mode: AutoresetMode) -> None:
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=4,
+            observation_space=Box(-1, 1, (2,), np.float32),
+            action_space=Box(-1, 1, (2,), np.float32),
+        )
+        self._goal_B = self._keep("goal", np.zeros(self.num_envs, np.float32))
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._goal_B[index_N] = self._draw_integers(index_N, 2) - 0.5
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        return (1 - np.abs(actions_B - self._goal_B[:, None]).mean(1)).astype(np.float32), None
+
+    def _observe(self) -> np.ndarray:
+        first_B = self._timestep_B == 0
+        return np.stack([self._goal_B * first_B, first_B], 1).astype(np.float32)
+
+    def _check_actions(self, actions: np.ndarray) -> np.ndarray:
+        assert actions.shape == (self.num_envs, 2) and actions.dtype == np.float32 and np.abs(actions).max() <= 1
+        return actions
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the registry know both."""
+    known = registry._module
+    fakes: dict[str, Any] = {
+        name: SimpleNamespace(World=world, tasks=lambda split, **options: [Task(0, "only", split)])
+        for name, world in (("signal", Signal), ("aim", Aim))
+    }
+    monkeypatch.setattr(registry, "_module", lambda name: fakes.get(name) or known(name))
