@@ -187,7 +187,8 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
     """Run a command, e.g. snakemake, whose jobs start without the imports of each."""
     from recollect.launch import warm as run
 
-    raise typer.Exit(run(command))
+    typed = sys.argv[sys.argv.index("warm") + 1 :]  # not `command`, from which a `--` in the middle is gone
+    raise typer.Exit(run(typed[1:] if typed[0] == "--" else typed))
 
 
 @app.command()

@@ -117,6 +117,14 @@ def test_jobs_beneath_warm_fork_and_nothing_of_it_stays(smoke_workdir: Path, tmp
     assert not [entry for entry in Path("/proc").glob("[0-9]*/cmdline") if str(mark).encode() in words_of(entry)]
 
 
+@pytest.mark.parametrize("first", [[], ["--"]])
+def test_the_command_is_run_as_it_was_typed(first: list[str], tmp_path: Path) -> None:
+    script = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--cores", "2", "--config", "a=b", "--", "all"]
+    command = [sys.executable, "-m", "recollect.cli", "warm", *first, *script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "['--cores', '2', '--config', 'a=b', '--', 'all']", done.stderr
+
+
 def test_the_exit_status_is_the_commands(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "recollect.cli", "warm", "sh", "-c", "exit 7"]
     assert subprocess.run(command, cwd=tmp_path).returncode == 7
