@@ -12,7 +12,6 @@ command beneath it fork from there: the same code on the same files with the sam
 
 from __future__ import annotations
 
-import array
 import importlib
 import itertools
 import json
@@ -132,14 +131,14 @@ def warm(command: Sequence[str]) -> int:
             env=os.environ | threads,
             stdin=subprocess.DEVNULL,
         )
-        earlier = [signal.signal(number, lambda received, frame: None) for number in _PASSED_ON[:1]]
+        earlier = signal.signal(signal.SIGINT, lambda received, frame: None)  # the command has it from the terminal
         try:
             running = subprocess.Popen(list(command), env=os.environ | {ADDRESS: address})
-            for number in _PASSED_ON[1:]:
+            for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, lambda received, frame: running.send_signal(received))
             return running.wait()
         finally:
-            signal.signal(_PASSED_ON[0], earlier[0])
+            signal.signal(signal.SIGINT, earlier)
             server.terminate()
             server.wait()
 
@@ -247,8 +246,7 @@ def _short(address: str) -> Iterator[str]:
 def _send(line: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
     text = json.dumps(message).encode()
     head = len(text).to_bytes(_LENGTH, "big")
-    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    line.sendmsg([head], passed)
+    socket.send_fds(line, [head], descriptors)
     line.sendall(text)
 
 

@@ -261,19 +261,14 @@ class CachedSteps:
         """Append the present timestep; action logits [B, A]. See `hidden_now`."""
         return self.network.action_head(self.hidden_now(pair))
 
-    def read_now(
-        self, window: Experience, pair: Experience, context: Experience, has_context_B: Tensor, due_B: np.ndarray
-    ) -> Tensor:
-        """Append the present timestep where a row's context may change; action logits [B, A], as `act` gives them.
+    def read_now(self, window: Experience, context: Experience, has_context_B: Tensor, due_B: np.ndarray) -> Tensor:
+        """Append the present timestep where the context of some rows is new; action logits [B, A], as `act` gives them.
 
         Args:
             window: every row's whole episode up to now.
-            pair: its last two timesteps, see `hidden_now`.
             context, has_context_B: what each row reads.
             due_B: rows whose context is new (the first step of an episode is one): encoded anew as a whole.
         """
-        if not due_B.any():
-            return self.append_now(pair)
         network = self.network
         reading = network.reading(context, has_context_B)
         self.cache.reset(due_B)

@@ -26,7 +26,7 @@ from recollect.artifacts.run import Run
 from recollect.methods import dt
 from recollect.methods.acting import CachedSteps, InContextPolicy
 from recollect.methods.contract import Facts, Inputs, facts_of
-from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
+from recollect.methods.supervised import ExperienceStore, open_histories, train_policy
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
 from recollect.settings.schema import Settings
 from recollect.trajectories.windows import DistillationSampler, Earlier
@@ -119,17 +119,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
         return dt.action_loss(model(window)[0], learned)
 
     policy = DistillationPolicy(network, settings)
-    train_supervised(
-        network,
-        batch_of=batch_of,
-        loss_of=loss_of,
-        settings=chosen.optimisation,
-        run=run,
-        seed=settings.seed,
-        device=inputs.device,
-        evaluate=lambda step: run.evaluate_policy(policy, step),
-    )
-    return policy
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DistillationPolicy:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,10 +25,11 @@ from torch.nn import functional as F
 from recollect.artifacts.run import Run
 from recollect.methods.acting import ActionSelection, CachedSteps, InContextPolicy
 from recollect.methods.contract import Facts, Inputs, facts_of
-from recollect.methods.supervised import ExperienceStore, Optimisation, open_histories, train_supervised
+from recollect.methods.supervised import ExperienceStore, Optimisation, open_histories, train_policy
 from recollect.nets import actions
 from recollect.nets.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
 from recollect.nets.transformer import TransformerSettings
+from recollect.nets.weights import load_arrays
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.trajectories.windows import EpisodesBy, WindowSampler
@@ -246,17 +246,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
         return action_loss(model(window)[0], window)
 
     policy = DecisionTransformerPolicy(network, settings)
-    train_supervised(
-        network,
-        batch_of=batch_of,
-        loss_of=loss_of,
-        settings=chosen.optimisation,
-        run=run,
-        seed=settings.seed,
-        device=inputs.device,
-        evaluate=lambda step: run.evaluate_policy(policy, step),
-    )
-    return policy
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DecisionTransformerPolicy:
@@ -268,15 +258,10 @@ def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: In
 
 def load_network(network: DecisionTransformer, arrays: Mapping[str, np.ndarray], settings: Settings) -> None:
     """Put a policy's arrays into a network; a mismatch is the user's to mend, so it says which array."""
-    own = network.state_dict()
-    given = {name.removeprefix("network/"): value for name, value in arrays.items() if name.startswith("network/")}
-    for name in sorted(own.keys() | given.keys()):
-        expected = tuple(own[name].shape) if name in own else None
-        found = tuple(given[name].shape) if name in given else None
-        if expected != found:
-            raise UserError(
-                f"the policy does not fit its settings: '{name}' has shape {found}, expected {expected}",
-                where=f"{settings.environment.name} / {settings.method.name} / seed {settings.seed} ({settings.scale})",
-                do="train it again with these settings, or put back the settings that it was trained with",
-            )
-    network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in given.items()})
+    load_arrays(
+        network,
+        {name.removeprefix("network/"): value for name, value in arrays.items() if name.startswith("network/")},
+        what="the policy does not fit its settings",
+        where=f"{settings.environment.name} / {settings.method.name} / seed {settings.seed} ({settings.scale})",
+        do="train it again with these settings, or put back the settings that it was trained with",
+    )

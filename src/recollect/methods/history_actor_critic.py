@@ -10,8 +10,9 @@ Source: Memory-RL (Ni et al. 2023), sections 2.4 and 2.5 of our specification. D
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from recollect.methods.contract import Facts
 from recollect.methods.history_policy import HistoryNetwork
-from recollect.methods.online import OnlineHyperparameters, make_encoder
+from recollect.methods.online import Learner, OnlineHyperparameters, make_encoder
 from recollect.nets.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
@@ -78,6 +79,27 @@ class ActorCritic(nn.Module):
             return first(h_BTH), second(h_BTH)
         both = torch.cat([h_BTH, action_BTA], -1)
         return first(both)[..., 0], second(both)[..., 0]
+
+
+class ActorCriticLearner(Learner):
+    """Actor, twin critics and their Polyak copy; a method adds `make`, its loss and how it explores.
+
+    Args:
+        hp: hyperparameters.
+        facts: of the environment.
+        seed: of the parameters, of dropout and of what the loss draws.
+        device: where everything lives.
+    """
+
+    online: ActorCritic
+    target: ActorCritic
+    make: Callable[..., ActorCritic]
+    """(hp, facts, seed=) -> actor and critics"""
+
+    def __init__(self, hp: ActorCriticHyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
+        self.hp: Any = hp
+        online, target = (self.make(hp, facts, seed=seed) for _ in range(2))
+        super().__init__(hp, online.actor, online, target, seed=seed, device=device)
 
 
 def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, seed: int) -> HistoryNetwork:

@@ -47,7 +47,7 @@ from recollect.methods.context_reader import ContextReader
 from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.demonstrations import Demonstrations
 from recollect.methods.embedding import SteppedQueries, load_embedder
-from recollect.methods.supervised import ExperienceStore, open_histories, train_supervised
+from recollect.methods.supervised import ExperienceStore, open_histories, train_policy
 from recollect.nets.actions import where
 from recollect.nets.decision_transformer import DecisionTransformer, Experience, bins_of
 from recollect.settings.schema import Settings
@@ -261,7 +261,6 @@ class RetrievalPolicy(InContextPolicy):
         self.has_context_B[rows] = found_BK.any(1)
 
     def logits(self) -> Tensor:
-        window = self.window(self.chosen.context)
         query_BD = None if self.queries is None else self.queries.append(self.now())
         due_B = self.step_B % self.chosen.retrieve_every == 0  # the first step of an episode always is
         due, remembers = np.flatnonzero(due_B), bool((self.memory.count_E > 0).any())
@@ -271,9 +270,12 @@ class RetrievalPolicy(InContextPolicy):
                 self.retrieve(rows, self.embedder.keys(self.window(self.chunks.context).select(rows)))
             else:
                 self.retrieve(rows, query_BD[rows])
-        if self.cached is None:
-            return self.network.act(window, self.context, self.has_context_B) if remembers else self.network.act(window)
-        return self.cached.read_now(window, self.now(), self.context, self.has_context_B, due_B)
+        if self.cached is not None and not len(due):
+            return self.cached.append_now(self.now())
+        window = self.window(self.chosen.context)
+        if self.cached is not None:
+            return self.cached.read_now(window, self.context, self.has_context_B, due_B)
+        return self.network.act(window, self.context, self.has_context_B) if remembers else self.network.act(window)
 
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
         """A multiple of the highest return in memory where that is asked for; see `InContextPolicy.target_returns`."""
@@ -376,17 +378,14 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
         return Batch(window, context, has_context_B)
 
     policy = RetrievalPolicy(network, embedder, settings, Demonstrations.load(settings, inputs, facts))
-    train_supervised(
-        network,
+    returns = settings.environment.returns
+    return train_policy(
+        policy,
+        settings,
+        run,
         batch_of=batch_of,
-        loss_of=lambda model, batch: radt_loss(model, batch, chosen, settings.environment.returns),
-        settings=chosen.optimisation,
-        run=run,
-        seed=settings.seed,
-        device=inputs.device,
-        evaluate=lambda step: run.evaluate_policy(policy, step),
+        loss_of=lambda model, batch: radt_loss(model, batch, chosen, returns),
     )
-    return policy
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> RetrievalPolicy:

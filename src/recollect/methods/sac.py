@@ -24,6 +24,7 @@ from recollect.artifacts.run import Run
 from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.history_actor_critic import (
     ActorCritic,
+    ActorCriticLearner,
     ContinuousHyperparameters,
     critic_losses,
     first_tokens,
@@ -34,7 +35,7 @@ from recollect.methods.history_actor_critic import (
     noise_like,
 )
 from recollect.methods.history_policy import HistoryPolicy, policy_from, tokens
-from recollect.methods.online import Learner, OnlineTrainer, trainer_of
+from recollect.methods.online import OnlineTrainer, trainer_of
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 from recollect.trajectories.replay import Batch
@@ -95,23 +96,10 @@ def loss_of(
     return critic_loss + actor_loss + temperature_loss, metrics
 
 
-class SAC(Learner):
-    """Actor, twin critics and their Polyak copy.
+class SAC(ActorCriticLearner):
+    """See `ActorCriticLearner`."""
 
-    Args:
-        hp: hyperparameters.
-        facts: of the environment.
-        seed: of the parameters, of dropout and of actions.
-        device: where everything lives.
-    """
-
-    online: ActorCritic
-    target: ActorCritic
-
-    def __init__(self, hp: Hyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
-        self.hp = hp
-        online, target = (make_actor_critic(hp, facts, seed=seed) for _ in range(2))
-        super().__init__(hp, online.actor, online, target, seed=seed, device=device)
+    make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
         """See `loss_of`."""

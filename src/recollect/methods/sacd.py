@@ -27,12 +27,13 @@ from recollect.methods.contract import Facts, Inputs, facts_of
 from recollect.methods.history_actor_critic import (
     ActorCritic,
     ActorCriticHyperparameters,
+    ActorCriticLearner,
     first_tokens,
     make_actor,
     masked_mean,
 )
 from recollect.methods.history_policy import HistoryPolicy, policy_from, tokens
-from recollect.methods.online import Learner, OnlineTrainer, need_discrete, trainer_of
+from recollect.methods.online import OnlineTrainer, need_discrete, trainer_of
 from recollect.settings.schema import Settings
 from recollect.trajectories.replay import Batch
 
@@ -103,23 +104,10 @@ def loss_of(
     return loss, metrics
 
 
-class SACD(Learner):
-    """Actor, twin critics and their Polyak copy.
+class SACD(ActorCriticLearner):
+    """See `ActorCriticLearner`."""
 
-    Args:
-        hp: hyperparameters.
-        facts: of the environment.
-        seed: of the parameters and of dropout.
-        device: where everything lives.
-    """
-
-    online: ActorCritic
-    target: ActorCritic
-
-    def __init__(self, hp: Hyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
-        self.hp = hp
-        online, target = (make_actor_critic(hp, facts, seed=seed) for _ in range(2))
-        super().__init__(hp, online.actor, online, target, seed=seed, device=device)
+    make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
         """See `loss_of`."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,12 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
+from recollect.methods.acting import InContextPolicy
 from recollect.methods.contract import Facts
 from recollect.nets.actions import NONE, where
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 from recollect.trajectories.histories import Histories
+
+AnyPolicy = TypeVar("AnyPolicy", bound=InContextPolicy)
 
 
 class Optimisation(BaseModel):
@@ -228,3 +232,25 @@ def train_supervised(
             if done % settings.checkpoint_every == 0 and done < settings.steps:
                 run.save(done, optimiser_arrays(network, optimiser), {})
     network.eval()
+
+
+def train_policy(
+    policy: AnyPolicy,
+    settings: Settings,
+    run: Run,
+    *,
+    batch_of: Callable[[int], Any],
+    loss_of: Callable[[Any, Any], tuple[Tensor, dict[str, Tensor]]],
+) -> AnyPolicy:
+    """Train a policy's network as the settings say; see `train_supervised`. Gives the policy back."""
+    train_supervised(
+        policy.network,
+        batch_of=batch_of,
+        loss_of=loss_of,
+        settings=settings.method.hyperparameters.optimisation,
+        run=run,
+        seed=settings.seed,
+        device=policy.device,
+        evaluate=lambda step: run.evaluate_policy(policy, step),
+    )
+    return policy

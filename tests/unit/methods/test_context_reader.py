@@ -16,6 +16,7 @@ from recollect.artifacts.sealed import write_arrays
 from recollect.memory.retrieval import RetrievalSettings
 from recollect.methods import ad, radt
 from recollect.methods.contract import Inputs
+from recollect.methods.supervised import train_supervised
 from recollect.settings.errors import UserError
 
 LENGTHS = (12, 3, 9)  # of the episodes; values have at most 8 steps: 4 before the cut and 4 after it
@@ -171,7 +172,7 @@ def test_a_run_logs_memory_retrieval_accuracy_and_learning_rate(tiny: Any, tmp_p
         return radt.Batch(window, context, has)
 
     chosen = of.method.hyperparameters
-    radt.train_supervised(
+    train_supervised(
         network,
         batch_of=batch_of,
         loss_of=lambda model, one: radt.radt_loss(model, one, chosen, tiny().environment.returns),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch import nn
 
 import recollect.nets.image_encoders as package
 from recollect.artifacts.sealed import read_arrays
+from recollect.nets.weights import load_arrays
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import ImageSettings
 from recollect.settings.seeding import seed_of
@@ -134,18 +134,13 @@ def load_weights(network: nn.Module, path: Path) -> None:
     Raises:
         UserError: the file is missing or corrupted, or an array is missing, too many or of another shape.
     """
-    arrays: Mapping[str, np.ndarray] = read_arrays(path, kind=KIND)
-    own = network.state_dict()
-    for name in sorted(own.keys() | arrays.keys()):
-        expected = tuple(own[name].shape) if name in own else None
-        found = tuple(arrays[name].shape) if name in arrays else None
-        if expected != found:
-            raise UserError(
-                f"the weights do not fit the encoder: '{name}' has shape {found}, expected {expected}",
-                where=path,
-                do="name weights of this encoder and width, for images of this size",
-            )
-    network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+    load_arrays(
+        network,
+        read_arrays(path, kind=KIND),
+        what="the weights do not fit the encoder",
+        where=path,
+        do="name weights of this encoder and width, for images of this size",
+    )
 
 
 def too_small(shape_CHW: tuple[int, int, int], least: int) -> UserError:
