@@ -2,7 +2,8 @@
 
 - One resolution for everything, so that two families never disagree about a version; then one file per use:
   uv.txt, torch.txt, cuda.txt (what the CUDA build of torch needs), models.txt (installed without what it declares),
-  one complete file per rule family (base.txt, control.txt, gpu.txt), and workflow.txt and dev.txt, which come on top of base.txt.
+  one complete file per rule family (amago.txt, base.txt, control.txt, ...), and workflow.txt and dev.txt,
+  which come on top of base.txt.
 - Pins stay as they are unless pyproject.toml asks for another; `--upgrade` takes the newest instead.
 - The worlds that another Python plays have locks of their own, in envs/worlds.
 - No file names a package index or a path: the same lock works behind any mirror.
@@ -35,7 +36,14 @@ TORCH_CPU_WHEELS = {
 }
 CUDA = re.compile(r"^(nvidia-|cuda-|triton$)")
 # A rule family is the package's own dependencies, some replaced, and the extra of the family's name if there is one.
-FAMILIES: dict[str, dict[str, str]] = {"base": {}, "control": {}, "gpu": {"faiss-cpu": "faiss-gpu==1.15.1"}}
+FAMILIES: dict[str, dict[str, str]] = {
+    "amago": {},
+    "base": {},
+    "control": {},
+    "gpu": {"faiss-cpu": "faiss-gpu==1.15.1"},
+    "miniworld": {},
+    "pybullet": {},
+}
 
 # Worlds that another Python plays: its version, what it needs, and what is left out of that. Nothing is shared with ours.
 # gym, which procgen declares, has no wheel, and the worker does without it.

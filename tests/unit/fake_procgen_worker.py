@@ -23,7 +23,10 @@ class Game:
         self.again()
 
     def again(self):
-        self.state, self.left = self.levels[0] * 7 + self.draws.randrange(self.levels[1]) * 3, self.draws.randint(6, 12)
+        self.state, self.left = (
+            self.levels[0] * 7 + self.draws.randrange(self.levels[1] or 2**31) * 3,
+            self.draws.randint(6, 12),
+        )
 
     def act(self, action):
         self.state += 1 + action

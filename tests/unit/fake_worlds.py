@@ -21,15 +21,22 @@ class Signal(World):
     horizon_terminates: ClassVar[bool] = True
 
     def __init__(
-        self, tasks: Sequence[Task], *, seeds: np.ndarray, autoreset_mode: AutoresetMode, last: bool = False
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode,
+        last: bool = False,
+        height: int = 5,
+        width: int = 4,
     ) -> None:
-        self.channels_last = last
+        self.channels_last, self.shape = last, (height, width)
         super().__init__(
             tasks,
             seeds=seeds,
             autoreset_mode=autoreset_mode,
             horizon=3,
-            observation_space=Box(0, 255, (5, 4, 3) if last else (3, 5, 4), np.uint8),
+            observation_space=Box(0, 255, (height, width, 3) if last else (3, height, width), np.uint8),
             action_space=Discrete(2),
         )
         self._blue_B = self._keep("blue", np.zeros(self.num_envs, np.int64))
@@ -44,7 +51,7 @@ class Signal(World):
         ), None
 
     def _observe(self) -> np.ndarray:
-        images = np.zeros((self.num_envs, 3, 5, 4), np.uint8)
+        images = np.zeros((self.num_envs, 3, *self.shape), np.uint8)
         images[np.arange(self.num_envs), 2 * self._blue_B] = 255 * (self._timestep_B == 0)[:, None, None]
         return np.moveaxis(images, 1, 3).copy() if self.channels_last else images
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -259,11 +259,20 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._draws_B[index_N] += np.uint64(1)
         return drawn_N
 
+    def _shuffle_rows(self, array_BA: np.ndarray, index_N: np.ndarray) -> None:
+        """Put the entries of the rows ``index_N`` into random order, in place (Fisher and Yates)."""
+        for last in range(array_BA.shape[1] - 1, 0, -1):
+            other_N = self._draw_integers(index_N, last + 1)
+            one_N, two_N = array_BA[index_N, last].copy(), array_BA[index_N, other_N].copy()
+            array_BA[index_N, last], array_BA[index_N, other_N] = two_N, one_N
+
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Discrete actions as contiguous int64 [B] within the action space. Other action spaces override this."""
+        """Actions within the action space: contiguous int64 [B] where it is discrete, float32 [B, A] where it is a box."""
         space = self.single_action_space
-        assert isinstance(space, Discrete)
         actions_B = np.asarray(actions)
+        if isinstance(space, Box):
+            return self._check_continuous(actions_B, space)
+        assert isinstance(space, Discrete)
         if actions_B.shape == (self.num_envs,) and actions_B.dtype.kind in "iu":
             actions_B = np.ascontiguousarray(actions_B, dtype=np.int64)
             # Seen as unsigned, a negative number is huge: one comparison checks both bounds.
@@ -275,6 +284,16 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             if actions_B.size
             else "none"
         )
+        raise UserError(what, where=f"{type(self).__name__}.step", do=f"correct the policy's actions (given: {given})")
+
+    def _check_continuous(self, actions_BA: np.ndarray, space: Box) -> np.ndarray:
+        if actions_BA.shape == (self.num_envs, *space.shape) and actions_BA.dtype.kind == "f":
+            actions_BA = actions_BA.astype(np.float32)
+            if ((actions_BA >= space.low) & (actions_BA <= space.high)).all():  # NaN is not
+                return actions_BA
+        bounds = f"[{space.low.min():g}, {space.high.max():g}]"
+        what = f"actions must be numbers in {bounds} of shape {(self.num_envs, *space.shape)}"
+        given = f"{actions_BA.dtype} {actions_BA.shape}"
         raise UserError(what, where=f"{type(self).__name__}.step", do=f"correct the policy's actions (given: {given})")
 
     def _restart(self, index_N: np.ndarray) -> None:

@@ -44,6 +44,8 @@ class Options(WorldOptions):
         size: cells along a side, the border included; an even number is rounded up, as upstream (30 gives 31).
         horizon: steps of an episode at most. Published: 400 for 15 x 15 (AMAGO: 1000 for 30 x 30).
         fewest_goals, most_goals: how many goals a maze has.
+        more_train_mazes: train tasks beyond the published ones, seeds 1000 and up (none published): with few mazes a model
+            can learn them by heart.
         leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
     """
 
@@ -51,6 +53,7 @@ class Options(WorldOptions):
     horizon: int = Field(default=400, ge=1)
     fewest_goals: int = Field(default=1, ge=1)
     most_goals: int = Field(default=3, ge=1, le=9)
+    more_train_mazes: int = Field(default=0, ge=0, le=100_000)
     leave_out_seed_41: bool = False
 
     @model_validator(mode="after")
@@ -158,7 +161,8 @@ def tasks(split: str, **options: Any) -> list[Task]:
     """
     runner = Options.parse(options, "maze_runner")
     check_split(split, "maze_runner")
-    seeds = EVAL_SEEDS if split == "eval" else TRAIN_SEEDS
+    more = range(1000, 1000 + runner.more_train_mazes)
+    seeds = EVAL_SEEDS if split == "eval" else (*TRAIN_SEEDS, *more)
     kept = [seed for seed in seeds if not (runner.leave_out_seed_41 and seed == 41)]
     return [
         Task(i, f"maze_{seed}", split, {"seed": seed, "goals": tuple(goals(seed, runner))})
@@ -203,7 +207,7 @@ class MazeRunner(BaseWorld):
         side, self._start = runner.side, runner.start[0] * runner.side + runner.start[1]
         of_task = [self._goals(task) for task in self.tasks]
         mazes = sorted({int(task.data["seed"]) for task in self.tasks})
-        next_MCA, seen_MC6 = zip(*(_tables(maze(seed, side)) for seed in mazes), strict=True)
+        next_MCA, seen_MC6 = zip(*(tables(maze(seed, side)) for seed in mazes), strict=True)
         self._next_CA, self._seen_C6 = np.concatenate(next_MCA), np.concatenate(seen_MC6)
         # Rows of the tables: cell 0 of an instance's maze.
         self._maze_B = np.array([mazes.index(task.data["seed"]) for task in self.tasks]) * side**2
@@ -247,6 +251,21 @@ class MazeRunner(BaseWorld):
     def _observe(self) -> np.ndarray:
         return self._seen_C6.take(self._maze_B + self._cell_B, axis=0)
 
+    def shortest_ways(self) -> np.ndarray:
+        """Of each instance, goal and cell: which actions lead along a shortest way to the goal, bool [B, G, cells, A].
+
+        On the goal itself that is to stay; where there is no way, every action.
+        """
+        side = self.options.side
+        ways_BGCA = np.ones((self.num_envs, int(self._count_B.max()), side**2, len(MOVES_A2)), dtype=bool)
+        for b, task in enumerate(self.tasks):
+            next_CA = self._next_CA[self._maze_B[b] : self._maze_B[b] + side**2]
+            for g, goal in enumerate(self._goals(task)):
+                steps_C = distances(maze(task.data["seed"], side), goal).ravel()
+                known_C = steps_C >= 0
+                ways_BGCA[b, g, known_C] = (steps_C[next_CA] == np.maximum(steps_C - 1, 0)[:, None])[known_C]
+        return ways_BGCA
+
     def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
         """Goals that the shortest way through them reaches before the horizon, float64 [len(tasks)].
 
@@ -266,7 +285,7 @@ class MazeRunner(BaseWorld):
         return np.array(best, dtype=np.float64)
 
 
-def _tables(wall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def tables(wall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each cell: where each action leads, int32 [cells, A], and what is seen there, float32 [cells, 6]."""
     side = len(wall)
     row, column = np.indices(wall.shape)

@@ -5,6 +5,10 @@ games a level that was seen (PG12-Seen) and one that was not (PG12-Unseen), and 
 the splits `train`, `seen`, `unseen` and `eval`. A task of `train` is a game with all its training levels, of which one is
 drawn for each episode; a task of the others is a game with one level.
 
+HELM (ICML 2022) learns six games in their memory mode, larger and seen from near, on levels without end: `difficulty: memory`
+and `train_levels: 0`. The splits are then `train` and `eval`, which are the same, as all levels are new; an episode lasts as
+long as the game lets it. Upstream leaves Procgen unseeded, ours draws the levels from the instance's seed.
+
 - Published and released differ in the seen level: seed 1 in the paper, seed 200 in the configuration. Ours is the paper's.
 - The games are played by a worker process of Python 3.10 (`worker.py`), which is started by the first reset: there is no
   package for newer Pythons.
@@ -24,9 +28,9 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 from recollect.environments.worker import Worker, find_python
 from recollect.settings.errors import UserError, nearest
@@ -53,6 +57,23 @@ EVAL_GAMES = {
     "plunder": ((4.5, 30.0), 18.0),
     "jumper": ((3.0, 10.0), 10.0),
 }
+MEMORY_GAMES = {
+    "caveflyer": 1000,
+    "dodgeball": 1000,
+    "heist": 1000,
+    "jumper": 2000,
+    "maze": 500,
+    "miner": 1000,
+}  # their steps
+# Lowest and highest return of the hard mode (Cobbe et al. 2020); the memory mode has none of its own.
+MEMORY_RETURNS = {
+    "caveflyer": (2.0, 13.4),
+    "dodgeball": (1.5, 19.0),
+    "heist": (2.0, 10.0),
+    "jumper": (1.0, 10.0),
+    "maze": (4.0, 10.0),
+    "miner": (1.5, 20.0),
+}
 SPLITS = {"train": TRAIN_GAMES, "seen": TRAIN_GAMES, "unseen": TRAIN_GAMES, "eval": EVAL_GAMES}
 SHAPE_CHW = (3, 64, 64)
 ACTIONS = 15
@@ -65,31 +86,40 @@ class Options(WorldOptions):
     """Options of Procgen.
 
     Args:
-        games: only these; null: all. (In the paper: all.)
-        difficulty: of the levels.
-        train_levels: level seeds 0, 1, ... that `train` draws from.
+        games: only these; null: all. (In RA-DT's paper: all.)
+        game: the same for a single one.
+        difficulty: of the levels; `memory` is Procgen's memory mode.
+        train_levels: level seeds 0, 1, ... that `train` draws from (and `eval` in the memory mode); 0: all there are.
         seen_level, unseen_level: the level of the tasks of `seen`; of `unseen` and `eval`.
-        horizon: steps of an episode of `train` at most (Procgen's own limits are 500 and 1000).
-        evaluation_horizon: the same for the other splits.
+        horizon: steps of an episode of `train` at most (Procgen's own limits are 500 to 2000); null: 1000, and Procgen's
+            own in the memory mode.
+        evaluation_horizon: the same for the other splits, but not in the memory mode.
         sticky_actions: with this probability the last action is played again instead of the one that was chosen.
     """
 
     games: list[str] | None = Field(default=None, min_length=1)
-    difficulty: Literal["easy", "hard"] = "easy"
-    train_levels: int = Field(default=200, ge=1)
+    game: str | None = None
+    difficulty: Literal["easy", "hard", "memory"] = "easy"
+    train_levels: int = Field(default=200, ge=0)
     seen_level: int = Field(default=1, ge=0)
     unseen_level: int = Field(default=200, ge=0)
-    horizon: int = Field(default=1000, ge=1)
+    horizon: int | None = Field(default=None, ge=1)
     evaluation_horizon: int = Field(default=400, ge=1)
     sticky_actions: float = Field(default=0.0, ge=0, lt=1)
 
-    @field_validator("games")
-    @classmethod
-    def _known(cls, games: list[str] | None) -> list[str] | None:
-        for game in games or ():
-            if game not in (known := TRAIN_GAMES | EVAL_GAMES):
-                raise ValueError(f"there is no game '{game}', {nearest(game, known)}")
-        return games
+    @model_validator(mode="after")
+    def _known(self) -> Options:
+        known = MEMORY_GAMES if self.difficulty == "memory" else TRAIN_GAMES | EVAL_GAMES
+        for game in self.chosen or ():
+            if game not in known:
+                mode = " with a memory mode" if self.difficulty == "memory" else ""
+                raise ValueError(f"there is no game '{game}'{mode}, {nearest(game, known)}")
+        return self
+
+    @property
+    def chosen(self) -> list[str] | None:
+        """The games that are kept; None: all."""
+        return self.games if self.game is None else [self.game]
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
@@ -99,13 +129,19 @@ def tasks(split: str, **options: Any) -> list[Task]:
     follows from a return.
     """
     chosen = Options.parse(options, "procgen")
+    if chosen.difficulty == "memory":
+        check_split(split, "procgen")
+        levels = {"start_level": 0, "num_levels": chosen.train_levels}
+        kept = [game for game in MEMORY_GAMES if chosen.chosen is None or game in chosen.chosen]
+        scores = {game: {"normalisation": {"hns": MEMORY_RETURNS[game]}} for game in kept}
+        return [Task(i, game, split, {"game": game, **levels, **scores[game]}) for i, game in enumerate(kept)]
     if split not in SPLITS:
         raise UserError(f"unknown split '{split}'", where="tasks of the world procgen", do=nearest(split, SPLITS))
     if split == "train":
         levels = {"start_level": 0, "num_levels": chosen.train_levels}
     else:
         levels = {"start_level": chosen.seen_level if split == "seen" else chosen.unseen_level, "num_levels": 1}
-    known = [(game, *of) for game, of in SPLITS[split].items() if chosen.games is None or game in chosen.games]
+    known = [(game, *of) for game, of in SPLITS[split].items() if chosen.chosen is None or game in chosen.chosen]
     return [
         Task(i, game, split, {"game": game, **levels, "target_return": best, "normalisation": {"hns": scores}})
         for i, (game, scores, best) in enumerate(known)
@@ -128,15 +164,17 @@ class Procgen(BaseWorld):
         **options: Any,
     ) -> None:
         self.options = chosen = Options.parse(options, "procgen")
-        trained = {task.split == "train" for task in tasks}
+        memory = chosen.difficulty == "memory"
+        trained = {task.split == "train" or memory for task in tasks}
         if len(trained) > 1:
             what = "tasks of `train` and of other splits have episodes of different lengths"
             raise UserError(what, where=type(self).__name__, do="make one world for each")
+        own = max((MEMORY_GAMES.get(task.data["game"], 0) for task in tasks), default=0) if memory else 1000
         super().__init__(
             tasks,
             seeds=seeds,
             autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon if True in trained else chosen.evaluation_horizon,
+            horizon=(chosen.horizon or own) if True in trained else chosen.evaluation_horizon,
             observation_space=Box(0, 255, SHAPE_CHW, np.uint8),
             action_space=Discrete(ACTIONS),
         )

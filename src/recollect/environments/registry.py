@@ -24,8 +24,12 @@ from recollect.settings.errors import UserError, nearest
 NOT_WORLDS = {
     "base",
     "counter_rng",
+    "crafter_instructions",
+    "packaged",
     "procgen_worker",
     "registry",
+    "replayed",
+    "retro_worker",
     "scene",
     "simulated",
     "single",
@@ -44,6 +48,14 @@ GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
     "recollect/VisualMatch-v0": ("visual_match", {}),
     "recollect/VisualMatchActive-v0": ("visual_match", {"variant": "active"}),
     "recollect/KeyToDoor-v0": ("key_to_door", {}),
+    "recollect/ContinuousRecognition-v0": ("continuous_recognition", {}),
+    "recollect/MiniGrid-v0": ("mini_grid", {}),
+    "recollect/RandomMaze-v0": ("random_maze", {}),
+    "recollect/DarkKeyToDoor-v0": ("meta_key_door", {}),
+    "recollect/GoalMazeRunner-v0": ("goal_maze", {}),
+    "recollect/Alchemy-v0": ("alchemy", {}),
+    "recollect/MetaFrozenLake-v0": ("frozen_lake_meta", {}),
+    "recollect/Wind-v0": ("wind", {}),
 }
 
 
@@ -86,6 +98,11 @@ def scene(name: str, options: Mapping[str, Any], task: Task) -> Scene | None:
     draws: Any = getattr(_module(name), "scene", None)
     found: Scene | None = None if draws is None else draws(task, **options)
     return found
+
+
+def action_names(name: str) -> tuple[str, ...]:
+    """What a world's discrete actions are called, in their order; empty where its file has no ``ACTION_NAMES``."""
+    return tuple(getattr(_module(name), "ACTION_NAMES", ()))
 
 
 def register() -> None:

@@ -60,8 +60,8 @@ class SimulatedOptions(WorldOptions):
         return [Task(i, task.name, task.split, task.data) for i, task in enumerate(kept)]
 
 
-def needed(module: str, world: str) -> Any:
-    """A module of a package that not everybody has.
+def needed(module: str, world: str, *, family: str = "control") -> Any:
+    """A module of a package that not everybody has; `family` is the environment that has it.
 
     Raises:
         UserError: it is not installed.
@@ -72,7 +72,7 @@ def needed(module: str, world: str) -> Any:
         raise UserError(
             f"the world '{world}' needs the package '{(error.name or module).partition('.')[0]}', which is not installed",
             where=f"environment.world: {world}",
-            do="run `make setup FAMILY=control` (or `pip install 'recollect[control]'` in an environment of your own), "
+            do=f"run `make setup FAMILY={family}` (or `pip install 'recollect[{family}]'` in an environment of your own), "
             "or run the workflow with `--sdm conda`",
         ) from error
 
@@ -159,15 +159,3 @@ class SimulatedWorld(BaseWorld):
 
     def _observe(self) -> np.ndarray:
         return self._observation_BD.copy()
-
-    def _check_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Actions as float32 [B, A] within [-1, 1]."""
-        size = self._action_BTA.shape[2]
-        actions_BA = np.asarray(actions)
-        if actions_BA.shape == (self.num_envs, size) and actions_BA.dtype.kind == "f":
-            actions_BA = actions_BA.astype(np.float32)
-            if (np.abs(actions_BA) <= 1).all():  # NaN is not
-                return actions_BA
-        what = f"actions must be numbers in [-1, 1] of shape ({self.num_envs}, {size})"
-        given = f"{actions_BA.dtype} {actions_BA.shape}"
-        raise UserError(what, where=f"{type(self).__name__}.step", do=f"correct the policy's actions (given: {given})")

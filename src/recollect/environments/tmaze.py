@@ -7,6 +7,7 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
 - The horizon is length + 1 (passive) and length + 3 (active), and the late penalty -1/length, as in the released code.
   The paper's text has another active corridor length and penalty; the code made its figures.
 - ``terminated`` is set at the horizon: as in the released code, nothing is bootstrapped past it.
+- `late: not_right` is AMAGO's reward (specification 4.9 of AMAGO): a step other than "right" costs, wherever the agent is.
 - The side is drawn from the instance's own stream; upstream draws it from numpy's global generator.
 - The ``expose_*`` options append entries to the observation, scaled to [-1, 1]; upstream puts some of them, unscaled, in
   the place of its entries. The released configs use none of them.
@@ -40,6 +41,7 @@ class Options(WorldOptions):
         goal_reward: paid at the last step on the side of the sign.
         horizon: steps of an episode; None: those of the optimal walk, length + 2 * oracle_length + 1.
         late_penalty: added at each earlier step at which the agent is behind the optimal walk; None: -1 / length.
+        late: when a step is late: "behind" (the agent is behind the optimal walk) or "not_right" (the action is not right).
         distract_reward: added at each step but the last at which the agent stands at the sign's cell.
         expose_goal: append the side (-1 or +1) to every observation once the sign was seen; 0 before.
         expose_position: append x / junction and y.
@@ -52,6 +54,7 @@ class Options(WorldOptions):
     horizon: int | None = Field(default=None, ge=1)
     goal_reward: float = 1.0
     late_penalty: float | None = None
+    late: Literal["behind", "not_right"] = "behind"
     distract_reward: float = 0.0
     expose_goal: bool = False
     expose_position: bool = False
@@ -132,7 +135,7 @@ class TMaze(BaseWorld):
         np.greater(at_sign_B, self._seen_B, out=self._showing_B)
         self._seen_B |= at_sign_B
 
-        late_B = x_B < self._timestep_B - maze.back
+        late_B = x_B < self._timestep_B - maze.back if maze.late == "behind" else actions_B != 0
         rewards_B = np.where(late_B, np.float32(maze.penalty), np.float32(0.0))
         if maze.distract_reward:
             rewards_B[at_sign_B] += np.float32(maze.distract_reward)
@@ -163,9 +166,12 @@ class TMaze(BaseWorld):
         """Return of the optimal walk (fetch the sign, keep pace, turn to its side), float64 [len(tasks)].
 
         Raises:
-            UserError: with options under which another plan may be better (distract_reward, a positive penalty, a horizon).
+            UserError: with options under which another plan may be better (distract_reward, a positive penalty, a horizon,
+                steps to the left that cost).
         """
         maze = self.options
+        if maze.back and maze.late == "not_right":
+            return super().optimal_return(tasks)
         if maze.distract_reward or maze.penalty > 0 or maze.goal_reward < 0 or maze.horizon is not None:
             return super().optimal_return(tasks)
         return np.full(len(self.tasks if tasks is None else tasks), maze.goal_reward, dtype=np.float64)

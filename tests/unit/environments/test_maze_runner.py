@@ -70,6 +70,13 @@ def test_task_sets_are_the_released_ones() -> None:
     assert [counts.count(n) for n in (1, 2, 3)] == [6, 8, 6]
 
 
+def test_more_training_mazes_stand_behind_the_published_ones_and_evaluation_keeps_its_own() -> None:
+    seeds = [task.data["seed"] for task in maze_runner.tasks("train", more_train_mazes=3)]
+    assert seeds[:100] == [task.data["seed"] for task in maze_runner.tasks("train")]
+    assert seeds[100:] == [1000, 1001, 1002]
+    assert maze_runner.tasks("eval", more_train_mazes=3) == maze_runner.tasks("eval")
+
+
 def test_upstreams_99_environments_are_the_100_without_seed_41() -> None:
     whole, fewer = maze_runner.tasks("train"), maze_runner.tasks("train", leave_out_seed_41=True)
     assert [t.data for t in fewer] == [t.data for t in whole if t.data["seed"] != 41]

@@ -104,7 +104,7 @@ def test_the_world_says_what_it_is_without_a_python_that_plays_it(
     [
         ({"games": ["bigfsh"]}, "there is no game 'bigfsh', did you mean 'bigfish'"),
         ({"games": []}, "at least 1 item"),
-        ({"difficulty": "extreme"}, "'easy' or 'hard'"),
+        ({"difficulty": "extreme"}, "'easy', 'hard' or 'memory'"),
         ({"sticky_actions": 1.0}, "less than 1"),
         ({"stickyness": 0.1}, "did you mean 'sticky_actions'"),
     ],
@@ -112,6 +112,50 @@ def test_the_world_says_what_it_is_without_a_python_that_plays_it(
 def test_bad_options_are_refused_with_a_hint(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         registry.tasks("procgen", options, "train")
+
+
+def test_the_memory_mode_is_that_of_helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HELM, specification 2.2: six games, their limits, levels without end; any other game would abort the worker."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RECOLLECT_PROCGEN_PYTHON", raising=False)
+    memory: dict[str, Any] = {"difficulty": "memory", "train_levels": 0}
+    for split in ("train", "eval"):
+        listed = registry.tasks("procgen", memory, split)
+        assert [task.name for task in listed] == ["caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"]
+        assert all((t.data["start_level"], t.data["num_levels"]) == (0, 0) for t in listed)
+        limits = {task.name: registry.make_world("procgen", memory, [task], np.zeros(1)).horizon for task in listed}
+        of_memory = {"caveflyer": 1000, "dodgeball": 1000, "heist": 1000, "jumper": 2000, "maze": 500, "miner": 1000}
+        assert limits == of_memory
+    assert [task.name for task in registry.tasks("procgen", {**memory, "game": "maze"}, "eval")] == ["maze"]
+    assert make([0], game="maze", horizon=7, **memory).horizon == 7
+    with pytest.raises(UserError, match="no game 'bigfish' with a memory mode"):
+        registry.tasks("procgen", {**memory, "game": "bigfish"}, "train")
+    with pytest.raises(UserError, match="unknown split 'seen'"):
+        registry.tasks("procgen", memory, "seen")
+
+
+@pytest.mark.parametrize("player", PLAYERS, indirect=True)
+@pytest.mark.parametrize("game", ["maze", "jumper"])
+def test_in_the_memory_mode_every_episode_has_a_level_of_its_own_that_follows_from_the_seed(
+    player: str, game: str
+) -> None:
+    memory: dict[str, Any] = {"difficulty": "memory", "train_levels": 0, "game": game}
+    starts = []
+    for split in ("train", "eval"):
+        world = make([0, 1], split=split, **memory)
+        for _ in range(3):
+            starts.append(world.reset()[0])
+            world.step(np.array([4, 4]))
+    assert all((a == b).all() for a, b in zip(starts[:3], starts[3:], strict=True))
+    assert len({frame.tobytes() for start in starts[:3] for frame in start}) == 6
+
+
+def test_the_memory_mode_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(procgen, "find_python", Path)
+    monkeypatch.setattr(procgen, "Worker", lambda *given: asked.append(given[-1]))
+    memory = make([0], difficulty="memory", train_levels=0)
+    assert memory.worker is None and asked == [{"distribution_mode": "memory"}]  # type: ignore[attr-defined]
 
 
 def test_bad_splits_and_mixed_ones_are_refused() -> None:

@@ -25,8 +25,21 @@ WORLDS: list[tuple[str, dict[str, Any]]] = [
     ("maze_runner", {"size": 7, "horizon": 20, "most_goals": 2}),
     ("visual_match", {"variant": "active", "explore_steps": 4, "length": 7, "reward_steps": 5, "respawn": 2}),
     ("key_to_door", {"explore_steps": 5, "length": 6, "reward_steps": 4, "apple_reward_high": 3.0}),
+    ("random_maze", {"smallest": 24, "horizon": 12}),
+    ("mini_grid", {"task": "MemoryS7"}),
+    ("continuous_recognition", {"trials": 5, "stimuli": 9, "horizon": 25}),
 ]
-RANDOM_STARTS = [world for world in WORLDS if world[0] != "maze_runner"]
+# Their episodes may end before the horizon, or they tell more at each step.
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("meta_key_door", {"size": 3, "episode_steps": 6, "rollout_steps": 20, "randomize_actions": True}),
+    ("meta_key_door", {"size": 3, "episode_steps": 6, "rollout_steps": 20, "timing": "head", "show_reset": True}),
+    ("goal_maze", {"size": 7, "horizon": 20, "most_goals": 2, "randomize_actions": True}),
+    ("alchemy", {"trials": 3, "trial_steps": 6}),
+    ("frozen_lake_meta", {"size": 3, "attempts": 3, "hard": True, "slip": 0.2}),
+    ("package_delivery", {"length": 12, "horizon": 25}),
+    ("wind", {"horizon": 15}),
+]
+RANDOM_STARTS = [world for world in WORLDS if world[0] not in ("maze_runner", "continuous_recognition")]
 ROOMS = ("dark_room", "key_door")
 MODES = st.sampled_from([AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
 
@@ -45,14 +58,17 @@ def trace(world: World, which: list[int], steps: int, seed: int) -> list[tuple[A
     """What each step gave; the actions and resets of an instance depend on its number and the step only."""
     found = []
     done = np.ones(world.num_envs, dtype=bool)
-    actions_count = int(world.single_action_space.n)  # type: ignore[attr-defined]
+    space: Any = world.single_action_space
     for step in range(steps):
         rngs = [np.random.default_rng([seed, number, step]) for number in which]
         mask = np.array([rng.random() < 0.1 for rng in rngs])
         if world.autoreset_mode is AutoresetMode.DISABLED or step == 0:
             mask |= done
         start, _ = world.reset(options={"reset_mask": mask})
-        actions = np.array([rng.integers(actions_count) for rng in rngs])
+        if isinstance(space, Discrete):
+            actions = np.array([rng.integers(space.n) for rng in rngs])
+        else:
+            actions = np.array([rng.uniform(-1, 1, space.shape) for rng in rngs], np.float32)
         observations, rewards, terminated, truncated, _ = world.step(actions)
         done = terminated | truncated
         found.append((start, observations, rewards, terminated, truncated))
@@ -60,7 +76,9 @@ def trace(world: World, which: list[int], steps: int, seed: int) -> list[tuple[A
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(WORLDS), MODES, st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 2**32))
+@given(
+    st.sampled_from(WORLDS + OTHERS), MODES, st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 2**32)
+)
 def test_a_trace_does_not_depend_on_who_else_stands_in_the_batch(
     world: tuple[str, dict[str, Any]], mode: AutoresetMode, which: list[int], seed: int
 ) -> None:
@@ -73,7 +91,7 @@ def test_a_trace_does_not_depend_on_who_else_stands_in_the_batch(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(WORLDS), MODES, st.integers(0, 40), st.integers(0, 2**32))
+@given(st.sampled_from(WORLDS + OTHERS), MODES, st.integers(0, 40), st.integers(0, 2**32))
 def test_a_world_with_a_set_state_continues_identically(
     world: tuple[str, dict[str, Any]], mode: AutoresetMode, steps: int, seed: int
 ) -> None:
@@ -101,7 +119,7 @@ def test_reset_with_a_seed_repeats_and_an_empty_mask_changes_nothing(name: str, 
 
     def after_reset(seed: int | None = None) -> list[Any]:
         observations, _ = world.reset(seed=seed)
-        drawn = world.get_state()["goal" if name == "tmaze" else "position"]
+        drawn = world.get_state()[{"tmaze": "goal", "mini_grid": "word"}.get(name, "position")]
         return [observations.tolist(), drawn.tolist()]
 
     first = [after_reset(seed=4), after_reset()]

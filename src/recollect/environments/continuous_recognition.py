@@ -1,0 +1,234 @@
+"""Continuous recognition: say of each of 60 images whether it was shown before. A world of our own, not Psychlab's.
+
+It has the structure of Psychlab's level `psychlab_continuous_recognition` (DeepMind Lab; Leibo et al. 2018), which HELM
+uses: the first image is new; each later one is new with probability 1/2, else one of those shown before, all equally
+likely. The agent fixates a red cross for one step, then an image appears; looking at the left button says "new", at the
+right one "old". A right answer pays 1, a wrong one 0, the button flashes green or red, and the agent must look back to
+the cross. Always the same answer earns about 30, a perfect memory 60.
+
+What differs from the Lab's level:
+
+- Stimuli are drawn by formulas: 2400 of them, a shape on a pattern, in colors, in place of Brady et al.'s photographs
+  of 2400 objects. All differ, but they are more alike than photographs.
+- Three actions: 0 stay, 1 look left, 2 look right. The Lab's agent has eleven, most of which do nothing here (it cannot
+  walk), looks by angles, and may look up and down. One look to a side reaches the button; `reach` makes it more.
+- A step is a step: no frames are skipped, and the fixation lasts one step (the Lab plays four frames per action). The
+  horizon is the same, 300 seconds of 7.5 actions, but 60 answers take at least 3 x 60 - 1 steps, and then the
+  episode is over.
+- The view is a flat picture that moves sideways, not a 3D scene.
+
+Source: specification 2.5 of HELM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field, model_validator
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+
+SIDE, SIZE, SWING = 80, 60, 35  # pixels of the view, of a stimulus (75 % of it), from the cross to a button
+TURN_A = np.array([0, -1, 1], dtype=np.int8)
+CROSS, IMAGE, RIGHT, WRONG = range(
+    4
+)  # screens: the cross; a stimulus between the buttons; the button that was chosen flashes
+GREY, BLACK, RED, GREEN, WHITE = (128, 128, 128), (0, 0, 0), (255, 0, 0), (0, 255, 0), (235, 235, 235)
+# A stimulus is a shape, its color, a pattern, its color: 10 * 8 * 6 * 5.
+SHAPE_COLORS = ((200, 30, 30), (30, 140, 40), (40, 60, 200), (230, 190, 20), (150, 40, 170), (20, 170, 180), (240, 120, 20),
+                (20, 20, 20))  # fmt: skip
+PATTERN_COLORS = ((170, 200, 240), (245, 190, 190), (190, 230, 180), (235, 220, 150), (160, 160, 160))
+SHAPES, PATTERNS = 10, 6
+STIMULI = SHAPES * len(SHAPE_COLORS) * PATTERNS * len(PATTERN_COLORS)
+BEYOND = 2 * STIMULI
+SCREEN_OF_FLASH_3 = np.array([WRONG, CROSS, RIGHT])  # of -1, 0, 1
+ACTION_NAMES = ("stay", "look left", "look right")
+
+
+class Options(WorldOptions):
+    """Options of continuous recognition.
+
+    Args:
+        trials: images of an episode.
+        stimuli: only the first so many of the 2400.
+        reach: looks to a side that reach a button.
+        horizon: steps of an episode at most.
+    """
+
+    trials: int = Field(default=60, ge=1)
+    stimuli: int = Field(default=STIMULI, ge=1, le=STIMULI)
+    reach: int = Field(default=1, ge=1, le=5)
+    horizon: int = Field(default=2250, ge=1)
+
+    @model_validator(mode="after")
+    def _enough(self) -> Options:
+        if self.stimuli < self.trials:
+            raise ValueError(f"{self.trials} trials need as many stimuli, there are {self.stimuli}")
+        return self
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits: the order of images is drawn anew in every episode."""
+    chosen = Options.parse(options, "continuous_recognition")
+    check_split(split, "continuous_recognition")
+    return [Task(0, f"{chosen.trials}_trials", split)]
+
+
+def figures() -> tuple[np.ndarray, np.ndarray]:
+    """Which pixels belong to each shape, bool [10, 60, 60], and to each pattern, bool [6, 60, 60]."""
+    y, x = np.mgrid[:SIZE, :SIZE] - (SIZE - 1) / 2
+    far, round_, diagonal = np.maximum(abs(x), abs(y)), np.hypot(x, y), abs(x) + abs(y)
+    angle = np.arctan2(y, x)
+    shapes = [
+        round_ < 19,
+        far < 17,
+        diagonal < 23,
+        (y < 15) & (y > 2 * abs(x) - 22),
+        (y > -15) & (-y > 2 * abs(x) - 22),
+        (round_ < 20) & (round_ > 11),
+        (far < 20) & (np.minimum(abs(x), abs(y)) < 6),
+        (far < 19) & (abs(abs(x) - abs(y)) < 8),
+        round_ < 14 + 7 * np.cos(5 * angle),
+        (round_ < 20) & (np.hypot(x - 9, y) > 15),
+    ]
+    patterns = [
+        (y // 6) % 2 == 0,
+        (x // 6) % 2 == 0,
+        ((x + y) // 8) % 2 == 0,
+        ((x // 8) + (y // 8)) % 2 == 0,
+        (round_ // 7) % 2 == 0,
+        np.hypot(x % 12 - 6, y % 12 - 6) < 4,
+    ]
+    return np.stack(shapes), np.stack(patterns)
+
+
+@lru_cache
+def stimuli() -> np.ndarray:
+    """All stimuli, uint8 [2400, 3, 60, 60]: by shape, color of the shape, pattern, color of the pattern."""
+    shapes, patterns = figures()
+    drawn = np.empty((SHAPES, len(SHAPE_COLORS), PATTERNS, len(PATTERN_COLORS), 3, SIZE, SIZE), dtype=np.uint8)
+    for channel, white in enumerate(WHITE):
+        of_shapes, of_patterns = (np.array(c)[:, channel] for c in (SHAPE_COLORS, PATTERN_COLORS))
+        around = np.where(patterns[:, None], of_patterns[:, None, None], white)
+        drawn[..., channel, :, :] = around
+        for i, shape in enumerate(shapes):
+            drawn[i][..., channel, shape] = of_shapes[:, None, None, None]
+    return drawn.reshape(STIMULI, 3, SIZE, SIZE)
+
+
+@lru_cache
+def screens(reach: int) -> np.ndarray:
+    """What is seen of each screen, without a stimulus, from each direction of the gaze, uint8 [4, 2 * reach + 1, 3, 80, 80]."""
+    middle = SIDE // 2 + SWING
+    wide = np.empty((4, 2, SIDE, SIDE + 2 * SWING, 3), dtype=np.uint8)  # its second axis: which button flashes
+    wide[...] = GREY
+    wide[CROSS, :, 38:42, middle - 8 : middle + 8] = wide[CROSS, :, 32:48, middle - 2 : middle + 2] = RED
+    for button, x in enumerate((middle - SWING, middle + SWING)):  # 10 x 20 pixels beside the image
+        wide[IMAGE:, :, 30:50, x - 5 : x + 5] = BLACK
+        wide[RIGHT, button, 30:50, x - 5 : x + 5] = GREEN
+        wide[WRONG, button, 30:50, x - 5 : x + 5] = RED
+    seen = [
+        wide[:, int(gaze > 0), :, offset : offset + SIDE]
+        for gaze, offset in zip(range(-reach, reach + 1), offsets(reach), strict=True)
+    ]
+    return np.ascontiguousarray(np.stack(seen, axis=1).transpose(0, 1, 4, 2, 3))
+
+
+def offsets(reach: int) -> list[int]:
+    """How far the view has moved to the right in each direction of the gaze, from the left button on, pixels."""
+    return [SWING + round(SWING * gaze / reach) for gaze in range(-reach, reach + 1)]
+
+
+class ContinuousRecognition(BaseWorld):
+    """Continuous recognition in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+
+    Observations: uint8 [B, 3, 80, 80]. Actions: 0 stay, 1 look left, 2 look right.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = chosen = Options.parse(options, "continuous_recognition")
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon,
+            observation_space=Box(0, 255, (3, SIDE, SIDE), np.uint8),
+            action_space=Discrete(len(TURN_A)),
+        )
+        B = self.num_envs
+        self._gaze_B = self._keep("gaze", np.zeros(B, np.int8))
+        self._answered_B = self._keep("answered", np.zeros(B, np.int16))
+        # The stimuli that were new, in their order; the rest of a row is far beyond all.
+        self._known_BT = self._keep("known", np.full((B, chosen.trials), BEYOND, np.int32))
+        self._count_B = self._keep("count", np.zeros(B, np.int32))
+        self._stimulus_B = self._keep("stimulus", np.zeros(B, np.int32))
+        self._old_B = self._keep("old", np.zeros(B, bool))
+        self._shown_B = self._keep("shown", np.zeros(B, bool))  # an image is, and is not yet answered
+        self._flash_B = self._keep("flash", np.zeros(B, np.int8))  # 1: the answer just now was right, -1: wrong
+        self._stimuli, self._screens = stimuli(), screens(chosen.reach)
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        for array in (self._gaze_B, self._answered_B, self._count_B, self._shown_B, self._flash_B):
+            array[index_N] = 0
+        self._known_BT[index_N] = BEYOND
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        reach = self.options.reach
+        before_B = self._gaze_B.copy()
+        self._gaze_B[:] = np.clip(before_B + TURN_A.take(actions_B), -reach, reach)
+        answers_B = self._shown_B & (abs(self._gaze_B) == reach)
+        right_B = answers_B & ((self._gaze_B > 0) == self._old_B)
+        self._flash_B[:] = np.where(right_B, 1, -1) * answers_B
+        self._answered_B += answers_B
+        fixated_B = ~self._shown_B & (before_B == 0) & (self._gaze_B == 0)
+        self._shown_B &= ~answers_B
+        self._show(np.flatnonzero(fixated_B))
+        return right_B.astype(np.float32), self._answered_B == self.options.trials
+
+    def _show(self, index_N: np.ndarray) -> None:
+        """Begin a trial."""
+        count_N, known_NT = self._count_B[index_N], self._known_BT[index_N]
+        old_N = (self._draw_integers(index_N, 2) == 1) & (count_N > 0)
+        drawn_N = self._draw_integers(index_N, np.where(old_N, count_N, self.options.stimuli - count_N))
+        rows_N = np.arange(index_N.size)
+        # The drawn_N-th of those that are not known: as many known ones as lie before it are leapt over.
+        leapt_N = (np.sort(known_NT, axis=1) - np.arange(known_NT.shape[1]) <= drawn_N[:, None]).sum(1)
+        place_N = np.where(old_N, drawn_N, count_N)
+        self._known_BT[index_N, place_N] = np.where(old_N, known_NT[rows_N, place_N], drawn_N + leapt_N)
+        self._stimulus_B[index_N] = self._known_BT[index_N, place_N]
+        self._count_B[index_N] += ~old_N
+        self._old_B[index_N], self._shown_B[index_N] = old_N, True
+
+    def _observe(self) -> np.ndarray:
+        reach, frame = self.options.reach, (SIDE - SIZE) // 2
+        screen_B = np.where(self._shown_B, IMAGE, SCREEN_OF_FLASH_3.take(self._flash_B + 1))
+        images_B3YX: np.ndarray = self._screens[screen_B, self._gaze_B + reach]
+        for gaze, offset in zip(range(-reach, reach + 1), offsets(reach), strict=True):
+            index_N = np.flatnonzero(self._shown_B & (self._gaze_B == gaze))
+            if index_N.size:
+                left = SWING + frame - offset  # of the stimulus in the view
+                first, last = max(left, 0), min(left + SIZE, SIDE)
+                seen_N3YX = self._stimuli[self._stimulus_B[index_N], :, :, first - left : last - left]
+                images_B3YX[index_N, :, frame : frame + SIZE, first:last] = seen_N3YX
+        return images_B3YX
+
+    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
+        """See :meth:`recollect.environments.base.World.optimal_return`: every answer right, as many as there is time for."""
+        answers = min(self.options.trials, (self.horizon + self.options.reach) // (1 + 2 * self.options.reach))
+        return np.full(len(self.tasks if tasks is None else tasks), answers, dtype=np.float64)
+
+
+World = ContinuousRecognition

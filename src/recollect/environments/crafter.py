@@ -1,0 +1,233 @@
+"""Crafter, a small Minecraft, with or without instructions (Hafner 2021; AMAGO, specification 4.7).
+
+With instructions, an episode asks for one to five goals in order ("collect wood", "travel 10m 10m"); completing one pays 1
+and completing the last ends it. Without, Crafter's own reward is paid. Observations are one flat vector each, whose parts
+`observation_parts` names: {name: (slice, shape)}.
+
+- `crop`: image [3, 48, 64] without the inventory's part, and the inventory's 16 numbers 0..9; uint8.
+- `render`: the image [3, 64, 64]; uint8.
+- `textures`: 7 x 9 numbers of what is around (0: nothing, else the material or object + 1), then facing (2), inventory / 10
+  (16), position (2, (x - 30) / 60) and daylight; float32.
+- With instructions, `goals` follow: K x 3 words, completed ones -3 and padding -1; where observations are bytes, plus 128.
+
+What differs from upstream, and why: the split `single` asks for each achievement alone and `multi` has the paper's ten
+prompts, whose travels upstream splits into wrong words; at the world's border the cells of `textures` keep their places
+(upstream moves them to the corner); images are [C, H, W]; an episode is a function of its word, so it can be played again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments import crafter_instructions as instructions
+from recollect.environments.base import Task, WorldOptions
+from recollect.environments.replayed import ReplayedWorld
+from recollect.environments.simulated import needed
+from recollect.nets.goal_sequences import GoalPart
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.seeding import generator
+
+ACTIONS, ITEMS = 17, 16
+MOST_ACHIEVED = 4  # goals that one step can achieve, of more the first
+SPLITS = ("train", "eval", "single", "multi")
+VIEW_YX = (7, 9)
+FEATURES = 2 + ITEMS + 2 + 1
+
+
+class Options(WorldOptions):
+    """Options of Crafter.
+
+    Args:
+        instructions: see the head of the file.
+        observation: see the head of the file.
+        fewest_goals, most_goals: of an instruction.
+        tech_tree: a third of the instructions are an ordered part of the tech tree, up to what was achieved before.
+        hide_future: only the current goal and those completed are shown.
+        horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
+    """
+
+    instructions: bool = True
+    observation: Literal["crop", "render", "textures"] = "crop"
+    fewest_goals: int = Field(default=1, ge=1)
+    most_goals: int = Field(default=5, ge=1)
+    tech_tree: bool = False
+    hide_future: bool = False
+    horizon: int = Field(default=2500, ge=1)
+
+    def parts(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
+        """The parts of an observation, in order."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "crop": {"image": (3, 48, 64), "inventory": (ITEMS,)},
+            "render": {"image": (3, 64, 64)},
+            "textures": {"textures": VIEW_YX, "features": (FEATURES,)},
+        }[self.observation]  # type: ignore[assignment]
+        if self.instructions:
+            shapes = {**shapes, "goals": (self.most_goals, instructions.GOAL_WORDS)}
+        found, at = {}, 0
+        for name, shape in shapes.items():
+            found[name] = (slice(at, at + int(np.prod(shape))), shape)
+            at = found[name][0].stop
+        return found
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """`train`, `eval`: one task, whose instruction is drawn; `single`, `multi`: fixed instructions. Needs no package."""
+    Options.parse(options, "crafter")
+    if split not in SPLITS:
+        raise UserError(f"unknown split '{split}'", where="tasks of the world crafter", do=nearest(split, SPLITS))
+    if split in ("train", "eval"):
+        return [Task(0, "any_instruction", split)]
+    single = [(name,) for name in instructions.ACHIEVEMENTS]
+    listed: Sequence[tuple[str, ...]] = single if split == "single" else instructions.PROMPTS
+    return [Task(i, "+".join(goals), split, {"instruction": goals}) for i, goals in enumerate(listed)]
+
+
+class Player:
+    """One game; see `replayed.Player`. Instructions are the world's."""
+
+    def __init__(self, options: Options) -> None:
+        package = needed("crafter", "crafter", family="amago")
+        self.options = options
+        self.inner = package.Env(reward=True, length=None, seed=0)
+        self.inner._obs = lambda: None  # nobody looks at what it would draw
+
+    def begin(self, word: int) -> None:
+        """See `replayed.Player.begin`."""
+        self.inner._seed, self.inner._episode = word, 0
+        self.inner.reset()
+        self.achievements: dict[str, int] = dict(self.inner._player.achievements)
+        self.goals: list[str] = []
+        self.semantic: np.ndarray | None = None
+
+    def step(self, action: Any) -> tuple[float, bool]:
+        """See `replayed.Player.step`; what was achieved stands in `goals`."""
+        _, reward, over, info = self.inner.step(int(action))
+        self.semantic = info["semantic"]
+        x, y = info["player_pos"].tolist()
+        self.goals = instructions.achieved(self.achievements, info["achievements"], x, y)
+        self.achievements = dict(info["achievements"])
+        return float(reward), bool(over)
+
+    def look(self) -> np.ndarray:
+        """All parts of an observation but the goals, flat."""
+        player, kind = self.inner._player, self.options.observation
+        inventory = np.array(list(player.inventory.values()))
+        if kind != "textures":
+            image_HWC = self.inner.render()
+            image = image_HWC[: 48 if kind == "crop" else 64].transpose(2, 0, 1).ravel()
+            return np.concatenate([image, inventory] if kind == "crop" else [image]).astype(np.uint8)
+        semantic_XY = self.inner._sem_view() if self.semantic is None else self.semantic
+        height, width = VIEW_YX
+        around_XY = np.pad(semantic_XY + 1, ((width // 2,) * 2, (height // 2,) * 2))
+        x, y = player.pos
+        view_YX = around_XY[x : x + width, y : y + height].T
+        place = (np.array(player.pos) - 30.0) / 60.0
+        parts = [view_YX.ravel(), player.facing, inventory / 10, place, [self.inner._world.daylight]]
+        return np.concatenate(parts).astype(np.float32)
+
+
+class Crafter(ReplayedWorld):
+    """Crafter in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+
+    With instructions, ``info["achieved"]`` (float32 [B, 4, 3], NaN: none) says at every step what it achieved, and
+    ``info["success"]``, where episodes end, which completed their instruction.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = chosen = Options.parse(options, "crafter")
+        self.observation_parts = parts = chosen.parts()
+        longest = max((len(task.data["instruction"]) for task in tasks if task.data), default=0)
+        if chosen.instructions and longest > chosen.most_goals:
+            do = f"set most_goals to {longest}, or leave out the split"
+            raise UserError(
+                f"an instruction of {longest} goals", where="options of the world crafter: most_goals", do=do
+            )
+        size = max(where.stop for where, _ in parts.values())
+        small = chosen.observation != "textures"
+        space = Box(0, 255, (size,), np.uint8) if small else Box(-3.0, 128.0, (size,), np.float32)
+        self.goal_part: GoalPart | None = None
+        K = chosen.most_goals
+        if chosen.instructions:
+            hide, offset = chosen.hide_future, 128.0 if small else 0.0
+            self.goal_part = GoalPart(parts["goals"][0], K, instructions.GOAL_WORDS, offset, hide)
+        super().__init__(
+            tasks,
+            [Player(chosen) for _ in tasks],
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon,
+            observation_space=space,
+            action_space=Discrete(ACTIONS),
+        )
+        self._goals_BKW = self._keep("goals", np.full((self.num_envs, K, instructions.GOAL_WORDS), np.nan, np.float32))
+        self._reached_B = self._keep("reached", np.zeros(self.num_envs, np.int64))
+        self._best_B = self._keep("best_of_tech_tree", np.zeros(self.num_envs, np.int64))
+
+    def goals(self) -> np.ndarray:
+        """The instructions of the instances, float32 [B, K, 3], NaN behind the last goal."""
+        return self._goals_BKW.copy()
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As :meth:`recollect.environments.base.World.step`; see the class for what is told."""
+        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
+        info.pop("success", None)
+        if self.options.instructions:
+            info["achieved"] = self._achieved_BMW
+            if terminated_B.any() or truncated_B.any():
+                info["success"] = self._complete_B
+        return observations, rewards_B, terminated_B, truncated_B, info
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        super()._begin(index_N)
+        self._reached_B[index_N] = 0
+        for b in index_N if self.options.instructions else ():
+            goals = self.tasks[b].data.get("instruction") or self._drawn(int(self._word_B[b]), int(self._best_B[b]))
+            self._goals_BKW[b] = np.nan
+            self._goals_BKW[b, : len(goals)] = [instructions.numbers(goal) for goal in goals]
+
+    def _drawn(self, word: int, best: int) -> list[str]:
+        chosen, draws = self.options, generator("crafter instruction", word)
+        if chosen.tech_tree and draws.random() < 1 / 3:
+            return instructions.draw_from_tech_tree(draws, chosen.fewest_goals, chosen.most_goals, best)
+        return instructions.draw(draws, chosen.fewest_goals, chosen.most_goals)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        rewards_B, over_B = super()._advance(actions_B, last_B)
+        if not self.options.instructions:
+            return rewards_B, over_B
+        self._achieved_BMW = np.full((self.num_envs, MOST_ACHIEVED, instructions.GOAL_WORDS), np.nan, np.float32)
+        for b, player in enumerate(self.players):
+            goals = player.goals[:MOST_ACHIEVED]  # type: ignore[attr-defined]
+            for m, goal in enumerate(goals):
+                self._achieved_BMW[b, m] = instructions.numbers(goal)
+            known = [instructions.TECH_TREE.index(goal) for goal in goals if goal in instructions.TECH_TREE]
+            self._best_B[b] = max([self._best_B[b], *known])
+        row_B, K = np.arange(self.num_envs), self.options.most_goals
+        asked_BW = self._goals_BKW[row_B, np.minimum(self._reached_B, K - 1)]
+        hit_B = (self._achieved_BMW == asked_BW[:, None]).all(-1).any(-1) & (self._reached_B < K)
+        self._reached_B += hit_B
+        self._complete_B = self._reached_B == (~np.isnan(self._goals_BKW[..., 0])).sum(1)
+        return hit_B.astype(np.float32), over_B | self._complete_B
+
+    def _observe(self) -> np.ndarray:
+        seen_BD = np.stack([player.look() for player in self.players])
+        if self.goal_part is None:
+            return seen_BD
+        shown = self.goal_part.show(self._goals_BKW, self._reached_B).astype(seen_BD.dtype)
+        return np.concatenate([seen_BD, shown], axis=1)
+
+
+World = Crafter

@@ -1,0 +1,187 @@
+"""Meta frozen lake: k attempts to cross a lake whose holes are not shown (AMAGO, specification 4.11; its first example).
+
+A lake of N x N has a way from (0, 0) to the goal in the other corner; every other cell is a hole with chance 0.2. Reaching
+the goal pays 1 and ends the attempt; a hole ends it (or, in recover mode, costs 0.1 and leaves the agent where it was);
+so does its limit of steps. The next attempt begins within the same step, on the same lake. The agent sees (x, y) over
+N, whether an attempt begins, and how many are over, of k.
+
+`hard`: in half of the rollouts the moves +x and +y are swapped; with chance 1/4 each seen coordinate is off by -1, 0 or 1;
+with chance 1/3 the cell that a move leaves becomes a hole for the rest of the attempt; attempts may last twice as long.
+
+What differs from upstream: the observation that begins an attempt already counts the one that is over (upstream: from
+the step after). Lakes are those of gymnasium's generator in distribution, not in random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+
+MOVES_A2 = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)], np.int64)  # stay, +x, -x, +y, -y
+RECOVERY = -0.1
+
+
+class Options(WorldOptions):
+    """Options of the meta frozen lake.
+
+    Args:
+        size: N.
+        attempts: k.
+        attempt_steps: of an attempt at most; null: N * N (hard: twice that), over 1 - slip.
+        hard, recover: see the head of the file.
+        slip: chance that a move does not happen.
+        show_attempt: how many attempts are over is shown; else 0.
+    """
+
+    size: int = Field(default=5, ge=2, le=100)
+    attempts: int = Field(default=10, ge=1)
+    attempt_steps: int | None = Field(default=None, ge=1)
+    hard: bool = False
+    recover: bool = False
+    slip: float = Field(default=0.0, ge=0, lt=1)
+    show_attempt: bool = True
+
+    @property
+    def longest(self) -> int:
+        """Steps of an attempt at most."""
+        return self.attempt_steps or int(self.size**2 * (2 if self.hard else 1) / (1 - self.slip))
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task: the lake is drawn anew for every rollout."""
+    lake = Options.parse(options, "frozen_lake_meta")
+    check_split(split, "frozen_lake_meta")
+    return [Task(0, f"any_{lake.size}x{lake.size}", split)]
+
+
+class FrozenLakeMeta(BaseWorld):
+    """The meta frozen lake in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+
+    Observations: float32 [B, 4]: x, y over N, whether an attempt begins, attempts over k. Actions: 0 stay, 1 +x, 2 -x,
+    3 +y, 4 -y. Where rollouts end, ``info["success"]`` is the share of attempts that reached the goal.
+    """
+
+    horizon_terminates: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = lake = Options.parse(options, "frozen_lake_meta")
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=lake.attempts * lake.longest,
+            observation_space=Box(0.0, 1.0, (4,), np.float32),
+            action_space=Discrete(len(MOVES_A2)),
+        )
+        B, N = self.num_envs, lake.size
+        self._lake_BXY = self._keep("lake", np.zeros((B, N, N), bool))  # holes
+        self._now_BXY = self._keep("lake_now", np.zeros((B, N, N), bool))  # of this attempt
+        self._swapped_B = self._keep("swapped", np.zeros(B, bool))
+        self._at_B2 = self._keep("position", np.zeros((B, 2), np.int64))
+        self._seen_B2 = self._keep("seen", np.zeros((B, 2), np.int64))
+        self._step_B = self._keep("attempt_step", np.zeros(B, np.int64))
+        self._attempt_B = self._keep("attempt", np.zeros(B, np.int64))
+        self._won_B = self._keep("won", np.zeros(B, np.int64))
+        self._everyone = np.arange(B)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As :meth:`recollect.environments.base.World.step`; also the share of attempts won, where rollouts end."""
+        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
+        if terminated_B.any():
+            info["success"] = self._share_B
+        return observations_BD, rewards_B, terminated_B, truncated_B, info
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        size, left_N = self.options.size, index_N
+        while left_N.size:  # lakes that cannot be crossed are drawn again
+            for x in range(size):
+                for y in range(size):
+                    self._lake_BXY[left_N, x, y] = self._draw_integers(left_N, 5) == 0
+            self._lake_BXY[left_N, 0, 0] = self._lake_BXY[left_N, -1, -1] = False
+            left_N = left_N[~crossable(self._lake_BXY[left_N])]
+        if self.options.hard:
+            self._swapped_B[index_N] = self._draw_integers(index_N, 2) == 0
+        self._attempt_B[index_N] = self._won_B[index_N] = 0
+        self._begin_attempt(index_N)
+        self._look(index_N)
+
+    def _begin_attempt(self, index_N: np.ndarray) -> None:
+        self._now_BXY[index_N] = self._lake_BXY[index_N]
+        self._at_B2[index_N] = 0
+        self._step_B[index_N] = 0
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        lake, everyone = self.options, self._everyone
+        if lake.slip:
+            actions_B = np.where(self._chance(lake.slip), 0, actions_B)
+        swap_B = self._swapped_B & ((actions_B == 1) | (actions_B == 3))
+        moves_B2 = MOVES_A2[np.where(swap_B, 4 - actions_B, actions_B)]
+        next_B2 = np.clip(self._at_B2 + moves_B2, 0, lake.size - 1)
+        if lake.hard:
+            cracks_B = self._chance(0.33) & (next_B2 != self._at_B2).any(1)
+            self._now_BXY[everyone, self._at_B2[:, 0], self._at_B2[:, 1]] |= cracks_B
+        goal_B = (next_B2 == lake.size - 1).all(1)
+        hole_B = self._now_BXY[everyone, next_B2[:, 0], next_B2[:, 1]]
+        if lake.recover:
+            next_B2 = np.where(hole_B[:, None], self._at_B2, next_B2)
+        self._at_B2[:] = next_B2
+        self._step_B += 1
+        self._won_B += goal_B
+        over_B = goal_B | (hole_B & (not lake.recover)) | (self._step_B >= lake.longest)
+        self._attempt_B += over_B
+        if over_B.any():
+            self._begin_attempt(np.flatnonzero(over_B))
+        self._look(everyone)
+        self._share_B = self._won_B / lake.attempts
+        rewards_B = goal_B + (RECOVERY * hole_B if lake.recover else 0.0)
+        return rewards_B.astype(np.float32), self._attempt_B >= lake.attempts
+
+    def _chance(self, share: float) -> np.ndarray:
+        return self._draw_integers(self._everyone, 2**31) < share * 2**31
+
+    def _look(self, index_N: np.ndarray) -> None:
+        self._seen_B2[index_N] = self._at_B2[index_N]
+        if self.options.hard:
+            off_N2 = np.stack([self._draw_integers(index_N, 3) - 1 for _ in range(2)], -1)
+            off_N2 *= (self._draw_integers(index_N, 4) == 0)[:, None]
+            self._seen_B2[index_N] = np.clip(self._at_B2[index_N] + off_N2, 0, self.options.size - 1)
+
+    def _observe(self) -> np.ndarray:
+        lake = self.options
+        attempt_B = self._attempt_B / lake.attempts * lake.show_attempt
+        parts = [self._seen_B2 / lake.size, (self._step_B == 0)[:, None], attempt_B[:, None]]
+        return np.concatenate(parts, 1, dtype=np.float32)
+
+
+def crossable(hole_NXY: np.ndarray) -> np.ndarray:
+    """Of each lake, whether there is a way from the first to the last corner, bool [N]."""
+    wet = np.zeros_like(hole_NXY)
+    wet[:, 0, 0] = True
+    while True:
+        more = wet.copy()
+        more[:, 1:] |= wet[:, :-1]
+        more[:, :-1] |= wet[:, 1:]
+        more[:, :, 1:] |= wet[:, :, :-1]
+        more[:, :, :-1] |= wet[:, :, 1:]
+        more &= ~hole_NXY
+        if (more == wet).all():
+            return np.asarray(wet[:, -1, -1])
+        wet = more
+
+
+World = FrozenLakeMeta

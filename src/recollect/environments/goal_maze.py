@@ -1,0 +1,161 @@
+"""MazeRunner with goals that are told: a new maze and k goals in every rollout, to be reached in order (AMAGO, spec 4.4).
+
+Mazes, goals and moves are those of :mod:`recollect.environments.maze_runner`, which come from AMAGO. What is different: a
+maze is drawn anew for each rollout, from the seeds of the split, and the observation ends with the goal sequence:
+K slots of (row, column), padded in front (:mod:`recollect.nets.goal_sequences`), so that hindsight can put other goals
+there. What each step achieved is the cell that it ended on: `info["achieved"]`, [B, 1, 2], at every step.
+
+What differs from upstream, and why:
+
+- Mazes of the two splits are apart: even seeds below 2^31 for train, odd ones for eval (upstream: any, unseeded).
+- A goal is reached by a step that ends on it, so one under one's feet needs a step that stays (as upstream).
+- The end at the horizon is `truncated` (older upstream: `done` as well; newer: `terminated`): see `limit_terminates`.
+- `timer` appends step / horizon, as newer upstream; the older one has the time beside the observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments import maze_runner
+from recollect.environments.base import Task, check_split
+from recollect.environments.base import World as BaseWorld
+from recollect.environments.maze_runner import MOVES_A2, maze, tables
+from recollect.nets.goal_sequences import GoalPart
+
+SEEN = 6  # entries of an observation that are MazeRunner's own
+
+
+class Options(maze_runner.Options):
+    """Options of the goal-conditioned MazeRunner, besides size, horizon, fewest_goals and most_goals of MazeRunner.
+
+    Args:
+        hide_future: only the current goal and those completed are shown (`hide_full_plan`).
+        timer: append step / horizon to what MazeRunner shows, in front of the goals.
+        limit_terminates: the end at the horizon is `terminated`, so that nothing is bootstrapped past it.
+        randomize_actions: the five actions are shuffled for each rollout.
+        mazes: how many different mazes are drawn from; 0: ever new ones.
+    """
+
+    hide_future: bool = False
+    timer: bool = False
+    limit_terminates: bool = False
+    randomize_actions: bool = False
+    mazes: int = Field(default=0, ge=0, le=2**30)
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task: the maze is drawn anew for every rollout."""
+    runner = Options.parse(options, "goal_maze")
+    check_split(split, "goal_maze")
+    return [Task(0, f"any_{runner.side}x{runner.side}", split)]
+
+
+@lru_cache(maxsize=256)
+def made(seed: int, options: Options) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of a maze: where actions lead [cells, A], what is seen [cells, 6], goals [K, 2] (NaN behind the last)."""
+    goals_K2 = np.full((options.most_goals, 2), np.nan, np.float32)
+    cells = maze_runner.goals(seed, options)
+    goals_K2[: len(cells)] = cells
+    return (*tables(maze(seed, options.side)), goals_K2)
+
+
+class GoalMaze(BaseWorld):
+    """MazeRunner with goals in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+
+    Observations: float32 [B, 6 (+ 1) + 2 K]: row, column and free cells to the west, north, east and south, over the
+    side; (the timer;) then K goals as (row, column) in cells. Actions: 0 west, 1 north, 2 east, 3 south, 4 stay.
+    Where episodes end, ``info["success"]`` says which reached the last goal.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = runner = Options.parse(options, "goal_maze")
+        self.horizon_terminates = runner.limit_terminates  # type: ignore[misc]
+        K, side, own = runner.most_goals, runner.side, SEEN + runner.timer
+        self.goal_part = GoalPart(slice(own, own + 2 * K), K, 2, hide_future=runner.hide_future)
+        low_D, high_D = np.zeros(own + 2 * K, np.float32), np.ones(own + 2 * K, np.float32)
+        low_D[own:], high_D[own:] = -3, side
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=runner.horizon,
+            observation_space=Box(low_D, high_D, dtype=np.float32),
+            action_space=Discrete(len(MOVES_A2)),
+        )
+        B, cells = self.num_envs, side**2
+        self._odd_B = np.array([task.split == "eval" for task in self.tasks])
+        self._maze_B = self._keep("maze", np.zeros(B, np.int64))
+        self._cell_B = self._keep("cell", np.full(B, runner.start[0] * side + runner.start[1], np.int64))
+        self._reached_B = self._keep("reached", np.zeros(B, np.int64))
+        self._action_BA = self._keep("actions", np.tile(np.arange(5), (B, 1)))
+        # Of each instance's maze; made again from its number by set_state.
+        self._next_BCA = np.zeros((B, cells, len(MOVES_A2)), np.int32)
+        self._seen_BC6 = np.zeros((B, cells, SEEN), np.float32)
+        self._goals_BK2 = np.full((B, K, 2), np.nan, np.float32)
+        self._row_B = np.arange(B)
+
+    def goals(self) -> np.ndarray:
+        """The goal sequences of the instances, float32 [B, K, 2], NaN behind the last."""
+        return self._goals_BK2.copy()
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As :meth:`recollect.environments.base.World.step`; also what was achieved, and who succeeded where it ends."""
+        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
+        info["achieved"] = self._achieved_B12
+        if terminated_B.any() or truncated_B.any():
+            info["success"] = self._complete_B
+        return observations_BD, rewards_B, terminated_B, truncated_B, info
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """See :meth:`recollect.environments.base.World.set_state`."""
+        super().set_state(state)
+        self._load(self._row_B)
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        runner = self.options
+        drawn_N = self._draw_integers(index_N, runner.mazes or 2**30)
+        self._maze_B[index_N] = 2 * drawn_N + self._odd_B[index_N]
+        self._cell_B[index_N] = runner.start[0] * runner.side + runner.start[1]
+        self._reached_B[index_N] = 0
+        if runner.randomize_actions:
+            self._shuffle_rows(self._action_BA, index_N)
+        self._load(index_N)
+
+    def _load(self, index_N: np.ndarray) -> None:
+        for b in index_N.tolist():
+            self._next_BCA[b], self._seen_BC6[b], self._goals_BK2[b] = made(int(self._maze_B[b]), self.options)
+        self._count_B = (~np.isnan(self._goals_BK2[..., 0])).sum(1)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        chosen_B = self._action_BA[self._row_B, actions_B]
+        self._cell_B[:] = self._next_BCA[self._row_B, self._cell_B, chosen_B]
+        at_B2 = np.stack(np.divmod(self._cell_B, self.options.side), -1)
+        hit_B = (at_B2 == self._goals_BK2[self._row_B, self._reached_B]).all(1)
+        self._reached_B += hit_B
+        # A reset within the step must not touch what is told of it.
+        self._achieved_B12, self._complete_B = at_B2[:, None].astype(np.float32), self._reached_B == self._count_B
+        return hit_B.astype(np.float32), self._complete_B
+
+    def _observe(self) -> np.ndarray:
+        parts = [self._seen_BC6[self._row_B, self._cell_B]]
+        if self.options.timer:
+            parts.append((self._timestep_B / self.horizon)[:, None])
+        return np.concatenate([*parts, self.goal_part.show(self._goals_BK2, self._reached_B)], 1, dtype=np.float32)
+
+
+World = GoalMaze

@@ -1,0 +1,244 @@
+"""MiniGrid: small grid worlds with keys, doors, balls and boxes, seen as images of the 7 x 7 cells ahead, as HELM uses them.
+
+The package plays (`minigrid` 3; Chevalier-Boisvert et al. 2023), one environment per instance; what its wrapper
+`RGBImgPartialObsWrapper(tile_size=8)` would show is composed here for the whole batch, pixel by pixel the same: rows of
+cells that can be seen are looked up in a table of all rows, and tiles, which the package draws once, in another. Its own
+observations, of which nobody would look at the first, are never made.
+
+- Upstream is gym-minigrid 1.0.2: the same levels and rewards, but another random generator.
+- Mission and direction are not shown, as upstream.
+
+Source: specification 2.1 of HELM; `tests/unit/environments/test_mini_grid.py` has its table of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode
+from minigrid.core.grid import Grid
+from minigrid.core.world_object import Door, Wall, WorldObj
+from minigrid.minigrid_env import MiniGridEnv
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.replayed import ReplayedWorld
+from recollect.settings.errors import UserError, nearest
+
+VIEW, TILE = 7, 8  # cells along a side of an image, pixels along a side of a cell
+AGENT = (VIEW - 1, VIEW // 2)  # where the agent stands in an image, row and column, looking up
+MARGIN = VIEW - 1  # of wall around a grid
+EMPTY, UNSEEN, CODES = 0, 1, 256  # two codes that are no object's; (type * 6 + color) * 3 + state is below 256
+AGENT_CODES = CODES  # what the agent carries is drawn in its own cell: these codes follow the others
+ACTION_NAMES = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
+
+
+class Options(WorldOptions):
+    """Options of MiniGrid.
+
+    Args:
+        task: what stands between `MiniGrid-` and `-v0` in the package's name of an environment. HELM's are
+            KeyCorridorS3R1, MemoryS11, RedBlueDoors-6x6, DoorKey-5x5, DoorKey-6x6, Dynamic-Obstacles-5x5 (or
+            Dynamic-Obstacles-Random-5x5; the sources disagree) and Unlock.
+    """
+
+    task: str = "MemoryS11"
+
+    @property
+    def id(self) -> str:
+        """The package's name of the environment.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        name = f"MiniGrid-{self.task}-v0"
+        if name not in gymnasium.registry:
+            known = [i[9:-3] for i in gymnasium.registry if i.startswith("MiniGrid-") and i.endswith("-v0")]
+            where = "options of the world mini_grid: task"
+            raise UserError(f"there is no task '{self.task}'", where=where, do=nearest(self.task, known))
+        return name
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits: levels are drawn anew in every episode."""
+    chosen = Options.parse(options, "mini_grid")
+    check_split(split, "mini_grid")
+    assert chosen.id
+    return [Task(0, chosen.task, split)]
+
+
+@cache
+def row_tables() -> tuple[np.ndarray, np.ndarray]:
+    """How sight spreads in one row of cells, for the seen and the transparent cells of it as bits (cell i is bit i).
+
+    Returns:
+        uint8 [16384] each, at ``seen << 7 | transparent``: what is seen of the row in the end, and what this shows of
+        the next row ahead. Sight goes from cell to cell, to the right and then to the left, and takes three cells along.
+    """
+    seen_N, clear_N = np.divmod(np.arange(1 << 2 * VIEW), 1 << VIEW)
+    ahead_N = np.zeros_like(seen_N)
+    for cells, step in ((range(VIEW - 1), 1), (range(VIEW - 1, 0, -1), -1)):
+        for i in cells:
+            spreads_N = seen_N & clear_N & (1 << i) > 0
+            seen_N |= spreads_N << (i + step)
+            ahead_N |= (spreads_N << i) | (spreads_N << (i + step))
+    return seen_N.astype(np.uint8), ahead_N.astype(np.uint8)
+
+
+class Tiles:
+    """All things that were met so far: their codes, whether they hide what is behind, and their pictures.
+
+    Attributes:
+        opaque_C: bool [256].
+        rows_N: the pictures, one row of eight pixels of a channel as one word: code, channel, row; uint64 [512 * 24].
+    """
+
+    def __init__(self) -> None:
+        self.codes: dict[tuple[int, int, int], int] = {}
+        self.opaque_C = np.zeros(CODES, dtype=bool)
+        self.rows_N = np.zeros(2 * CODES * 3 * TILE, dtype=np.uint64)
+        self._draw(EMPTY, None, seen=True)
+        self._draw(UNSEEN, None, seen=False)
+
+    def code(self, thing: WorldObj | None) -> int:
+        """The code of what stands in a cell."""
+        if thing is None:
+            return EMPTY
+        key = thing.encode()
+        if key not in self.codes:
+            kind, color, state = key
+            self.codes[key] = code = (kind * 6 + color) * 3 + state  # walls, the first kind of all, have 36
+            self.opaque_C[code] = not thing.see_behind()
+            self._draw(code, thing, seen=True)
+        return self.codes[key]
+
+    def _draw(self, code: int, thing: WorldObj | None, *, seen: bool) -> None:
+        for place, direction in ((code, None), (AGENT_CODES + code, 3)):
+            drawn_YXC = Grid.render_tile(thing, agent_dir=direction, highlight=seen, tile_size=TILE)
+            words_CY = np.ascontiguousarray(drawn_YXC.transpose(2, 0, 1).astype(np.uint8)).view(np.uint64)
+            self.rows_N[place * 3 * TILE : (place + 1) * 3 * TILE] = words_CY.ravel()
+
+
+class Player:
+    """One environment of the package, which makes no observations; see `replayed.Player`."""
+
+    def __init__(self, name: str) -> None:
+        made = gymnasium.make(name, disable_env_checker=True).unwrapped
+        assert isinstance(made, MiniGridEnv)
+        self.inner = made
+        self.inner.gen_obs = dict  # type: ignore[method-assign]
+
+    def begin(self, word: int) -> None:
+        """See `replayed.Player.begin`."""
+        self.inner.reset(seed=word)
+
+    def step(self, action: Any) -> tuple[float, bool]:
+        """See `replayed.Player.step`."""
+        _, reward, over, _, _ = self.inner.step(int(action))
+        return float(reward), over
+
+    def look(self) -> np.ndarray:
+        """What is seen of all is composed at once."""
+        raise NotImplementedError
+
+
+@cache
+def tiles() -> Tiles:
+    """The tiles of all worlds of this process."""
+    return Tiles()
+
+
+class MiniGrid(ReplayedWorld):
+    """MiniGrid in a batch; see :class:`recollect.environments.replayed.ReplayedWorld` and :class:`Options`.
+
+    Observations: uint8 [B, 3, 56, 56], the agent at the bottom in the middle. Actions: the package's (0 left, 1 right,
+    2 forward, 3 pick up, 4 drop, 5 toggle, 6 done; Dynamic-Obstacles has the first three). The horizon is the package's.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = Options.parse(options, "mini_grid")
+        players = [Player(self.options.id) for _ in tasks]
+        self.inner = [player.inner for player in players]
+        one = self.inner[0]
+        assert isinstance(one.action_space, Discrete)
+        super().__init__(
+            tasks,
+            players,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=one.max_steps,
+            shape=(3, VIEW * TILE, VIEW * TILE),
+            action_space=Discrete(int(one.action_space.n)),
+        )
+        B = self.num_envs
+        self._tiles, self._see_through = tiles(), one.see_through_walls
+        # Of each instance what is looked at in each step: the grid's things, and its doors, whose state alone changes.
+        self._things: list[list[WorldObj | None]] = [[] for _ in range(B)]
+        self._doors: list[list[tuple[Door, bool, bool]]] = [[] for _ in range(B)]
+        self._size, self._width = (one.height, one.width), one.width + 2 * MARGIN
+        shape = (B, one.height + 2 * MARGIN, self._width)
+        self._code_BYX = np.full(shape, self._tiles.code(Wall()), dtype=np.uint8)
+        self._cells = self._code_BYX.reshape(-1)
+        self._origin_B = np.arange(B) * (shape[1] * shape[2]) + MARGIN * (self._width + 1)
+        self._window_4YX = self._windows()
+        # Of a picture [3, row of cells, row of pixels, cell] the word of a tile.
+        self._word_CY1 = np.arange(3)[:, None, None, None] * TILE + np.arange(TILE)[:, None]
+
+    def _observe(self) -> np.ndarray:
+        for b, inner in enumerate(self.inner):
+            things = inner.grid.grid
+            # Lists of the very same things are compared as fast as pointers are.
+            if things != self._things[b] or any((d.is_open, d.is_locked) != (o, k) for d, o, k in self._doors[b]):
+                self._read(b, things)
+        carried_B = np.array([self._tiles.code(inner.carrying) for inner in self.inner])
+        position_B = np.array([int(x) + int(y) * self._width for x, y in (i.agent_pos for i in self.inner)])
+        direction_B = np.array([inner.agent_dir for inner in self.inner])
+        where_BYX = (self._origin_B + position_B)[:, None, None] + self._window_4YX[direction_B]
+        code_BYX = self._cells.take(where_BYX).astype(np.intp)
+        if not self._see_through:
+            self._hide(code_BYX)
+        code_BYX[:, *AGENT] = AGENT_CODES + carried_B
+        # [B, channel, row of cells, row of pixels, cell]: as the pixels follow one another, eight to a word.
+        word_BCYPX = code_BYX[:, None, :, None, :] * (3 * TILE) + self._word_CY1
+        return self._tiles.rows_N.take(word_BCYPX).view(np.uint8).reshape(-1, 3, VIEW * TILE, VIEW * TILE)
+
+    def _read(self, b: int, things: list[WorldObj | None]) -> None:
+        """Read a grid that has changed."""
+        self._things[b] = things.copy()
+        self._doors[b] = [(thing, thing.is_open, thing.is_locked) for thing in things if isinstance(thing, Door)]
+        code = self._tiles.code
+        height, width = self._size
+        inside = self._code_BYX[b, MARGIN : MARGIN + height, MARGIN : MARGIN + width]
+        inside[:] = np.array([code(thing) for thing in things]).reshape(self._size)
+
+    def _hide(self, code_BYX: np.ndarray) -> None:
+        """Make what cannot be seen unseen, from the agent's row on ahead."""
+        spread_N, ahead_N = row_tables()
+        bits_X = 1 << np.arange(VIEW)
+        clear_BY = ~self._tiles.opaque_C[code_BYX] @ bits_X
+        seen_BY = np.empty_like(clear_BY)
+        seen_B: Any = 1 << AGENT[1]
+        for row in reversed(range(VIEW)):
+            known_B = (seen_B << VIEW) | clear_BY[:, row]
+            seen_BY[:, row], seen_B = spread_N[known_B], ahead_N[known_B].astype(np.intp)
+        code_BYX[(seen_BY[:, :, None] & bits_X) == 0] = UNSEEN
+
+    def _windows(self) -> np.ndarray:
+        """For each direction that the agent looks in, the cells of an image counted from the agent's, int [4, 7, 7]."""
+        ahead_Y1, right_1X = AGENT[0] - np.arange(VIEW)[:, None], np.arange(VIEW)[None] - AGENT[1]
+        steps = ((1, 0), (0, 1), (-1, 0), (0, -1))  # x, y; to the right of (x, y) is (-y, x)
+        return np.stack([ahead_Y1 * (x + y * self._width) + right_1X * (-y + x * self._width) for x, y in steps])
+
+
+World = MiniGrid

@@ -1,0 +1,147 @@
+"""MiniWorld: 3D rooms seen by an agent that walks in them, eight tasks, as HELM uses them.
+
+The package plays (`miniworld` 2.1; Chevalier-Boisvert et al. 2023) and OpenGL draws, without a display: on a GPU, or by
+Mesa in software. No randomisation of textures or light. The family `miniworld` has the package; see envs/miniworld.yaml.
+
+- Upstream is gym-miniworld of 2022: the same physics, rewards and horizons, another random generator; PickupObjs is
+  called PickupObjects now. Upstream draws into an invisible window and needs a display.
+- The package keeps what stands still in OpenGL's list number 1, which all its environments of a process share: each
+  would show the walls of the one that began last. Ours have a list each.
+- `Sign` gives the image alone; the number of the goal is not shown, as upstream. Its sign always reads BLUE.
+- Images follow from the state to the bit on the same machine and driver only.
+
+Source: specification 2.4 of HELM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.replayed import ReplayedWorld
+from recollect.environments.simulated import needed
+
+SHAPE = (3, 60, 80)
+ACTION_NAMES = ("turn left", "turn right", "forward", "back", "pick up", "drop", "toggle", "done")
+# Task: steps of an episode, actions.
+TASKS = {
+    "CollectHealth": (1000, 8),
+    "FourRooms": (250, 3),
+    "MazeS3Fast": (300, 3),
+    "PickupObjects": (400, 5),
+    "PutNext": (250, 8),
+    "Sign": (20, 4),
+    "TMaze": (280, 3),
+    "YMaze": (280, 3),
+}
+_numbers = count(2)  # of OpenGL's lists
+_drawn = SimpleNamespace(list=1)  # the list of the environment that is drawing
+
+
+class Options(WorldOptions):
+    """Options of MiniWorld.
+
+    Args:
+        task: what stands between `MiniWorld-` and `-v0` in the package's name of an environment.
+    """
+
+    task: Literal["CollectHealth", "FourRooms", "MazeS3Fast", "PickupObjects", "PutNext", "Sign", "TMaze", "YMaze"] = (
+        "TMaze"
+    )
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits: rooms and objects are drawn anew in every episode. Needs no package."""
+    chosen = Options.parse(options, "mini_world")
+    check_split(split, "mini_world")
+    return [Task(0, chosen.task, split)]
+
+
+def load() -> Any:
+    """The package, drawing without a display and with a list per environment.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    pyglet = needed("pyglet", "mini_world", family="miniworld")
+    pyglet.options["headless"] = True  # must be said before anything is imported that draws
+    package = needed("miniworld", "mini_world", family="miniworld")
+    inside = package.miniworld
+    if not hasattr(inside, "lists_are_our_own"):
+        new, call, delete = inside.glNewList, inside.glCallList, inside.glDeleteLists
+        inside.glNewList = lambda _, mode: new(_drawn.list, mode)
+        inside.glCallList = lambda _: call(_drawn.list)
+        inside.glDeleteLists = lambda _, many: delete(_drawn.list, many)
+        inside.lists_are_our_own = True
+    return package
+
+
+class Player:
+    """One environment of the package, which draws only when it is looked at; see `replayed.Player`."""
+
+    def __init__(self, task: str) -> None:
+        package = load()
+        self.list = _drawn.list = next(_numbers)
+        with contextlib.redirect_stdout(io.StringIO()):  # it says how smooth its edges are
+            # The window for people, which is not shown, would take 30 MB.
+            self.inner = getattr(package.envs, task)(window_width=SHAPE[2], window_height=SHAPE[1])
+        self.draw, self.inner.render_obs = self.inner.render_obs, lambda: None
+        self.seen: np.ndarray | None = None
+
+    def begin(self, word: int) -> None:
+        """See `replayed.Player.begin`."""
+        _drawn.list, self.seen = self.list, None
+        self.inner.reset(seed=word)
+
+    def step(self, action: Any) -> tuple[float, bool]:
+        """See `replayed.Player.step`."""
+        _, reward, over, _, _ = self.inner.step(int(action))
+        self.seen = None
+        return float(reward), bool(over)
+
+    def look(self) -> np.ndarray:
+        """See `replayed.Player.look`."""
+        if self.seen is None:
+            _drawn.list = self.list
+            self.seen = np.ascontiguousarray(self.draw().transpose(2, 0, 1))
+        return self.seen
+
+
+class MiniWorld(ReplayedWorld):
+    """MiniWorld in a batch; see :class:`recollect.environments.replayed.ReplayedWorld` and :class:`Options`.
+
+    Observations: uint8 [B, 3, 60, 80]. Actions, of which a task has the first few: 0 turn left, 1 turn right, 2 forward,
+    3 back (Sign: end the episode), 4 pick up, 5 drop, 6 toggle, 7 done.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = Options.parse(options, "mini_world")
+        steps, actions = TASKS[self.options.task]
+        super().__init__(
+            tasks,
+            [Player(self.options.task) for _ in tasks],
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=steps,
+            shape=SHAPE,
+            action_space=Discrete(actions),
+        )
+
+
+World = MiniWorld

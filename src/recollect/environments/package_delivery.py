@@ -1,0 +1,154 @@
+"""Package Delivery: a road with forks, and packages to drop at told places in order (AMAGO, specification 4.10).
+
+The road is a ring of `length` cells; the agent starts at 0. At a fork only the right one of left and right goes on, the
+other leads back to 0. Two to four packages must be dropped at destinations off the forks, in ascending order. One of
+the four drop actions works, another one in each episode; the others lead back to 0, as does dropping at 0 or with
+nothing left. There are three tries per package. Forks, turns, destinations and the action are drawn for each episode.
+
+The observation is (position, tries left, at a fork), then the goal sequence: K slots of one number
+(:mod:`recollect.nets.goal_sequences`). Where a drop worked, its position is what the step achieved: `info["achieved"]`.
+
+What differs from upstream: forks are n // 10 to n // 5 in number as in its code (the paper: U(2, 6)); the end at the horizon is
+`truncated`; where the last destination is reached, `terminated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field, model_validator
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+from recollect.nets.goal_sequences import GoalPart
+
+FORWARD, LEFT, RIGHT, FIRST_DROP, WAIT = 0, 1, 2, 3, 7
+TRIES = 3  # per package
+
+
+class Options(WorldOptions):
+    """Options of Package Delivery.
+
+    Args:
+        length: cells of the road.
+        fewest_packages, most_packages: of an episode.
+        horizon: steps of an episode.
+        hide_future: only the current destination and those done are shown.
+    """
+
+    length: int = Field(default=30, ge=10)
+    fewest_packages: int = Field(default=2, ge=1)
+    most_packages: int = Field(default=4, ge=1)
+    horizon: int = Field(default=180, ge=1)
+    hide_future: bool = False
+
+    @model_validator(mode="after")
+    def _packages_fit(self) -> Options:
+        if not self.fewest_packages <= self.most_packages < self.length - self.length // 5:
+            raise ValueError(f"{self.fewest_packages} to {self.most_packages} packages on a road of {self.length}")
+        return self
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task: the road is drawn anew for every episode."""
+    Options.parse(options, "package_delivery")
+    check_split(split, "package_delivery")
+    return [Task(0, "any_road", split)]
+
+
+class PackageDelivery(BaseWorld):
+    """Package Delivery in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+
+    Observations: float32 [B, 3 + K]. Actions: 0 forward, 1 left, 2 right, 3 to 6 drop, 7 wait.
+    Where episodes end, ``info["success"]`` says which delivered everything.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = chosen = Options.parse(options, "package_delivery")
+        K, length = chosen.most_packages, chosen.length
+        self.goal_part = GoalPart(slice(3, 3 + K), K, 1, hide_future=chosen.hide_future)
+        low_D = np.array([0, 0, 0, *[-3] * K], np.float32)
+        high_D = np.array([length, TRIES * K, 1, *[length] * K], np.float32)
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon,
+            observation_space=Box(low_D, high_D, dtype=np.float32),
+            action_space=Discrete(8),
+        )
+        B = self.num_envs
+        self._turn_BX = self._keep("turns", np.zeros((B, length), np.int8))  # 0: no fork; else the action that goes on
+        self._destination_BK = self._keep("destinations", np.zeros((B, K), np.int64))  # 0 behind the last
+        self._drop_B = self._keep("drop", np.zeros(B, np.int64))
+        self._at_B = self._keep("position", np.zeros(B, np.int64))
+        self._tries_B = self._keep("tries", np.zeros(B, np.int64))
+        self._reached_B = self._keep("reached", np.zeros(B, np.int64))
+        self._row_B = np.arange(B)
+
+    def goals(self) -> np.ndarray:
+        """The destinations of the instances, float32 [B, K, 1], NaN behind the last."""
+        return np.where(self._destination_BK > 0, self._destination_BK, np.nan)[..., None].astype(np.float32)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As :meth:`recollect.environments.base.World.step`; also what was achieved, and who succeeded where it ends."""
+        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
+        info["achieved"] = self._achieved_B11
+        if terminated_B.any() or truncated_B.any():
+            info["success"] = terminated_B.copy()
+        return observations_BD, rewards_B, terminated_B, truncated_B, info
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        chosen = self.options
+        length, K = chosen.length, chosen.most_packages
+        few = length // 5 // 2
+        forks_N = few + self._draw_integers(index_N, length // 5 - few + 1)
+        packages_N = chosen.fewest_packages + self._draw_integers(index_N, K - chosen.fewest_packages + 1)
+        order_NX = np.tile(np.arange(1, length), (self.num_envs, 1))
+        self._shuffle_rows(order_NX, index_N)
+        order_NX = order_NX[index_N]
+        place_X = np.arange(length - 1)
+        self._turn_BX[index_N] = 0
+        for place in range(length // 5):
+            turn_N = np.where(place < forks_N, LEFT + self._draw_integers(index_N, 2), 0)
+            self._turn_BX[index_N, order_NX[:, place]] = turn_N
+        chosen_NX = (place_X >= forks_N[:, None]) & (place_X < (forks_N + packages_N)[:, None])
+        found_NX = np.sort(np.where(chosen_NX, order_NX, length), axis=1)[:, :K]
+        self._destination_BK[index_N] = np.where(found_NX == length, 0, found_NX)
+        self._drop_B[index_N] = FIRST_DROP + self._draw_integers(index_N, 4)
+        self._tries_B[index_N] = TRIES * packages_N
+        self._at_B[index_N] = self._reached_B[index_N] = 0
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        turn_B, at_B = self._turn_BX[self._row_B, self._at_B], self._at_B
+        fork_B = turn_B > 0
+        turns_B = (actions_B == LEFT) | (actions_B == RIGHT)
+        drops_B = (actions_B >= FIRST_DROP) & (actions_B < WAIT) & ~fork_B
+        works_B = drops_B & (actions_B == self._drop_B) & (self._tries_B > 0) & (at_B > 0)
+        onward_B = np.where(fork_B, actions_B == turn_B, actions_B == FORWARD)
+        back_B = (fork_B & turns_B & ~onward_B) | (drops_B & ~works_B)
+        hit_B = works_B & (self._destination_BK[self._row_B, self._reached_B] == at_B)
+        self._achieved_B11 = np.where(works_B, at_B, np.nan)[:, None, None].astype(np.float32)
+        self._tries_B -= works_B
+        self._reached_B += hit_B
+        self._at_B[:] = np.where(back_B, 0, (at_B + onward_B) % self.options.length)
+        return hit_B.astype(np.float32), self._reached_B == (self._destination_BK > 0).sum(1)
+
+    def _observe(self) -> np.ndarray:
+        fork_B = self._turn_BX[self._row_B, self._at_B] > 0
+        own_B3 = np.stack([self._at_B, self._tries_B, fork_B], axis=1)
+        return np.concatenate([own_B3, self.goal_part.show(self.goals(), self._reached_B)], 1, dtype=np.float32)
+
+
+World = PackageDelivery

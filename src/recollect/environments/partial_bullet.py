@@ -1,0 +1,295 @@
+"""PyBullet's walking robots of which one sees half: positions alone (-P), or velocities alone (-V); Memory-RL, figure 8.
+
+The robots are PyBullet's own (Ant, HalfCheetah, Hopper, Walker2D), with its rewards: progress towards a far target, a bonus
+for staying upright, costs of motors and of joints at their limits. Episodes last 1000 steps; all but the cheetah's end
+where the robot falls.
+
+- The package is 3.2.7 with the robots' files in it; its environments are written for a gym that is gone, so they are written
+  anew here on the bare simulator. They give the same observations and rewards to the bit.
+- Every episode begins in a simulator that has loaded the robot afresh, so that an episode follows from its seed. Upstream
+  restores a saved state; there the first step of the very first episode has another progress, because the floor
+  counts as a part of the robot from the second reset on. Here it always does.
+- Joints begin uniformly in +-0.1, drawn from the episode's word; the distribution is upstream's, the numbers are not.
+- A robot that falls at the last step is cut off, not terminal: upstream's rule lets every end at the horizon bootstrap.
+- `observation: all` is the fully observed task (-F). MuJoCo's robots of the same names have other rewards, so that the
+  published returns would not be comparable; they are not used.
+
+Source: specification 1.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments.base import Task, check_split
+from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
+
+BODY = 8  # entries in front of the joints: height, sin and cos of the angle to the target, velocity (3), roll, pitch
+GRAVITY, STEP, SUBSTEPS, SOLVER_STEPS = 9.8, 0.0165, 4, 5
+TARGET_X = 1e3  # where the robot walks to, metres
+SPREAD = 0.1  # of the joints at the start
+POWER = 100.0  # of a motor that has no strength of its own below
+
+
+@dataclass(frozen=True)
+class Robot:
+    """One of PyBullet's robots.
+
+    Args:
+        file: its model among PyBullet's data.
+        joints: motors.
+        power: of all motors.
+        feet: parts whose contact with the floor is observed.
+        strengths: of single motors.
+        upright: what keeps it alive: `height` of its body above this, and `tilt` (pitch) below that; None: any.
+        clean: places among the feet that must not touch the floor.
+        falls: an episode ends where it is not upright.
+    """
+
+    file: str
+    joints: int
+    power: float
+    feet: tuple[str, ...]
+    strengths: dict[str, float] = field(default_factory=dict)
+    height: float | None = None
+    tilt: float | None = None
+    clean: tuple[int, ...] = ()
+    falls: bool = True
+
+    @property
+    def size(self) -> int:
+        """Entries of a full observation."""
+        return BODY + 2 * self.joints + len(self.feet)
+
+    def seen(self, observation: str) -> list[int]:
+        """The entries of a full observation that are seen."""
+        first, end = BODY, BODY + 2 * self.joints
+        velocities = [3, 4, 5, *range(first + 1, end, 2)]
+        if observation == "all":
+            return list(range(self.size))
+        return velocities if observation == "velocities" else [i for i in range(self.size) if i not in velocities]
+
+    def alive(self, height: float, pitch: float, contact_F: np.ndarray) -> bool:
+        """Whether it is upright."""
+        high = self.height is None or height > self.height
+        return high and (self.tilt is None or abs(pitch) < self.tilt) and not contact_F[list(self.clean)].any()
+
+
+ROBOTS = {
+    "ant": Robot(
+        "ant.xml", 8, 2.5, ("front_left_foot", "front_right_foot", "left_back_foot", "right_back_foot"), height=0.26
+    ),
+    "cheetah": Robot(
+        "half_cheetah.xml",
+        6,
+        0.9,
+        ("ffoot", "fshin", "fthigh", "bfoot", "bshin", "bthigh"),
+        {"bthigh": 120.0, "bshin": 90.0, "bfoot": 60.0, "fthigh": 140.0, "fshin": 60.0, "ffoot": 30.0},
+        tilt=1.0,
+        clean=(1, 2, 4, 5),
+        falls=False,
+    ),
+    "hopper": Robot("hopper.xml", 3, 0.75, ("foot",), height=0.8, tilt=1.0),
+    "walker": Robot(
+        "walker2d.xml",
+        6,
+        0.4,
+        ("foot", "foot_left"),
+        {"foot_joint": 30.0, "foot_left_joint": 30.0},
+        height=0.8,
+        tilt=1.0,
+    ),
+}
+
+
+class Options(SimulatedOptions):
+    """Options of PyBullet's robots, besides `initial_states` of every simulated world.
+
+    Args:
+        robot: which.
+        observation: `positions` (-P): height, angles, joints and contacts; `velocities` (-V); `all` (-F).
+        horizon: steps of an episode.
+    """
+
+    robot: Literal["ant", "cheetah", "hopper", "walker"]
+    observation: Literal["positions", "velocities", "all"] = "positions"
+    horizon: int = Field(default=1000, ge=1)
+    goal: Literal["shown"] = "shown"  # there is nothing to hide
+    only: None = None
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits; needs no package."""
+    chosen = Options.parse(options, "partial_bullet")
+    check_split(split, "partial_bullet")
+    return [Task(0, f"{chosen.robot}_{chosen.observation}", split)]
+
+
+class Part(NamedTuple):
+    """A link of a body in the simulator; -1 is its base."""
+
+    body: int
+    link: int
+
+
+class Motor(NamedTuple):
+    """A joint that is moved: where it is in the simulator, the middle and the width of its range, and its strength."""
+
+    part: Part
+    middle: float
+    width: float
+    strength: float
+
+
+class Simulator:
+    """One robot; see `simulated.Simulator`."""
+
+    def __init__(self, robot: Robot, observation: str) -> None:
+        self.bullet = needed("pybullet", "partial_bullet", family="pybullet")
+        client = needed("pybullet_utils.bullet_client", "partial_bullet", family="pybullet")
+        self.data = Path(needed("pybullet_data", "partial_bullet", family="pybullet").getDataPath())
+        self.robot, self.seen = robot, robot.seen(observation)
+        self.inner = client.BulletClient(connection_mode=self.bullet.DIRECT)  # disconnects when it is dropped
+
+    def begin(self, word: int) -> np.ndarray:
+        """See `simulated.Simulator.begin`."""
+        self._load()
+        draws = np.random.default_rng(word)
+        for motor in self.motors:
+            self.inner.resetJointState(*motor.part, targetValue=draws.uniform(-SPREAD, SPREAD), targetVelocity=0)
+            self._release(motor.part)
+        self.contact_F = np.zeros(len(self.feet), np.float32)
+        self.first_height = self._body()[0][2]
+        observation_D = self._observe()
+        self.distance = self._distance()
+        return observation_D[self.seen]
+
+    def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        """As `simulated.Simulator.step`; the third is whether the robot has fallen."""
+        for number, motor in zip(action_A.tolist(), self.motors, strict=True):
+            torque = self.robot.power * motor.strength * number
+            self.inner.setJointMotorControl2(*motor.part, controlMode=self.bullet.TORQUE_CONTROL, force=torque)
+        self.inner.stepSimulation()
+        observation_D = self._observe()
+        height, pitch = observation_D[0] + self.first_height, self.pitch
+        alive = self.robot.alive(height, pitch, self.contact_F)
+        before, self.distance = self.distance, self._distance()
+        for i, foot in enumerate(self.feet):  # seen at the next step
+            touched = {(x[2], x[4]) for x in self.inner.getContactPoints(foot.body, -1, foot.link, -1)}
+            self.contact_F[i] = (self.floor, -1) in touched
+        joints = observation_D[BODY : BODY + 2 * self.robot.joints]
+        motors = -2.0 * float(np.abs(action_A * self.speeds_A).mean()) - 0.1 * float(np.square(action_A).mean())
+        at_limit = -0.1 * np.count_nonzero(np.abs(joints[0::2]) > 0.99)
+        progress = -self.distance / STEP + before / STEP
+        return observation_D[self.seen], (1.0 if alive else -1.0) + progress + motors + at_limit, not alive
+
+    def _load(self) -> None:
+        """A new world with the floor and the robot, its motors off."""
+        p, bullet, robot = self.inner, self.bullet, self.robot
+        p.resetSimulation()
+        p.setPhysicsEngineParameter(deterministicOverlappingPairs=1)
+        p.setGravity(0, 0, -GRAVITY)
+        p.setDefaultContactERP(0.9)
+        p.setPhysicsEngineParameter(fixedTimeStep=STEP, numSolverIterations=SOLVER_STEPS, numSubSteps=SUBSTEPS)
+        (self.floor,) = p.loadSDF(str(self.data / "plane_stadium.sdf"))
+        p.changeDynamics(self.floor, -1, lateralFriction=0.8, restitution=0.5)
+        flags = bullet.URDF_USE_SELF_COLLISION | bullet.URDF_USE_SELF_COLLISION_EXCLUDE_ALL_PARENTS
+        parts: dict[str, Part] = {}
+        self.motors: list[Motor] = []
+        for body in p.loadMJCF(
+            str(self.data / "mjcf" / robot.file), flags=flags | bullet.URDF_GOOGLEY_UNDEFINED_COLORS
+        ):
+            parts.setdefault("torso", Part(body, -1))  # unless a link has this name
+            for link in range(p.getNumJoints(body)):
+                part = Part(body, link)
+                self._release(part)
+                info = p.getJointInfo(body, link)
+                joint, (low, high) = info[1].decode(), info[8:10]
+                parts[info[12].decode()] = part
+                if not joint.startswith(("ignore", "jointfix")):
+                    strength = robot.strengths.get(joint, POWER)
+                    self.motors.append(Motor(part, 0.5 * (low + high), high - low, strength))
+        self.torso, self.feet = parts["torso"], [parts[name] for name in robot.feet]
+        self.parts = [*parts.values(), Part(self.floor, -1)]
+
+    def _release(self, part: Part) -> None:
+        """Switch off the motor that every joint has."""
+        gains = {"positionGain": 0.1, "velocityGain": 0.1, "force": 0}
+        self.inner.setJointMotorControl2(*part, controlMode=self.bullet.POSITION_CONTROL, **gains)
+
+    def _place(self, part: Part) -> tuple[Any, Any]:
+        """Position and orientation of a part."""
+        if part.link == -1:
+            return self.inner.getBasePositionAndOrientation(part.body)
+        return self.inner.getLinkState(*part)[:2]
+
+    def _body(self) -> tuple[Any, Any, Any]:
+        """Position, (roll, pitch, yaw) and velocity of the torso."""
+        position, orientation = self._place(self.torso)
+        if self.torso.link == -1:
+            velocity = self.inner.getBaseVelocity(self.torso.body)[0]
+        else:
+            velocity = self.inner.getLinkState(*self.torso, computeLinkVelocity=1)[6]
+        return position, self.bullet.getEulerFromQuaternion(orientation), velocity
+
+    def _distance(self) -> float:
+        """From the middle of all parts to the target."""
+        return float(np.linalg.norm([-self.middle_2[1], TARGET_X - self.middle_2[0]]))
+
+    def _observe(self) -> np.ndarray:
+        """The full observation, float32 [D]."""
+        position, (roll, self.pitch, yaw), velocity = self._body()
+        place_P3 = np.array([self._place(part)[0] for part in self.parts])
+        self.middle_2 = place_P3[:, 0].mean(), place_P3[:, 1].mean()
+        angle = np.arctan2(-self.middle_2[1], TARGET_X - self.middle_2[0]) - yaw
+        turn = np.array([[np.cos(-yaw), -np.sin(-yaw), 0], [np.sin(-yaw), np.cos(-yaw), 0], [0, 0, 1]])
+        forward, sideways, up = np.dot(turn, np.array(velocity))
+        body = [position[2] - self.first_height, np.sin(angle), np.cos(angle)]
+        body += [0.3 * forward, 0.3 * sideways, 0.3 * up, roll, self.pitch]
+        states = [(motor, self.inner.getJointState(*motor.part)) for motor in self.motors]
+        joints = [(2 * (state[0] - motor.middle) / motor.width, 0.1 * state[1]) for motor, state in states]
+        joints_J = np.array(joints, np.float32).ravel()
+        self.speeds_A = joints_J[1::2]
+        return np.clip(np.concatenate([np.array(body, np.float32), joints_J, self.contact_F]), -5, 5)
+
+
+class PartialBullet(SimulatedWorld):
+    """PyBullet's robots in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        chosen = Options.parse(options, "partial_bullet")
+        self.robot = ROBOTS[chosen.robot]
+        super().__init__(
+            tasks,
+            [Simulator(self.robot, chosen.observation) for _ in tasks],
+            chosen,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon,
+            observation_size=len(self.robot.seen(chosen.observation)),
+            action_size=self.robot.joints,
+            goal_entries=(),
+        )
+
+    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        self._solved_B[:] = False
+        rewards_B, _ = super()._advance(actions_BA, last_B)
+        fallen_B = self._solved_B & self.robot.falls
+        return rewards_B, fallen_B if last_B is None else fallen_B & ~last_B
+
+
+World = PartialBullet

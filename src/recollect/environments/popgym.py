@@ -1,0 +1,104 @@
+"""POPGym: games and control tasks that ask for memory (Morad et al. 2023); 39 of them are AMAGO's (specification 4.2).
+
+A task is called as in the package, e.g. `AutoencodeMedium`. AMAGO's paper calls four of them otherwise: its
+(Noisy)StatelessCartPole and (Noisy)StatelessPendulum are (Noisy)PositionOnlyCartPole and (Noisy)PositionOnlyPendulum.
+
+- Choices are seen as one-hot, several of them one behind the other (upstream pads each to the largest of them).
+- Some tasks draw from numpy's global generator, so that a seed does not fix them. Here each instance has a state of its
+  own of it while it plays; afterwards it is as it was.
+- The package's own limits, which an agent may not see, are `terminated` (as in newer upstream). `timer` appends
+  step / 1000, as newer upstream does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from pydantic import Field, field_validator
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.packaged import GymnasiumPlayer, PackagedWorld, made
+from recollect.environments.simulated import needed
+from recollect.settings.errors import nearest
+
+# Name in the package: (name in AMAGO's paper, longest episodes: easy, medium, hard).
+GAMES = {
+    "Autoencode": ("Autoencode", (105, 209, 313)),
+    "Battleship": ("Battleship", (64, 100, 144)),
+    "Concentration": ("Concentration", (104, 208, 104)),
+    "CountRecall": ("CountRecall", (52, 104, 208)),
+    "HigherLower": ("HigherLower", (52, 104, 156)),
+    "MineSweeper": ("MineSweeper", (16, 36, 64)),
+    "MultiarmedBandit": ("MultiarmedBandit", (200, 400, 600)),
+    "NoisyPositionOnlyCartPole": ("NoisyStatelessCartPole", (200, 400, 600)),
+    "NoisyPositionOnlyPendulum": ("NoisyStatelessPendulum", (200, 200, 200)),
+    "PositionOnlyCartPole": ("StatelessCartPole", (200, 400, 600)),
+    "PositionOnlyPendulum": ("StatelessPendulum", (200, 200, 200)),
+    "RepeatFirst": ("RepeatFirst", (52, 416, 832)),
+    "RepeatPrevious": ("RepeatPrevious", (52, 104, 156)),
+}
+LEVELS = ("Easy", "Medium", "Hard")
+TASKS = {game + level: steps[i] for game, (_, steps) in GAMES.items() for i, level in enumerate(LEVELS)}
+
+
+class Options(WorldOptions):
+    """Options of POPGym.
+
+    Args:
+        task: one of `TASKS`.
+        horizon: steps of an episode; null: as many as the task's longest.
+        timer: append step / 1000 to what is seen.
+    """
+
+    task: str = "AutoencodeEasy"
+    horizon: int | None = Field(default=None, ge=1)
+    timer: bool = False
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: str) -> str:
+        if task not in TASKS:
+            raise ValueError(f"there is no task '{task}', {nearest(task, TASKS)}")
+        return task
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits; needs no package."""
+    chosen = Options.parse(options, "popgym")
+    check_split(split, "popgym")
+    return [Task(0, chosen.task, split)]
+
+
+class PopGym(PackagedWorld):
+    """POPGym in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        chosen = Options.parse(options, "popgym")
+        needed("popgym", "popgym", family="amago")
+        timer = 1000 if chosen.timer else None
+        players = [
+            GymnasiumPlayer(made(f"popgym-{chosen.task}-v0", "popgym"), "popgym", own_draws=True, timer=timer)
+            for _ in tasks
+        ]
+        super().__init__(
+            tasks,
+            players,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon or TASKS[chosen.task],
+            observation_space=players[0].observation_space,
+            action_space=players[0].action_space,
+        )
+
+
+World = PopGym

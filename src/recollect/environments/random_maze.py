@@ -1,0 +1,183 @@
+"""RandomMaze: find the lower right corner of a maze that is new in every episode, seeing 9 x 9 cells (HELM, ICML 2022).
+
+Every episode draws a side of 5 to 25 cells (made odd), a maze and a free cell to start from. A step into the goal pays 1
+and ends the episode, one into a wall -1 (the agent stays), any other -0.01; after 100 steps the episode is cut.
+
+- Upstream (RandomMaze-v0, on the package mazelab) draws from numpy's global generator, so that its seeds determine
+  nothing; ours draws from the instance's own stream. The distribution of episodes is the same.
+- As upstream, an agent may start on the goal, which pays nothing until it is stepped on; and the goal is drawn over it.
+
+Source: specification 2.3 of HELM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field, model_validator
+
+from recollect.environments import counter_rng
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+from recollect.environments.maze_runner import _posts
+
+VIEW, MARGIN = 9, 4  # cells along a side of an image; walls around a maze, so that images have something to show there
+FREE, WALL, GOAL, AGENT = range(4)
+SHARE = 0.75  # of walls, and of their length
+COLOR_3K = np.array([(224, 224, 224), (160, 160, 160), (51, 255, 51), (51, 153, 255)], dtype=np.uint8).T.copy()
+AHEAD = 20  # steps of a wall's growth whose numbers are drawn at once; few walls grow for longer
+ACTION_NAMES = ("north", "south", "west", "east")
+
+
+class Options(WorldOptions):
+    """Options of RandomMaze.
+
+    Args:
+        smallest, largest: cells along a side of a maze; even numbers become the next odd one.
+        horizon: steps of an episode at most.
+    """
+
+    smallest: int = Field(default=5, ge=5)
+    largest: int = Field(default=25, le=255)
+    horizon: int = Field(default=100, ge=1)
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Options:
+        if self.smallest > self.largest:
+            raise ValueError(f"smallest {self.smallest} exceeds largest {self.largest}")
+        return self
+
+
+def maze(seed: int, side: int) -> np.ndarray:
+    """The walls of a maze of a seed, bool [side, side]; `side` is odd.
+
+    Walls begin at random even cells and grow by steps of two cells to a random neighbour, if it is free; else they stay,
+    and try again. Number n of wall i is number ``i * (2 + growth) + n`` of the seed's stream: its column, its row, its
+    steps. So a wall that can never grow again needs no more numbers, and hardly any of the thousands is drawn.
+    """
+    border = np.zeros((side, side), dtype=bool)
+    border[[0, -1], :] = border[:, [0, -1]] = True
+    cells, near = bytearray(border.tobytes()), _posts(side)
+    count, growth = int(SHARE * (side // 2) ** 2), int(SHARE * 10 * side)
+    first_W = np.arange(count) * (2 + growth)
+    ahead = min(AHEAD, growth)
+    for words, first in zip(_words(seed, first_W, 2 + ahead).tolist(), first_W, strict=True):
+        x, y = (2 * (words[n] * (side // 2 + 1) >> 32) for n in (0, 1))
+        at = y * side + x
+        cells[at] = True
+        for n in range(2, 2 + growth):
+            if n == 2 + ahead:
+                words = _words(seed, np.array([first]), 2 + growth)[0].tolist()
+            around = near[at]
+            to, between = around[words[n] * len(around) >> 32]
+            if not cells[to]:
+                cells[to] = cells[between] = True
+                at = to
+                continue
+            for to, _ in around:
+                if not cells[to]:
+                    break
+            else:
+                break
+    return np.frombuffer(bytes(cells), dtype=bool).reshape(side, side)
+
+
+def _words(seed: int, first_W: np.ndarray, count: int) -> np.ndarray:
+    """Numbers of 32 bits of a seed's stream: ``count`` from each of ``first_W`` on, uint64 [W, count]."""
+    counter_N = (first_W[:, None] + np.arange(count)).ravel().astype(np.uint64)
+    drawn_N = counter_rng.draw(np.full(counter_N.size, seed, dtype=np.uint64), counter_N)
+    return (drawn_N >> np.uint64(32)).reshape(-1, count)
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits: everything is drawn anew in every episode."""
+    Options.parse(options, "random_maze")
+    check_split(split, "random_maze")
+    return [Task(0, "random_maze", split)]
+
+
+class RandomMaze(BaseWorld):
+    """RandomMaze in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
+
+    Observations: uint8 [B, 3, 9, 9], one pixel per cell, the agent in the middle; walls hide nothing. Actions: 0 north,
+    1 south, 2 west, 3 east. Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the goal.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = rules = Options.parse(options, "random_maze")
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=rules.horizon,
+            observation_space=Box(0, 255, (3, VIEW, VIEW), np.uint8),
+            action_space=Discrete(4),
+        )
+        self._width = width = _odd(rules.largest) + 2 * MARGIN
+        self._board_BC = self._keep("board", np.full((self.num_envs, width**2), WALL, dtype=np.uint8))
+        self._position_B = self._keep("position", np.full(self.num_envs, MARGIN * (width + 1), dtype=np.int32))
+        # All boards in one row: cell c of instance b is number origin[b] + c. (A view: the state is written in place.)
+        self._cells, self._origin_B = self._board_BC.reshape(-1), np.arange(self.num_envs) * width**2
+        self._moves_A = np.array([-width, width, -1, 1], dtype=np.int32)
+        reach = np.arange(-MARGIN, MARGIN + 1)
+        self._window_K = (reach[:, None] * width + reach).ravel()
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
+        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
+        if terminated_B.any() or truncated_B.any():
+            info["success"] = terminated_B.copy()
+        return observations, rewards_B, terminated_B, truncated_B, info
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        rules = self.options
+        side_N = _odd(rules.smallest + self._draw_integers(index_N, rules.largest - rules.smallest + 1))
+        seed_N = self._draw_integers(index_N, 2**31)
+        free_NM = []
+        for b, side, seed in zip(index_N.tolist(), side_N.tolist(), seed_N.tolist(), strict=True):
+            wall = maze(seed, side)
+            self._board_BC[b] = WALL
+            board = self._board_BC[b].reshape(self._width, self._width)
+            board[MARGIN : MARGIN + side, MARGIN : MARGIN + side] = wall
+            free_NM.append(np.flatnonzero(self._board_BC[b] == FREE))
+            board[MARGIN + side - 2, MARGIN + side - 2] = GOAL
+        chosen_N = self._draw_integers(index_N, np.array([len(free_M) for free_M in free_NM]))
+        self._position_B[index_N] = [free_M[i] for free_M, i in zip(free_NM, chosen_N, strict=True)]
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        target_B = self._position_B + self._moves_A.take(actions_B)
+        there_B = self._cells.take(self._origin_B + target_B)
+        blocked_B = there_B == WALL
+        np.copyto(self._position_B, target_B, where=~blocked_B)
+        rewards_B = np.where(blocked_B, np.float32(-1), np.float32(-0.01))
+        reached_B = there_B == GOAL
+        rewards_B[reached_B] = 1
+        return rewards_B, reached_B
+
+    def _observe(self) -> np.ndarray:
+        seen_BK = self._cells.take((self._origin_B + self._position_B)[:, None] + self._window_K)
+        middle_B = seen_BK[:, len(self._window_K) // 2]
+        np.copyto(middle_B, AGENT, where=middle_B != GOAL, casting="unsafe")
+        images_B3K = np.empty((self.num_envs, 3, seen_BK.shape[1]), dtype=np.uint8)
+        for channel, color_K in enumerate(COLOR_3K):
+            images_B3K[:, channel] = color_K.take(seen_BK)
+        return images_B3K.reshape(self.num_envs, 3, VIEW, VIEW)
+
+
+def _odd(side: Any) -> Any:
+    """Even numbers become the next odd one."""
+    return side // 2 * 2 + 1
+
+
+World = RandomMaze

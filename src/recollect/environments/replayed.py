@@ -1,0 +1,99 @@
+"""Worlds that a package plays: one of its environments per instance, stepped one after the other.
+
+An episode is a function of its task, one random word and the actions, so the state of a world is the word and the actions
+of the present episode: `set_state` plays them again, without looking, and needs to know nothing of an environment's inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.spaces import Box, Space
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments.base import Task
+from recollect.environments.base import World as BaseWorld
+
+
+class Player(Protocol):
+    """One environment. The same word and actions must give the same episode, whatever was played before."""
+
+    def begin(self, word: int) -> None:
+        """Start an episode whose random draws follow from the word."""
+
+    def step(self, action: Any) -> tuple[float, bool]:
+        """Reward, and whether the episode ended by itself."""
+
+    def look(self) -> np.ndarray:
+        """What is seen now; it may be asked for several times."""
+
+
+class ReplayedWorld(BaseWorld):
+    """Players in a batch; see :class:`recollect.environments.base.World` for the arguments.
+
+    Where episodes end, ``info["success"]`` (bool [B]) says which of them ended by themselves, with a reward at their end.
+    What is seen of an instance that was never reset is the episode of the word 0.
+
+    Args:
+        players: one per task.
+        shape: of images, uint8; or instead `observation_space`.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        players: Sequence[Player],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode,
+        horizon: int,
+        action_space: Space[Any],
+        shape: tuple[int, int, int] | None = None,
+        observation_space: Space[Any] | None = None,
+    ) -> None:
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=horizon,
+            observation_space=Box(0, 255, shape, np.uint8) if observation_space is None else observation_space,
+            action_space=action_space,
+        )
+        self.players = list(players)
+        self._word_B = self._keep("word", np.zeros(self.num_envs, np.int64))
+        per_step = (self.num_envs, self.horizon, *(action_space.shape or ()))
+        self._action_BT = self._keep("actions", np.zeros(per_step, action_space.dtype))
+        for player in self.players:
+            player.begin(0)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
+        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
+        if terminated_B.any() or truncated_B.any():
+            info["success"] = terminated_B & (rewards_B > 0)
+        return observations, rewards_B, terminated_B, truncated_B, info
+
+    def set_state(self, state: Any) -> None:
+        """Continue where `get_state` was called: the present episodes are played again."""
+        super().set_state(state)
+        for b, player in enumerate(self.players):
+            player.begin(int(self._word_B[b]))
+            for action in self._action_BT[b, : self._timestep_B[b]]:
+                player.step(action)
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._word_B[index_N] = self._draw_integers(index_N, 2**31)
+        for b in index_N:
+            self.players[b].begin(int(self._word_B[b]))
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        self._action_BT[np.arange(self.num_envs), self._timestep_B - 1] = actions_B
+        rewards_B, over_B = zip(
+            *(player.step(action) for player, action in zip(self.players, actions_B, strict=True)), strict=True
+        )
+        return np.array(rewards_B, dtype=np.float32), np.array(over_B)
+
+    def _observe(self) -> np.ndarray:
+        return np.stack([player.look() for player in self.players])

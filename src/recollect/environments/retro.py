@@ -1,0 +1,142 @@
+"""Games of old consoles in emulators (stable-retro); AMAGO plays ten starts of Super Mario Bros. (specification 4.8).
+
+A game must be known to stable-retro, and its ROM imported: most ROMs must be the user's own. Airstriker-Genesis, whose
+authors gave it away, comes with the package. A task is the game with all its starts, of which one is drawn for each
+episode; the tasks of `starts` are each start alone.
+
+- Frames are shrunk by area to [3, 84, 96], with a border of the console's color, and every eighth is seen; rewards of the
+  frames between are summed. All as upstream, but for rounding.
+- Actions are the console's own choices of buttons. Upstream can also press any of 12 buttons at once; not built.
+- There can be one emulator in a process, so each instance is played by a worker process (`worker.py`) of our own Python.
+- `terminated`: what the package calls done. Upstream's older version forgets it (an episode then lasts to the horizon).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments.base import Task, WorldOptions
+from recollect.environments.packaged import PackagedWorld
+from recollect.environments.simulated import needed
+from recollect.environments.worker import Worker
+from recollect.settings.errors import UserError, nearest
+
+SHAPE_CHW = (3, 84, 96)
+SCRIPT = Path(__file__).with_name("retro_worker.py")
+SPLITS = ("train", "eval", "starts")
+
+
+class Options(WorldOptions):
+    """Options of emulated games.
+
+    Args:
+        game: as stable-retro calls it, e.g. SuperMarioBros-Nes.
+        starts: names of its starting states; null: the game's own.
+        frame_skip: frames of an action.
+        border: two pixels of the console's color around the picture.
+        horizon: steps of an episode.
+    """
+
+    game: str = "Airstriker-Genesis-v0"
+    starts: list[str] | None = Field(default=None, min_length=1)
+    frame_skip: int = Field(default=8, ge=1)
+    border: bool = True
+    horizon: int = Field(default=27_000, ge=1)
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task with every start, or (`starts`) one for each; needs no package."""
+    chosen = Options.parse(options, "retro")
+    if split not in SPLITS:
+        raise UserError(f"unknown split '{split}'", where="tasks of the world retro", do=nearest(split, SPLITS))
+    starts: list[str | None] = [None] if chosen.starts is None else [*chosen.starts]
+    if split != "starts":
+        return [Task(0, chosen.game, split, {"starts": starts})]
+    return [Task(i, start or chosen.game, split, {"starts": [start]}) for i, start in enumerate(starts)]
+
+
+def check_game(game: str) -> None:
+    """Refuse a game that cannot be played here.
+
+    Raises:
+        UserError: the package is not installed, does not know the game, or has no ROM of it.
+    """
+    data, where = needed("stable_retro", "retro", family="amago").data, "options of the world retro: game"
+    known = data.list_games(data.Integrations.ALL)
+    if game not in known:
+        raise UserError(f"there is no game '{game}'", where=where, do=nearest(game, known))
+    try:
+        data.get_romfile_path(game, data.Integrations.ALL)
+    except FileNotFoundError:
+        do = "take in a ROM of your own: `python -m stable_retro.import FOLDER`"
+        raise UserError(f"there is no ROM of the game '{game}'", where=where, do=do) from None
+
+
+class Player:
+    """One game in a process of its own; see `replayed.Player`."""
+
+    def __init__(self, chosen: Options, starts: Sequence[str | None]) -> None:
+        fields = {
+            "action": ("int64", (1,)),
+            "actions": ("int64", (1,)),  # how many there are
+            "reward": ("float32", (1,)),
+            "first": ("bool", (1,)),
+            "frame": ("uint8", (1, *SHAPE_CHW)),
+        }
+        options = {"game": chosen.game, "frame_skip": chosen.frame_skip, "border": chosen.border}
+        self.starts = list(starts)
+        self.worker = Worker("retro", Path(sys.executable), SCRIPT, fields, options)
+
+    def begin(self, word: int) -> None:
+        """See `replayed.Player.begin`."""
+        self.worker.ask("begin", which=[{"start": self.starts[word % len(self.starts)]}])
+
+    def step(self, action: Any) -> tuple[float, bool]:
+        """See `replayed.Player.step`."""
+        arrays = self.worker.arrays
+        arrays["action"][0] = int(action)
+        self.worker.ask("step")
+        return float(arrays["reward"][0]), bool(arrays["first"][0])
+
+    def look(self) -> np.ndarray:
+        """See `replayed.Player.look`."""
+        return self.worker.arrays["frame"][0].copy()
+
+
+class Retro(PackagedWorld):
+    """Emulated games in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+
+    Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        chosen = Options.parse(options, "retro")
+        check_game(chosen.game)
+        players = [Player(chosen, task.data["starts"]) for task in tasks]
+        super().__init__(
+            tasks,
+            players,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon,
+            shape=SHAPE_CHW,
+            action_space=Discrete(int(players[0].worker.arrays["actions"][0])),
+        )
+
+
+World = Retro

@@ -1,0 +1,87 @@
+"""Plays one game of stable-retro for our side of it (`retro.py`): there can be one emulator in a process.
+
+Run by our own Python. The protocol is that of `procgen_worker.py`; the batch has one game. `begin` loads a start and plays
+its first frame, `step` plays one action for some frames. Shared arrays: `action`, `reward`, `first` (it is over), `frame`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from recollect.environments.procgen_worker import Server
+
+# The border of a picture says which console it is, as upstream's.
+BORDERS = {
+    "Snes": (18, 196, 65), "Nes": (191, 40, 17), "PCEngine": (232, 211, 19), "GameGear": (25, 230, 199),
+    "Genesis": (8, 8, 201), "GbColor": (124, 49, 189), "GbAdvance": (182, 49, 189), "GameBoy": (59, 58, 58),
+    "Gb": (59, 58, 58), "Sms": (255, 255, 255), "Atari2600": (219, 157, 147),
+}  # fmt: skip
+BORDER = 2
+
+
+def shares(size: int, wanted: int) -> np.ndarray:
+    """How much of each of `size` pixels in a row lies in each of `wanted`, float64 [wanted, size]; rows sum to 1."""
+    edge = np.linspace(0, size, wanted + 1)
+    pixel = np.arange(size)
+    overlap = np.minimum(edge[1:, None], pixel + 1) - np.maximum(edge[:-1, None], pixel)
+    clipped: np.ndarray = np.clip(overlap, 0, None) * wanted / size
+    return clipped
+
+
+class Game:
+    """One game; see the head of the file."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], options: dict[str, Any]) -> None:
+        import stable_retro as retro
+
+        self.arrays, self.frames = arrays, int(options["frame_skip"])
+        discrete = retro.Actions.DISCRETE
+        self.inner = retro.make(options["game"], use_restricted_actions=discrete, render_mode="rgb_array")
+        arrays["actions"][0] = self.inner.action_space.n
+        height, width = arrays["frame"].shape[2:]
+        seen = self.inner.observation_space.shape
+        self.rows_YH, self.columns_XW = shares(seen[0], height), shares(seen[1], width)
+        self.border = BORDERS.get(self.inner.system, (0, 0, 0)) if options["border"] else None
+
+    def begin(self, which: list[dict[str, Any]]) -> None:
+        """Start at a state of the game."""
+        if which[0]["start"] is not None:
+            import stable_retro as retro
+
+            self.inner.load_state(which[0]["start"], retro.data.Integrations.DEFAULT)
+        self.arrays["reward"][0], self.arrays["first"][0] = 0, False
+        self._show(self.inner.reset()[0])
+
+    def step(self) -> None:
+        """Play the action until the frames are over or the game is."""
+        reward, over = 0.0, False
+        for _ in range(self.frames):
+            frame, paid, terminated, truncated, _ = self.inner.step(int(self.arrays["action"][0]))
+            reward, over = reward + float(paid), bool(terminated or truncated)
+            if over:
+                break
+        self.arrays["reward"][0], self.arrays["first"][0] = reward, over
+        self._show(frame)
+
+    def _show(self, frame_HWC: np.ndarray) -> None:
+        """Shrink a frame by area, and draw the border."""
+        small_CYX = self.rows_YH @ frame_HWC.transpose(2, 0, 1).astype(np.float64) @ self.columns_XW.T
+        shown = self.arrays["frame"][0]
+        shown[:] = np.rint(small_CYX)
+        if self.border is not None:
+            color = np.array(self.border, np.uint8)[:, None, None]
+            for edge in (np.s_[:, :BORDER], np.s_[:, -BORDER:], np.s_[:, :, :BORDER], np.s_[:, :, -BORDER:]):
+                shown[edge] = color
+
+
+def load() -> str:
+    """The version of the package, if it is installed."""
+    import stable_retro
+
+    return str(stable_retro.__version__).strip()
+
+
+if __name__ == "__main__":
+    Server(Game, load).run()

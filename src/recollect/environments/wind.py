@@ -1,0 +1,97 @@
+"""Wind: reach a point and stay there, in a constant wind that is never shown (AMAGO, specification 4.10).
+
+The agent starts at (0, 0), and each step moves it by its action (at most 0.1 along each axis) and the wind. A step that
+ends within 0.03 of (0, 1) pays 1. The wind is drawn for each episode, uniform in +-0.08 along each axis.
+
+What differs from upstream: actions are in [-1, 1], a tenth of a step's move (upstream maps them so, too); `winds: n`
+draws from the first n winds of its published list, which it makes with seed 1337; 0, the default, draws any. The end
+at the horizon is `terminated`, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import World as BaseWorld
+
+STRONGEST, FARTHEST = 0.08, 0.1  # of the wind and of an action, along each axis
+GOAL_2 = np.array([0.0, 1.0], np.float32)
+
+
+class Options(WorldOptions):
+    """Options of Wind.
+
+    Args:
+        horizon: steps of an episode.
+        radius: of what pays.
+        winds: how many of the published winds there are; 0: any.
+    """
+
+    horizon: int = Field(default=75, ge=1)
+    radius: float = Field(default=0.03, gt=0)
+    winds: int = Field(default=0, ge=0, le=2**20)
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task: the wind is drawn anew for every episode."""
+    Options.parse(options, "wind")
+    check_split(split, "wind")
+    return [Task(0, "any_wind", split)]
+
+
+class Wind(BaseWorld):
+    """Wind in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+
+    Observations: float32 [B, 2], where the agent is. Actions: float32 [B, 2] in [-1, 1].
+    """
+
+    horizon_terminates: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seeds: np.ndarray,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> None:
+        self.options = chosen = Options.parse(options, "wind")
+        reach = np.full(2, chosen.horizon * (STRONGEST + FARTHEST), np.float32)
+        super().__init__(
+            tasks,
+            seeds=seeds,
+            autoreset_mode=autoreset_mode,
+            horizon=chosen.horizon,
+            observation_space=Box(-reach, reach, dtype=np.float32),
+            action_space=Box(-1.0, 1.0, (2,), np.float32),
+        )
+        published = np.random.RandomState(1337).uniform(-STRONGEST, STRONGEST, (max(1, chosen.winds), 2))
+        self._winds_W2 = published.astype(np.float32)
+        self._at_B2 = self._keep("position", np.zeros((self.num_envs, 2), np.float32))
+        self._wind_B2 = self._keep("wind", np.zeros((self.num_envs, 2), np.float32))
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._at_B2[index_N] = 0
+        if self.options.winds:
+            self._wind_B2[index_N] = self._winds_W2[self._draw_integers(index_N, self.options.winds)]
+            return
+        for axis in (0, 1):
+            share_N = self._draw_integers(index_N, 2**31) / 2**31
+            self._wind_B2[index_N, axis] = STRONGEST * (2 * share_N - 1)
+
+    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        self._at_B2 += FARTHEST * actions_BA + self._wind_B2
+        return (np.linalg.norm(self._at_B2 - GOAL_2, axis=1) <= self.options.radius).astype(np.float32), None
+
+    def _observe(self) -> np.ndarray:
+        return self._at_B2.copy()
+
+
+World = Wind

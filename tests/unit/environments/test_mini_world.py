@@ -1,0 +1,114 @@
+"""MiniWorld: rewards of the published tasks, images that are an instance's own, seeding and resume, where the package is."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recollect.environments import registry
+from recollect.environments.base import World
+from recollect.settings.errors import UserError
+
+TASKS = ["CollectHealth", "FourRooms", "MazeS3Fast", "PickupObjects", "PutNext", "Sign", "TMaze", "YMaze"]
+with_miniworld = pytest.mark.skipif(find_spec("miniworld") is None, reason="miniworld is not installed")
+
+
+def make(task: str, which: list[int]) -> World:
+    """Instance `number` with seed `number`."""
+    listed = registry.tasks("mini_world", {"task": task}, "train") * len(which)
+    return registry.make_world("mini_world", {"task": task}, listed, np.array(which, np.uint64))
+
+
+def play(world: World, which: list[int], steps: int, seed: int) -> list[Any]:
+    """What each step gave each instance; its actions depend on its number and the step only."""
+    found, actions = [], int(world.single_action_space.n)  # type: ignore[attr-defined]
+    for step in range(steps):
+        done = world.get_state()["ended"]
+        if done.any():
+            world.reset(options={"reset_mask": done})
+        given = np.array([np.random.default_rng([seed, n, step]).integers(actions) for n in which])
+        images, rewards, terminated, *_ = world.step(given)
+        found.append([(image.tobytes(), *x) for image, *x in zip(images, rewards, terminated, strict=True)])
+    return found
+
+
+def test_a_missing_package_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyglet", None)
+    tasks = registry.tasks("mini_world", {}, "train")
+    with pytest.raises(UserError, match="needs the package 'pyglet'") as refused:
+        registry.make_world("mini_world", {}, tasks, np.zeros(1, np.uint64))
+    assert "FAMILY=miniworld" in refused.value.do
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(UserError, match="'CollectHealth', 'FourRooms'"):
+        registry.tasks("mini_world", {"task": "TMase"}, "train")
+
+
+@with_miniworld
+@pytest.mark.parametrize("task", TASKS)
+def test_the_package_has_the_published_horizons_and_actions(task: str) -> None:
+    world = make(task, [0])
+    inner: Any = world.players[0].inner  # type: ignore[attr-defined]
+    assert (world.horizon, world.single_action_space.n) == (inner.max_episode_steps, inner.action_space.n)  # type: ignore[attr-defined]
+    images, _ = world.reset()
+    assert images.shape == (1, 3, 60, 80) and images.dtype == np.uint8 and images.std() > 5
+
+
+@with_miniworld
+@pytest.mark.parametrize("task", ["MazeS3Fast", "Sign"])
+def test_an_instance_sees_its_own_rooms_whoever_else_stands_in_the_batch(task: str) -> None:
+    which = [0, 1, 2]
+    together = make(task, which)
+    together.reset()
+    rows = play(together, which, 12, 1)
+    for place in (0, 2):
+        alone = make(task, [place])
+        alone.reset()
+        for mine, theirs in zip(play(alone, [place], 12, 1), rows, strict=True):
+            assert mine[0] == theirs[place]
+    assert len({row[0] for row in rows[0]}) == 3 or task == "Sign"
+
+
+@with_miniworld
+def test_images_are_those_that_the_package_draws() -> None:
+    """Of an environment whose list of still things is drawn last, so that no other one is in its way."""
+    world = make("MazeS3Fast", [0])
+    images, _ = world.reset()
+    player: Any = world.players[0]  # type: ignore[attr-defined]
+    player.inner._render_static()
+    assert np.array_equal(player.draw().transpose(2, 0, 1), images[0])
+
+
+@with_miniworld
+def test_a_world_with_a_set_state_goes_on_to_the_bit() -> None:
+    first, second = make("CollectHealth", [0, 1]), make("CollectHealth", [0, 1])
+    first.reset(seed=5)
+    second.reset(seed=6)
+    play(first, [0, 1], 30, 1)
+    second.set_state(first.get_state())
+    assert play(first, [0, 1], 25, 2) == play(second, [0, 1], 25, 2)
+
+
+@with_miniworld
+def test_doing_nothing_in_collect_health_costs_two() -> None:
+    """Specification 2.4: 49 x 2 - 100, and the episode is over."""
+    world = make("CollectHealth", [0])
+    world.reset()
+    rewards = []
+    for _ in range(50):
+        _, reward, terminated, *_ = world.step(np.array([7]))
+        rewards.append(float(reward[0]))
+    assert rewards == [2.0] * 49 + [-100.0] and terminated[0]
+
+
+@with_miniworld
+def test_action_three_ends_sign_without_a_reward() -> None:
+    world = make("Sign", [0])
+    world.reset()
+    _, reward, terminated, truncated, info = world.step(np.array([3]))
+    assert (reward[0], terminated[0], truncated[0], info["success"][0]) == (0.0, True, False, False)

@@ -1,0 +1,439 @@
+"""Gymnasium's environments, POPGym, Crafter, emulated games and Meta-World in k attempts, as worlds; with fakes of packages.
+
+Where a package is installed, the same promises are kept by the real one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from typing import Any
+
+import fake_amago_packages
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments import crafter, meta_world_kshot, popgym, registry, retro, retro_worker
+from recollect.environments import crafter_instructions as instructions
+from recollect.environments.base import World
+from recollect.environments.packaged import GymnasiumPlayer
+from recollect.settings.errors import UserError
+from recollect.trajectories.hindsight import Relabeler
+
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "gym_classic": ("", {"id": "CartPole-v1", "horizon": 30}),
+    "gym_classic, continuous": ("", {"id": "Pendulum-v1", "horizon": 8}),
+    "popgym": ("popgym", {"task": "AutoencodeEasy", "horizon": 12, "timer": True}),
+    "crafter": ("crafter", {"horizon": 6}),
+    "crafter, textures": ("crafter", {"horizon": 6, "observation": "textures", "tech_tree": True}),
+    "crafter, plain": ("crafter", {"horizon": 6, "observation": "render", "instructions": False}),
+    "meta_world_kshot": ("metaworld", {"benchmark": "reach", "attempt_steps": 5, "attempts": 2}),
+}
+REAL = {name: SMALL[name] for name, (package, _) in SMALL.items() if package and find_spec(package) is not None}
+REAL |= {"retro": ("stable_retro", {"horizon": 5, "frame_skip": 4})} if find_spec("stable_retro") else {}
+cases = [*SMALL, *(f"real {name}" for name in REAL)]
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
+    """A world and small options, with the fake packages or with the real ones."""
+    name: str = request.param
+    if not name.startswith("real "):
+        fake_amago_packages.install(monkeypatch)
+        return name.partition(",")[0], SMALL[name][1]
+    name = name.removeprefix("real ")
+    return name.partition(",")[0], REAL[name][1]
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_amago_packages.install(monkeypatch)
+
+
+everywhere = pytest.mark.parametrize("case", cases, indirect=True)
+
+
+def make(
+    name: str, which: list[int], mode: AutoresetMode = AutoresetMode.DISABLED, split: str = "train", **options: Any
+) -> Any:
+    listed = registry.tasks(name, options, split)
+    world = registry.make_world(
+        name, options, [listed[i % len(listed)] for i in which], np.array(which, np.uint64), mode
+    )
+    return world
+
+
+def play(world: World, which: list[int], steps: int, seed: int) -> list[list[Any]]:
+    """What each step gave; the actions of an instance depend on its number and the step only."""
+    found = []
+    for step in range(steps):
+        actions = np.stack([sampled(world, np.random.default_rng([seed, i, step])) for i in which])
+        seen, rewards, terminated, truncated, _ = world.step(actions)
+        found.append([seen.tolist(), rewards.tolist(), terminated.tolist(), truncated.tolist()])
+        assert world.observation_space.contains(seen) and rewards.dtype == np.float32
+        if (terminated | truncated).any():
+            found.append([world.reset(options={"reset_mask": terminated | truncated})[0].tolist()])
+    return found
+
+
+def sampled(world: World, draws: np.random.Generator) -> np.ndarray:
+    space: Any = world.single_action_space
+    if isinstance(space, Discrete):
+        return np.asarray(draws.integers(space.n))
+    return draws.uniform(-1, 1, space.shape).astype(np.float32)
+
+
+@everywhere
+def test_an_instance_does_not_depend_on_the_others_and_a_state_is_played_again(
+    case: tuple[str, dict[str, Any]],
+) -> None:
+    name, options = case
+    which = [3, 0, 3]
+    first, alone, again = (make(name, some, **options) for some in (which, [0], which))
+    assert first.reset()[0][1].tolist() == alone.reset()[0][0].tolist()
+    assert first.num_envs == 3 and first.observation_space.contains(first.reset(seed=None)[0])
+    alone.reset()
+    together, single = play(first, which, 4, 1), play(alone, [0], 4, 1)
+    if all(len(step) == 4 for step in together):  # nobody was reset
+        assert [[part[1] for part in step] for step in together] == [[part[0] for part in step] for step in single]
+    again.reset(seed=77)
+    again.set_state(first.get_state())
+    assert play(first, which, 12, 2) == play(again, which, 12, 2)
+
+
+@everywhere
+def test_episodes_end_at_the_horizon_at_the_latest(case: tuple[str, dict[str, Any]]) -> None:
+    name, options = case
+    world = make(name, [1, 2], **options)
+    world.reset()
+    since = np.zeros(2, int)
+    for step in range(2 * world.horizon):
+        actions = np.stack([sampled(world, np.random.default_rng([5, i, step])) for i in range(2)])
+        _, _, terminated, truncated, _ = world.step(actions)
+        since += 1
+        ended = terminated | truncated
+        assert (ended | (since < world.horizon)).all() and not (terminated & truncated).any()
+        since[ended] = 0
+        if ended.any():
+            world.reset(options={"reset_mask": ended})
+
+
+@pytest.mark.parametrize("name", ["popgym", "crafter", "meta_world_kshot"])
+def test_a_missing_package_is_named_with_what_to_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, options = SMALL[name]
+    for module in [module for module in sys.modules if module.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=f"needs the package '{package}'") as refused:
+        make(name, [0], **options)
+    assert "FAMILY=" in refused.value.do
+
+
+# ------------------------------------------------------------------------------------------------ gymnasium and POPGym
+
+
+def test_gymnasium_is_played_as_it_is() -> None:
+    """The same seed and actions in the package's own environment give the same numbers."""
+    world = make("gym_classic", [4], id="Pendulum-v1", horizon=300)
+    seen = world.reset()[0][0]
+    plain = gymnasium.make("Pendulum-v1").unwrapped
+    expected, _ = plain.reset(seed=int(world.get_state()["word"][0]))
+    for step in range(250):  # beyond the package's own limit of 200
+        np.testing.assert_allclose(seen, expected, atol=1e-6)
+        action = np.sin(np.array([step], np.float32))
+        observations, reward, terminated, truncated, _ = world.step(action[None])
+        seen, (expected, paid, *_) = observations[0], plain.step(2 * action)  # its torque is bounded by 2
+        assert reward[0] == pytest.approx(paid, abs=1e-6) and not terminated.any() and not truncated.any()
+
+
+def test_an_environment_that_does_not_exist_or_is_of_another_kind_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot be made"):
+        make("gym_classic", [0], id="NoSuchThing-v7")
+    with pytest.raises(UserError, match="cannot be made"):
+        make("gym_classic", [0], id="CartPole-v1", arguments={"no_such_argument": 1})
+    with pytest.raises(UserError, match="needs the package 'no_such_package'"):
+        make("gym_classic", [0], package="no_such_package")
+
+    class Bits(gymnasium.Env):
+        observation_space: Any = Discrete(3)
+        action_space: Any = MultiBinary(3)
+
+    with pytest.raises(UserError, match="neither choices nor numbers"):
+        GymnasiumPlayer(Bits(), "test")
+    Bits.action_space = Box(-np.inf, np.inf, (2,))
+    with pytest.raises(UserError, match="neither choices nor numbers"):
+        GymnasiumPlayer(Bits(), "test")
+
+
+def test_observations_are_flat_and_several_choices_are_one_number() -> None:
+    class Mixed(gymnasium.Env):
+        observation_space: Any = Dict({"a": Discrete(3), "b": Box(-1, 5, (2, 2))})
+        action_space: Any = MultiDiscrete([2, 3, 2], start=[1, 0, 5])
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return {"a": 1, "b": np.array([[1, 2], [3, 4]])}, {}
+
+        def step(self, action: Any) -> Any:
+            assert self.action_space.contains(action)
+            return (
+                {"a": 2, "b": np.full((2, 2), action[1])},
+                float(100 * action[0] + 10 * action[1] + action[2]),
+                False,
+                True,
+                {},
+            )
+
+    player = GymnasiumPlayer(Mixed(), "test", timer=10)
+    player.begin(0)
+    assert player.look().tolist() == [0, 1, 0, 1, 2, 3, 4, 0] and player.look().dtype == np.float32
+    assert player.observation_space.contains(player.look()) and player.action_space == Discrete(12)
+    assert [player.step(action) for action in (0, 1, 4, 11)] == [(105, True), (106, True), (125, True), (226, True)]
+    assert player.look()[:-1].tolist() == [0, 0, 1, 2, 2, 2, 2] and player.look()[-1] == np.float32(0.4)
+
+
+def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes: None) -> None:
+    """Names of the paper: specification 4.2."""
+    paper = {"Autoencode", "Battleship", "Concentration", "CountRecall", "HigherLower", "MineSweeper", "MultiarmedBandit",
+             "NoisyStatelessCartPole", "NoisyStatelessPendulum", "RepeatFirst", "RepeatPrevious", "StatelessCartPole",
+             "StatelessPendulum"}  # fmt: skip
+    assert len(popgym.TASKS) == 39 and {name for name, _ in popgym.GAMES.values()} == paper
+    with pytest.raises(UserError, match="no task 'RepeatFrist'"):
+        popgym.tasks("train", task="RepeatFrist")
+    before = np.random.get_state()[1].tolist()
+    world = make("popgym", [0, 1], task="RepeatFirstHard", horizon=50)
+    cards = [world.reset()[0].tolist()]
+    for step in range(7):
+        seen, _, terminated, truncated, _ = world.step(np.array([step, 3]))
+        cards.append(seen.tolist())
+        assert terminated.tolist() == [step == 6] * 2 and not truncated.any()  # the package's limit is an end
+    assert world.single_action_space.n == 12 and np.shape(cards[0]) == (2, 2 + 4 + 3)
+    assert {tuple(map(sum, seen)) for seen in cards} == {(3, 3)}  # three choices, each one-hot
+    assert len({str(seen) for seen in cards}) > 4
+    assert np.random.get_state()[1].tolist() == before
+
+
+# -------------------------------------------------------------------------------------------------------------- Crafter
+
+
+def test_instructions_have_the_published_chances() -> None:
+    """Specification 4.7."""
+    draws = np.random.default_rng(0)
+    drawn = [instructions.draw(draws, 1, 5) for _ in range(6000)]
+    lengths = Counter(len(goals) for goals in drawn)
+    assert set(lengths) == {1, 2, 3, 4, 5} and min(lengths.values()) > 1080
+    goals = Counter(goal for some in drawn for goal in some)
+    total = sum(goals.values())
+    ways = {goal: count for goal, count in goals.items() if goal.startswith("travel")}
+    assert sum(ways.values()) / total == pytest.approx(0.2, abs=0.01)
+    expected = {"collect_sapling": 0.06, "collect_diamond": 0.015, "defeat_zombie": 0.06, "eat_plant": 0.03,
+                "make_wood_pickaxe": 0.045, "make_iron_sword": 0.0075, "place_table": 0.06, "place_furnace": 0.015}  # fmt: skip
+    for goal, chance in expected.items():
+        assert goals[goal] / total == pytest.approx(chance, abs=0.006), goal
+    assert not {goal for goal in goals if "wake" in goal} and len(goals) > 22
+    # A far place needs a large drawn distance, which is rare: most ways lead near the middle, (32, 32).
+    far = [np.hypot(*(int(m[:-1]) - 32 for m in goal.split("_")[1:])) for goal in ways for _ in range(ways[goal])]
+    assert np.mean(far) == pytest.approx(14, abs=1.5) and max(far) < 45 and min(far) < 4
+    assert all(instructions.text(instructions.numbers(goal)) == goal for goal in goals)
+
+
+def test_words_are_numbered_as_published_and_prompts_are_the_papers() -> None:
+    assert len(instructions.WORDS) == 37
+    some = {"collect": 0, "place": 4, "wood": 11, "plant": 15, "travel": 20, "pad": 21, "up": 23, "0m": 24, "60m": 36}
+    assert {word: instructions.NUMBERS[word] for word in some} == some
+    assert instructions.numbers("collect_wood") == [0, 11, 21] and instructions.numbers("travel_10m_50m") == [
+        20,
+        26,
+        34,
+    ]
+    single, several = (crafter.tasks(split) for split in ("single", "multi"))
+    assert len(single) == 22 and len(several) == 10
+    assert several[-1].data["instruction"] == (
+        "eat_cow", "make_stone_pickaxe", "collect_coal", "make_wood_sword", "defeat_zombie",
+    )  # fmt: skip
+    assert set(instructions.TECH_TREE) < set(instructions.ACHIEVEMENTS)
+    with pytest.raises(UserError, match="unknown split 'mutli'"):
+        crafter.tasks("mutli")
+
+
+def test_the_tech_tree_asks_for_one_more_than_was_achieved() -> None:
+    draws = np.random.default_rng(0)
+    for best in range(13):
+        for _ in range(50):
+            goals = instructions.draw_from_tech_tree(draws, 1, 5, best)
+            places = [instructions.TECH_TREE.index(goal) for goal in goals]
+            assert places == sorted(set(places)) and 1 <= len(places) <= 5 and places[-1] <= max(0, min(best, 11))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "goal"),
+    [
+        (32, 32, None),
+        (30, 31, "travel_30m_30m"),
+        (9, 11, "travel_10m_10m"),
+        (8, 10, None),
+        (63, 61, None),
+        (61, 60, "travel_60m_60m"),
+    ],
+)
+def test_a_place_is_reached_within_two_units(x: int, y: int, goal: str | None) -> None:
+    assert instructions.place_near(x, y) == goal
+
+
+def test_an_instruction_is_followed_shown_and_paid(fakes: None) -> None:
+    """Collect wood twice and place a table: only in order, once a step."""
+    world = make("crafter", [0], horizon=20)
+    world.reset()
+    world._goals_BKW[0] = np.nan
+    world._goals_BKW[0, :3] = [instructions.numbers(goal) for goal in ("collect_wood", "collect_wood", "place_table")]
+    rewards, shown = [], []
+    for action in (8, 5, 8, 5, 0, 8):
+        seen, reward, terminated, _, info = world.step(np.array([action]))
+        rewards.append(float(reward[0]))
+        shown.append((seen[0, world.goal_part.where].astype(int) - 128).reshape(5, 3)[:, 0].tolist())
+    assert rewards == [0, 1, 0, 1, 0, 1] and terminated[0] and info["success"].tolist() == [True]
+    assert shown[0] == [-1, -1, 0, 0, 4] and shown[1] == [-1, -1, -3, 0, 4] and shown[-1] == [-1, -1, -3, -3, -3]
+    assert (
+        info["achieved"][0, 0].tolist() == instructions.numbers("place_table")
+        and np.isnan(info["achieved"][0, 1:]).all()
+    )
+
+
+def test_parts_of_an_observation_are_where_they_are_said_to_be(fakes: None) -> None:
+    for kind, parts in (
+        ("crop", ["image", "inventory", "goals"]),
+        ("render", ["image", "goals"]),
+        ("textures", ["textures", "features", "goals"]),
+    ):
+        world = make("crafter", [0], observation=kind)
+        seen, inner = world.reset()[0][0], world.players[0].inner
+        assert list(world.observation_parts) == parts
+        part = {name: seen[where].reshape(shape) for name, (where, shape) in world.observation_parts.items()}
+        if kind == "textures":
+            np.testing.assert_array_equal(part["textures"], inner.map.T[29:36, 28:37] + 1)
+            assert part["features"][:3].tolist() == pytest.approx([0, 1, 0.9]) and part["features"][-1] == 0.5
+            inner._player.pos = np.array([0, 63])  # at a corner what is outside is 0, and the rest keeps its place
+            corner = world._observe()[0][:63].reshape(7, 9)
+            np.testing.assert_array_equal(corner[:4, 4:], inner.map.T[60:64, :5] + 1)
+            assert not corner[4:].any() and not corner[:, :4].any()
+        else:
+            height = part["image"].shape[1]
+            np.testing.assert_array_equal(part["image"], inner.drawn[:height].transpose(2, 0, 1))
+    part = make("crafter", [0]).observation_parts
+    assert [shape for _, shape in part.values()] == [(3, 48, 64), (16,), (5, 3)]
+    with pytest.raises(UserError, match="an instruction of 5 goals"):
+        make("crafter", list(range(10)), split="multi", most_goals=3)
+
+
+def test_crafter_can_be_relabelled(fakes: None) -> None:
+    world = make("crafter", [1], horizon=12)
+    rows: dict[str, list[Any]] = {
+        "observation": [world.reset()[0][0]],
+        "achieved": [np.full((4, 3), np.nan, np.float32)],
+    }
+    world._goals_BKW[0] = np.nan
+    world._goals_BKW[0, :2] = instructions.numbers("collect_diamond")
+    for action in (1, 5, 1, 1, 8, 2, 2):
+        seen, _, _, _, info = world.step(np.array([action]))
+        rows["observation"].append(seen[0])
+        rows["achieved"].append(info["achieved"][0])
+    T = len(rows["observation"])
+    original = {name: np.array(values) for name, values in rows.items()} | {
+        "previous_action": np.zeros(T, np.int16),
+        "reward": np.zeros(T, np.float32),
+        "done": np.zeros(T, bool),
+        "time": np.arange(T, dtype=np.int32),
+        "goals": world.goals()[0],
+    }
+    new = Relabeler("all", world.goal_part)(original, np.random.default_rng(0))
+    asked = [instructions.text(goal) for goal in new["goals"] if not np.isnan(goal[0])]
+    assert len(asked) == 2 and set(asked) <= {"collect_wood", "place_table", "travel_35m_35m", "travel_35m_30m"}
+    assert new["reward"].sum() == 2 and new["done"][-1] and new["observation"].dtype == np.uint8
+    shown = new["observation"][:, world.goal_part.where].astype(int) - 128
+    assert shown[0].reshape(5, 3)[3:].tolist() == new["goals"][:2].astype(int).tolist()
+    assert shown[-1].reshape(5, 3)[3:].tolist() == [[-3] * 3] * 2
+
+
+# ------------------------------------------------------------------------------------------------ Meta-World in attempts
+
+
+def test_attempts_have_the_same_positions_and_success_is_the_share_of_them(fakes: None) -> None:
+    world = make("meta_world_kshot", [0, 1], attempt_steps=6, attempts=3)
+    first = world.reset()[0]
+    assert first[:, 39].tolist() == [1, 1] and not first[:, 36:39].any()
+    goals = np.stack([player.now.inner.goal for player in world.players])
+    assert abs(goals[0] - goals[1]).max() > 1e-3
+    for step in range(18):
+        attempt = step // 6
+        way = np.zeros((2, 4), np.float32)
+        if attempt != 1:  # in the second attempt nothing is done
+            way[:, :3] = np.clip(5 * (goals - np.stack([player.now.inner.hand for player in world.players])), -1, 1)
+        seen, _, terminated, truncated, info = world.step(way)
+        begins = (step + 1) % 6 == 0
+        assert seen[:, 39].tolist() == [float(begins)] * 2 and not truncated.any()
+        if begins:
+            np.testing.assert_array_equal(seen, first)
+        np.testing.assert_array_equal(np.stack([player.now.inner.goal for player in world.players]), goals)
+        assert terminated.tolist() == [step == 17] * 2
+    np.testing.assert_allclose(info["success"], 2 / 3)
+
+
+def test_splits_have_other_positions_and_benchmarks_their_published_tasks(fakes: None) -> None:
+    """Yu et al. 2019: ML10 has 10 and 5 tasks, ML45 45 and 5, of which none is in both."""
+    for benchmark, counts in (("reach", (1, 1)), ("ml10", (10, 5)), ("ml45", (45, 5))):
+        train, held_out = (
+            meta_world_kshot.tasks(split, benchmark=benchmark)[0].data["names"] for split in ("train", "eval")
+        )
+        assert (len(train), len(held_out)) == counts
+        assert benchmark == "reach" or not set(train) & set(held_out)
+        assert len(meta_world_kshot.tasks("each", benchmark=benchmark)) == counts[1]
+    positions = {}
+    for split in ("train", "eval"):
+        world = make("meta_world_kshot", [0] * 4, split=split, attempt_steps=1, attempts=1, positions=3)
+        found = set()
+        for _ in range(10):
+            world.reset()
+            found |= {player.position for player in world.players}
+        positions[split] = found
+    assert positions == {"train": {1, 2, 3}, "eval": {4, 5, 6}}
+    with pytest.raises(UserError, match="no benchmark 'ml11'"):
+        meta_world_kshot.tasks("train", benchmark="ml11")
+
+
+# ------------------------------------------------------------------------------------------------------- emulated games
+
+
+def test_frames_are_shrunk_by_area() -> None:
+    np.testing.assert_allclose(retro_worker.shares(4, 2), [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
+    np.testing.assert_allclose(retro_worker.shares(3, 2), [[2 / 3, 1 / 3, 0], [0, 1 / 3, 2 / 3]])
+    np.testing.assert_allclose(retro_worker.shares(240, 96).sum(1), 1)
+
+
+def test_starts_are_tasks_and_a_missing_package_or_game_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = {"game": "SuperMarioBros-Nes-v0", "starts": ["Level1-1", "Level8-1"]}
+    assert [task.name for task in retro.tasks("starts", **starts)] == ["Level1-1", "Level8-1"]
+    (together,) = retro.tasks("train", **starts)
+    assert together.data == {"starts": ["Level1-1", "Level8-1"]}
+    if find_spec("stable_retro") is None:
+        with pytest.raises(UserError, match="needs the package 'stable_retro'"):
+            make("retro", [0])
+    else:
+        with pytest.raises(UserError, match="no ROM of the game 'SuperMarioBros-Nes-v0'") as refused:
+            make("retro", [0], **starts)
+        assert "stable_retro.import" in refused.value.do
+        with pytest.raises(UserError, match="no game 'NoSuch-Nes'"):
+            make("retro", [0], game="NoSuch-Nes")
+
+
+@pytest.mark.skipif(find_spec("stable_retro") is None, reason="stable_retro is not installed")
+def test_airstriker_has_a_border_of_its_console_and_pays() -> None:
+    world = make("retro", [0, 1], horizon=60)
+    seen = world.reset()[0]
+    assert seen.shape == (2, 3, 84, 96) and (seen[:, :, :2] == np.array([8, 8, 201])[:, None, None]).all()
+    total = sum(
+        world.step(np.random.default_rng(t).integers(world.single_action_space.n, size=2))[1] for t in range(40)
+    )
+    assert total.sum() > 0

@@ -1,0 +1,120 @@
+"""Stand in for the packages `crafter`, `popgym` and `metaworld` where they are not installed: their interfaces, toy games."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Discrete, MultiDiscrete, Tuple
+
+ITEMS = ("health", "food", "drink", "energy", "sapling", "wood", "stone", "coal", "iron", "diamond", "wood_pickaxe",
+         "stone_pickaxe", "iron_pickaxe", "wood_sword", "stone_sword", "iron_sword")  # fmt: skip
+
+
+class Crafter:
+    """The package's `Env` as far as it is used: action 1 walks along x, 2 along y; 5 collects wood, 8 places a table."""
+
+    def __init__(self, reward: bool, length: int | None, seed: int) -> None:
+        assert reward and length is None
+        self._seed, self._episode = seed, 0
+        self._world = SimpleNamespace(daylight=0.5)
+
+    def reset(self) -> Any:
+        self._episode += 1
+        draws = np.random.RandomState((self._seed + self._episode) % 2**31)
+        self.map = draws.randint(0, 12, (64, 64))
+        self.drawn = draws.randint(0, 250, (64, 64, 3)).astype(np.uint8)
+        inventory = {name: 9 if i < 4 else 0 for i, name in enumerate(ITEMS)}
+        self._player = SimpleNamespace(
+            pos=np.array([32, 32]), inventory=inventory, facing=(0, 1),
+            achievements={name: 0 for name in ("collect_wood", "place_table", "wake_up")},
+        )  # fmt: skip
+        return self._obs()
+
+    def _obs(self) -> Any:
+        raise AssertionError("nobody shall draw what nobody looks at")
+
+    def _sem_view(self) -> np.ndarray:
+        return self.map.copy()
+
+    def render(self) -> np.ndarray:
+        return self.drawn
+
+    def step(self, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
+        player = self._player
+        player.pos = np.clip(player.pos + np.array([action == 1, action == 2]), 0, 63)
+        if action == 5:
+            player.inventory["wood"] = min(9, player.inventory["wood"] + 1)
+            player.achievements["collect_wood"] += 1
+        if action == 8:
+            player.achievements["place_table"] += 1
+        info = {
+            "inventory": player.inventory.copy(),
+            "achievements": player.achievements.copy(),
+            "semantic": self._sem_view(),
+            "player_pos": player.pos,
+        }
+        return self._obs(), float(action == 5), action == 16, info
+
+
+class Cards(gymnasium.Env):
+    """A POPGym task: shows (0 or 1, a card), wants the card of the step before; draws from numpy's global generator."""
+
+    def __init__(self) -> None:
+        self.observation_space: Any = Tuple((Discrete(2), MultiDiscrete([4, 3])))
+        self.action_space: Any = MultiDiscrete([4, 3])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time, self.card = 0, self.dealt()
+        return (0, self.card), {}
+
+    def dealt(self) -> np.ndarray:
+        return np.array([np.random.randint(4), self.np_random.integers(3)])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        reward = float((action == self.card).all())
+        self.time, self.card = self.time + 1, self.dealt()
+        return (1, self.card), reward, False, self.time == 7, {}
+
+
+class Arm:
+    """One of Meta-World's environments: the hand goes where it is told; solved near the goal."""
+
+    def __init__(self) -> None:
+        self._partially_observable, self.sawyer_observation_space = True, None
+
+    def seed(self, word: int) -> None:
+        self.draws = np.random.RandomState(word)
+
+    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
+        assert not self._partially_observable
+        self.goal, self.hand = self.draws.uniform(0.5, 1, 3), np.zeros(3)
+        return self.seen(), {}
+
+    def seen(self) -> np.ndarray:
+        return np.concatenate([self.hand, np.ones(33), self.goal])
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.hand = self.hand + 0.2 * np.asarray(action)[:3]
+        far = float(abs(self.goal - self.hand).max())
+        return self.seen(), 10 - far, False, False, {"success": float(far < 0.25)}
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the imports find the fakes."""
+    crafter, popgym = ModuleType("crafter"), ModuleType("popgym")
+    crafter.Env = Crafter  # type: ignore[attr-defined]
+    meta, meta_dict = ModuleType("metaworld"), ModuleType("metaworld.env_dict")
+    names = ("reach", "push", "drawer-open", "door-close", "shelf-place", "sweep-into", "lever-pull")
+    meta_dict.ALL_V3_ENVIRONMENTS = {f"{name}-v3": Arm for name in names}  # type: ignore[attr-defined]
+    for module in (crafter, popgym, meta, meta_dict):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for task in ("AutoencodeEasy", "RepeatFirstHard"):
+        spec = gymnasium.envs.registration.EnvSpec(id=f"popgym-{task}-v0", entry_point=Cards)
+        monkeypatch.setitem(gymnasium.registry, spec.id, spec)
