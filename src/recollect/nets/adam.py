@@ -13,13 +13,14 @@ from torch import Tensor
 
 
 class Adam:
-    """Adam without weight decay.
+    """Adam, or AdamW where there is weight decay.
 
     Args:
         named: (name, parameter) pairs, e.g. `module.named_parameters()`.
         lr: step size.
         betas: decay of the first and second moment.
         eps: added to the denominator.
+        weight_decay: share of the step size by which parameters shrink at each step, apart from the gradient (AdamW).
     """
 
     def __init__(
@@ -29,8 +30,9 @@ class Adam:
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
-        self.lr, self.betas, self.eps = lr, betas, eps
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         parameters = dict(named)
         self.names, self.parameters = list(parameters), list(parameters.values())
         self.first = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
@@ -54,7 +56,8 @@ class Adam:
             return
         steps = [self.steps[i] for i in here]
         torch._foreach_add_(steps, 1)
-        torch._fused_adam_(
+        kernel = torch._fused_adamw_ if self.weight_decay else torch._fused_adam_
+        kernel(
             [self.parameters[i] for i in here],
             self.gradients(),
             [self.first[i] for i in here],
@@ -64,7 +67,7 @@ class Adam:
             lr=self.lr,
             beta1=self.betas[0],
             beta2=self.betas[1],
-            weight_decay=0.0,
+            weight_decay=self.weight_decay,
             eps=self.eps,
             amsgrad=False,
             maximize=False,

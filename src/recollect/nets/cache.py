@@ -190,6 +190,28 @@ class KeyValueCache:
         self.lengths_B, self._shortest, self._longest = before  # what was written lies behind the valid slots
         return hidden_BTD[:, 0]
 
+    @torch.no_grad()
+    def reads(self, x_BD: Tensor, rows_N: Tensor) -> Tensor:
+        """How much the newest token of some rows reads each slot; of models without cross-attention, nothing dropped.
+
+        Args:
+            x_BD: what `run` was last given.
+            rows_N: the rows.
+
+        Returns:
+            Attention weights [N, layers, heads, slots], slots up to the longest row's last.
+        """
+        model, n = self.model, self._longest
+        attend = (self._slots[:n] < self.lengths_B[rows_N, None])[:, None, None]
+        h, found = x_BD[rows_N][:, None], []
+        for kv, block in zip(self.layers, self._blocks, strict=True):
+            q = model.split_heads(block.qkv(block.norm_attention(h)), 3)[0].to(kv.dtype)
+            y, weights_NHTS = model.plain_attention(q, kv[0, rows_N, :, :n], kv[1, rows_N, :, :n], attend)
+            h = h + block.attention_out(y.transpose(1, 2).flatten(2))
+            h = h + block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu))
+            found.append(weights_NHTS[:, :, 0])
+        return torch.stack(found, 1)
+
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None, causal: bool) -> Tensor:
         model = self.model
         if model.training and model.p_attention:  # acting with dropout on, as Memory-RL does

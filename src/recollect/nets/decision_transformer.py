@@ -35,10 +35,13 @@ class DecisionTransformerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     observation_size: int = Field(2, description="Entries of an observation.")
-    observation_embedding: Literal["linear", "one_hot"] = Field(
-        "linear", description="Paper: linear on raw numbers. one_hot: a table per entry (integers); learns far faster."
+    observation_embedding: Literal["linear", "one_hot", "binned"] = Field(
+        "linear",
+        description="Paper: linear on raw numbers. A table per entry learns far faster: one_hot of integers, binned of "
+        "the nearest of evenly spaced values.",
     )
-    observation_values: tuple[int, ...] = Field((), description="one_hot: number of values of each entry.")
+    observation_values: tuple[int, ...] = Field((), description="A table per entry: number of values of each entry.")
+    observation_bounds: tuple[tuple[float, float], ...] = Field((), description="binned: (low, high) of each entry.")
     actions: int = Field(5, description="Number of discrete actions A; index A is the padding action.")
     action_size: int = Field(0, description="Continuous actions: how many numbers one is; 0: actions are discrete.")
     action_bins: int | None = Field(None, description="Continuous actions: see `nets.actions`.")
@@ -126,12 +129,18 @@ class ExperienceEmbedding(nn.Module):
         super().__init__()
         self.settings, self.whole_steps = settings, whole_steps
         width = settings.transformer.width
-        if settings.observation_embedding == "one_hot":
+        if settings.observation_embedding != "linear":
             offsets = [0]
             for values in settings.observation_values[:-1]:
                 offsets.append(offsets[-1] + values)
             self.register_buffer("observation_offsets", torch.tensor(offsets), persistent=False)
             self.observation: nn.Module = nn.Embedding(sum(settings.observation_values), width)
+            if settings.observation_embedding == "binned":
+                low, high = torch.tensor(settings.observation_bounds).unbind(1)
+                steps = torch.tensor(settings.observation_values) - 1
+                self.register_buffer("observation_low", low, persistent=False)
+                self.register_buffer("observation_scale", steps / (high - low), persistent=False)
+                self.register_buffer("observation_steps", steps.float(), persistent=False)
         else:
             self.observation = nn.Linear(settings.observation_size, width)
         self.action: nn.Module = (
@@ -155,7 +164,10 @@ class ExperienceEmbedding(nn.Module):
 
     def observe(self, observation_BTD: Tensor) -> Tensor:
         """State embedding [B, T, D]."""
-        if self.settings.observation_embedding == "one_hot":
+        if self.settings.observation_embedding == "binned":
+            bin_BTD = ((observation_BTD - self.observation_low) * self.observation_scale).round()  # type: ignore[operator]
+            observation_BTD = torch.minimum(bin_BTD.clamp_(min=0), self.observation_steps)  # type: ignore[arg-type]
+        if self.settings.observation_embedding != "linear":
             return self.observation(observation_BTD.long() + self.observation_offsets).sum(-2)  # type: ignore[operator]
         return self.observation(observation_BTD.to(self.reward.weight.dtype))
 

@@ -77,6 +77,13 @@ class SequenceModel(nn.Module):
     def reseed_dropout(self, seed: int) -> None:
         """Restart the dropout stream from a seed."""
 
+    def attention(self, state: Any, rows_N: Tensor) -> Tensor | None:
+        """What the newest token of some rows reads: [N, layers, C], the mean over heads; None where nothing attends.
+
+        C is the context in tokens; the last is the newest token itself, and what lies before the first is zero.
+        """
+        return None
+
 
 class RecurrentSequence(SequenceModel):
     """LSTM, GRU or RNN. Carries its state over the whole episode, whatever the training window is."""
@@ -143,6 +150,7 @@ class TransformerState:
     recent_BLD: Tensor | None  # L = context
     seen_B: Tensor | None  # tokens in recent_BLD
     longest: int = 0  # tokens of the longest row since all were reset
+    newest_BD: Tensor | None = None  # the last tokens, with their positions
     cached: bool = True  # False: rows slid out of the cache, all are re-encoded until all are reset
 
 
@@ -210,7 +218,8 @@ class TransformerSequence(SequenceModel):
         if state.cached and (not self.slides or state.longest < self.context):
             state.longest += 1
             position_B = state.cache.lengths_B.clamp(max=self.context - 1)  # a full cache says so itself
-            return self.transformer.step(x_BD + self.positions.table_LD[position_B], state.cache), state
+            state.newest_BD = x_BD + self.positions.table_LD[position_B]
+            return self.transformer.step(state.newest_BD, state.cache), state
         state.cached = False
         assert state.recent_BLD is not None and state.seen_B is not None
         h_BLD = self.forward(state.recent_BLD)  # right padding is harmless: attention is causal
@@ -244,6 +253,24 @@ class TransformerSequence(SequenceModel):
     def reseed_dropout(self, seed: int) -> None:
         """See `SequenceModel`."""
         self.transformer.reseed_dropout(seed)
+
+    @torch.no_grad()
+    def attention(self, state: TransformerState, rows_N: Tensor) -> Tensor:
+        """See `SequenceModel`."""
+        if state.cached:
+            assert state.newest_BD is not None
+            length_N = state.cache.lengths_B[rows_N]
+            weights_NLS = state.cache.reads(state.newest_BD, rows_N).mean(2)
+        else:
+            assert state.recent_BLD is not None and state.seen_B is not None
+            length_N = state.seen_B[rows_N]
+            x_NCD = state.recent_BLD[rows_N] + self.positions.table_LD
+            maps = self.transformer(x_NCD, return_attention=True)[1].self_BHTT
+            every = torch.arange(len(rows_N), device=rows_N.device)
+            weights_NLS = torch.stack([each[every, :, length_N - 1].mean(1) for each in maps], 1)
+        slot_NC = torch.arange(self.context, device=rows_N.device) - self.context + length_N[:, None]
+        slot_N1C = slot_NC.clamp(min=0)[:, None].expand(-1, weights_NLS.shape[1], -1)
+        return weights_NLS.gather(2, slot_N1C) * (slot_NC >= 0)[:, None]
 
 
 def make_sequence_model(

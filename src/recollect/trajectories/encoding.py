@@ -32,6 +32,7 @@ def encode_in_parts(
     *,
     provenance: dict[str, Any],
     rows: int = ROWS,
+    what: str = "images",
 ) -> np.ndarray:
     """Encode images, going on from the parts that stand in a folder.
 
@@ -41,6 +42,7 @@ def encode_in_parts(
         folder: of the parts; see `remove_parts`.
         provenance: what the vectors are a function of; parts made of anything else are made again.
         rows: images per part.
+        what: is being encoded, for the progress line.
 
     Returns:
         float32 [N, W], mapped from a file without a name.
@@ -54,7 +56,7 @@ def encode_in_parts(
     finished = {first for first, path in parts.items() if _is_finished(path, provenance)}
     done, width = sum(min(rows, len(frames) - first) for first in finished), 0
     whole = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the array)
-    with Progress(len(frames), "encoding images", "images", start=done) as progress:
+    with Progress(len(frames), f"encoding {what}", what, start=done) as progress:
         for first, path in parts.items():
             if first not in finished:
                 made = np.asarray(encode(frames[first : first + rows]), np.float32)

@@ -32,6 +32,9 @@ class VectorWorld(Protocol):
 Act = Callable[[np.ndarray, np.ndarray, np.ndarray, int, np.ndarray], np.ndarray]
 """(observation [B, D], reward of the last step [B], done [B], step t, live [B]) -> action [B]."""
 
+Watch = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], None]
+"""Told of each step: (observation before it, action, reward, done, live before it)."""
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -63,7 +66,7 @@ class Episodes:
         return Episodes(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
 
 
-def play_episodes(world: VectorWorld, act: Act) -> Episodes:
+def play_episodes(world: VectorWorld, act: Act, watch: Watch | None = None) -> Episodes:
     """Reset every instance and play until each has ended once.
 
     Instances that end before others are reset and go on, so that the world stays legal, but nothing of that is kept.
@@ -85,8 +88,11 @@ def play_episodes(world: VectorWorld, act: Act) -> Episodes:
         if t == 0:
             kind = np.float32 if action.dtype.kind == "f" else np.int64
             actions = np.zeros((batch, horizon, *action.shape[1:]), kind)
+        before = observation
         observation, reward, terminated, truncated, info = world.step(action)
         done = np.asarray(terminated | truncated)
+        if watch is not None:
+            watch(before, action, reward, done, live)
         actions[live, t], rewards[live, t] = action[live], reward[live]
         observations[live, t + 1] = observation[live]
         terminals[live, t] = terminated[live]

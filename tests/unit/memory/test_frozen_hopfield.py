@@ -104,3 +104,20 @@ def test_values_out_of_range_are_clipped_and_misfits_refused():
     ):
         with pytest.raises(UserError):
             misuse()
+
+
+def test_grey_images_become_mixtures_of_words_whatever_the_scale_of_the_projection():
+    embeddings_VD = words(50, 8)
+    images = torch.randint(0, 256, (6, 3, 5, 5), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    images[4] = 0
+    grey = images.float().mean(1).flatten(1) / 255
+    released = FrozenHopfield(embeddings_VD, 25, beta=100.0, std=8**-0.5)
+    weights_NV = released.weights(grey)
+    assert (weights_NV >= 0).all()
+    torch.testing.assert_close(weights_NV.sum(1), torch.ones(6))  # so the mixtures lie in the convex hull of the words
+    torch.testing.assert_close(released(grey), weights_NV @ embeddings_VD)
+    torch.testing.assert_close(released(grey)[4], embeddings_VD.mean(0))  # black
+    assert (released(grey)[5] - embeddings_VD.mean(0)).abs().max() > 0.1
+    for std in (1e-3, 30.0):
+        other = FrozenHopfield(embeddings_VD, 25, beta=100.0, std=std)
+        torch.testing.assert_close(other(grey), released(grey), rtol=1e-3, atol=1e-4)

@@ -45,3 +45,16 @@ def test_a_parameter_without_gradient_stays() -> None:
     optimiser.step()
     assert torch.equal(layer.bias, torch.full((3,), -0.5))
     assert float(optimiser.arrays()["steps/weight"]) == 1 and float(optimiser.arrays()["steps/bias"]) == 0
+
+
+def test_with_weight_decay_it_is_torchs_adamw() -> None:
+    ours, theirs = module(), module()
+    own = Adam(ours.named_parameters(), lr=0.01, weight_decay=0.3)
+    reference = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0.3)
+    for step in range(5):
+        for layer in (ours, theirs):
+            layer.weight.grad, layer.bias.grad = gradients(step)
+        own.step()
+        reference.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(ours.bias, theirs.bias, atol=1e-6, rtol=1e-6)

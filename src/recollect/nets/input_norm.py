@@ -1,0 +1,76 @@
+"""InputNorm: features brought to mean 0 and deviation 1 by running statistics, and the adaptive running mean itself.
+
+Source: AMAGO (arXiv 2310.09971), specification 1.2. A running mean has the step beta / (1 - (1 - beta)^t): the first
+sample replaces what stood there. Values are clipped to +-1e4; features that hardly vary are only centred.
+
+Difference: statistics are of the raw features. The seed code fed them the features that it had just normalised, which
+normalises in part only (`order="upstream"`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+
+def adaptive_step(beta: float, t: Tensor) -> Tensor:
+    """How far a running mean moves at its t-th sample (counted from 1)."""
+    return beta / (1.0 - (1.0 - beta) ** t)
+
+
+class InputNorm(nn.Module):
+    """Normalises the last axis.
+
+    Args:
+        width: number of features.
+        beta: step of the running means in the long run.
+        order: "fixed" (statistics of raw features) or "upstream".
+    """
+
+    mean: Tensor
+    square: Tensor
+    samples: Tensor
+
+    def __init__(self, width: int, *, beta: float = 1e-4, order: Literal["fixed", "upstream"] = "fixed") -> None:
+        super().__init__()
+        self.beta, self.order = beta, order
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("square", torch.ones(width))
+        self.register_buffer("samples", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviations [D]."""
+        return (self.square - self.mean**2 + 1e-5).clamp(min=0).sqrt().nan_to_num(1.0).clamp(1e-3, 1e6)
+
+    @torch.no_grad()
+    def update(self, x_BTD: Tensor, mask_BT: Tensor) -> None:
+        """Take the real time steps of a batch into the statistics; nothing where there is none."""
+        weight_BT1 = mask_BT[..., None].to(x_BTD.dtype)
+        count = weight_BT1.sum()
+        if count == 0:
+            return
+        self.samples += 1
+        step = adaptive_step(self.beta, self.samples).float()
+        self.mean.lerp_((x_BTD * weight_BT1).sum((0, 1)) / count, step)
+        self.square.lerp_((x_BTD.square() * weight_BT1).sum((0, 1)) / count, step)
+
+    @torch.no_grad()
+    def normalised(self, x: Tensor) -> Tensor:
+        """With the statistics as they are."""
+        deviation = self.deviation
+        centred = x - self.mean
+        return torch.where(deviation > 0.01, (centred / deviation).clamp(-1e4, 1e4), centred)
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+        """Normalise; in training mode with a mask of real time steps, also take them into the statistics."""
+        if not self.training or mask_BT is None:
+            return self.normalised(x_BTD)
+        if self.order == "upstream":
+            x_BTD = self.normalised(x_BTD)
+            self.update(x_BTD, mask_BT)
+            return x_BTD
+        self.update(x_BTD, mask_BT)
+        return self.normalised(x_BTD)

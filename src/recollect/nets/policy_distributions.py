@@ -1,0 +1,253 @@
+"""Distributions of actions as AMAGO's actor gives them: from raw outputs [..., P] to probabilities, samples, densities.
+
+- `ClippedSoftmax`: probabilities kept in [0.001, 0.99] and divided by their sum (which gets no gradient).
+- `SquashedNormal`: a Gaussian through tanh, its log standard deviation kept in [-5, 2] by another tanh.
+- `TanhMixture`: five such Gaussians with weights. No gradient through samples, so only for `online_coefficient: 0`.
+- `Binary`: independent bits; densities are averaged over bits. No gradient through samples either.
+- `Beta`: on [-1, 1].
+
+Source: AMAGO (arXiv 2310.09971), specification 1.4. Difference: the released mixture does not bound its log standard
+deviation and gives the mean before tanh as its mode; ours does so only with `upstream=True`.
+
+`drawn` takes uniform numbers [..., `uniforms`] and not a generator, so that every row of a batch can have a stream of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
+BORDER = 0.99  # actions of the buffer are kept this far inside before tanh is inverted
+
+Kind = Literal["discrete", "continuous", "binary"]
+
+
+class Distribution:
+    """A kind of distribution; what it is of stands in the raw outputs.
+
+    Attributes:
+        kind: of actions: int64 [...], float [..., A] in [-1, 1], or int64 [..., A] of 0 and 1.
+        size: number of discrete actions, else A.
+        parameters: P.
+        uniforms: numbers that a draw takes.
+        reparameterises: whether `reparameterised` passes gradients to the raw outputs.
+    """
+
+    kind: Kind = "continuous"
+    reparameterises = True
+
+    def __init__(self, size: int, parameters: int, uniforms: int) -> None:
+        self.size, self.parameters, self.uniforms = size, parameters, uniforms
+
+    def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
+        """Actions, a function of the uniform numbers."""
+        raise NotImplementedError
+
+    def mode(self, raw: Tensor) -> Tensor:
+        """The likeliest actions (continuous: the means)."""
+        raise NotImplementedError
+
+    def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        """Log probabilities or densities [...] of actions."""
+        raise NotImplementedError
+
+    def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
+        """What critics read [..., A]: probabilities of discrete actions, or a draw through which gradients pass."""
+        uniform = torch.rand((*raw.shape[:-1], self.uniforms), generator=draws).to(raw.device)
+        return self.drawn(raw, uniform).to(raw.dtype)
+
+
+class ClippedSoftmax(Distribution):
+    """Over `size` discrete actions."""
+
+    kind: Kind = "discrete"
+
+    def __init__(self, size: int, *, low: float = 0.001, high: float = 0.99) -> None:
+        super().__init__(size, size, 1)
+        self.low, self.high = low, high
+
+    def clipped(self, probability: Tensor) -> Tensor:
+        """Probabilities [..., A] kept inside the bounds, summing to 1."""
+        kept = probability.clamp(self.low, self.high)
+        return kept / kept.detach().sum(-1, keepdim=True)
+
+    def probabilities(self, raw: Tensor) -> Tensor:
+        """[..., A]"""
+        return self.clipped(raw.softmax(-1))
+
+    def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
+        """By the inverse of the cumulative distribution."""
+        until = self.probabilities(raw).double().cumsum(-1)
+        return (until[..., :-1] <= uniform.double() * until[..., -1:]).sum(-1)
+
+    def mode(self, raw: Tensor) -> Tensor:
+        """See `Distribution`."""
+        return raw.argmax(-1)
+
+    def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        """See `Distribution`."""
+        return self.probabilities(raw).gather(-1, action[..., None].long())[..., 0].log()
+
+    def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
+        """The probabilities: nothing is drawn."""
+        return self.probabilities(raw)
+
+
+def bounded_std(raw: Tensor) -> Tensor:
+    """Standard deviations from raw outputs."""
+    return (LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (raw.tanh() + 1.0)).exp()
+
+
+def normal_log_density(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Of each number."""
+    return -0.5 * ((x - mean) / std) ** 2 - std.log() - 0.5 * math.log(2 * math.pi)
+
+
+def standard_normal(uniform: Tensor) -> Tensor:
+    """Normal numbers from uniform ones."""
+    return torch.special.ndtri(uniform.double().clamp(1e-12, 1 - 1e-12)).float()
+
+
+class SquashedNormal(Distribution):
+    """See the head of this file."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, 2 * size, size)
+
+    def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
+        """See `Distribution`."""
+        mean, std = raw.chunk(2, -1)
+        return (mean + bounded_std(std) * standard_normal(uniform)).tanh()
+
+    def mode(self, raw: Tensor) -> Tensor:
+        """See `Distribution`."""
+        return raw[..., : self.size].tanh()
+
+    def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        """See `Distribution`."""
+        mean, std = raw.chunk(2, -1)
+        action = action.clamp(-BORDER, BORDER)
+        slope = (1.0 - action**2).log()
+        return (normal_log_density(action.atanh(), mean, bounded_std(std)) - slope).sum(-1)
+
+
+class TanhMixture(Distribution):
+    """See the head of this file."""
+
+    reparameterises = False
+
+    def __init__(self, size: int, *, modes: int = 5, upstream: bool = False) -> None:
+        super().__init__(size, modes * (2 * size + 1), size + 1)
+        self.modes, self.upstream = modes, upstream
+
+    def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights [..., M], means and standard deviations [..., M, A]."""
+        weight, rest = raw[..., : self.modes].log_softmax(-1), raw[..., self.modes :]
+        mean, std = rest.unflatten(-1, (self.modes, 2 * self.size)).chunk(2, -1)
+        return weight, mean, std.exp() if self.upstream else bounded_std(std)
+
+    @torch.no_grad()
+    def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
+        """See `Distribution`."""
+        weight, mean, std = self._parts(raw)
+        until = weight.double().exp().cumsum(-1)
+        mode = (until[..., :-1] <= uniform[..., :1].double() * until[..., -1:]).sum(-1)[..., None, None]
+        index = mode.expand(*mode.shape[:-1], self.size)
+        mean, std = mean.gather(-2, index)[..., 0, :], std.gather(-2, index)[..., 0, :]
+        return (mean + std * standard_normal(uniform[..., 1:])).tanh()
+
+    def mode(self, raw: Tensor) -> Tensor:
+        """The weighted mean."""
+        weight, mean, _ = self._parts(raw)
+        mean = mean if self.upstream else mean.tanh()
+        return (weight.exp()[..., None] * mean).sum(-2)
+
+    def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        """See `Distribution`."""
+        weight, mean, std = self._parts(raw)
+        action = action.clamp(-BORDER, BORDER)
+        slope = (1.0 - action**2).log().sum(-1)
+        density = normal_log_density(action.atanh()[..., None, :], mean, std).sum(-1)
+        return (weight + density).logsumexp(-1) - slope
+
+
+class Binary(Distribution):
+    """See the head of this file."""
+
+    kind: Kind = "binary"
+    reparameterises = False
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, size, size)
+
+    @torch.no_grad()
+    def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
+        """See `Distribution`."""
+        return (uniform < raw.sigmoid()).long()
+
+    def mode(self, raw: Tensor) -> Tensor:
+        """See `Distribution`."""
+        return (raw > 0).long()
+
+    def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        """See `Distribution`."""
+        return -functional.binary_cross_entropy_with_logits(raw, action.to(raw.dtype), reduction="none").mean(-1)
+
+
+class Beta(Distribution):
+    """See the head of this file."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, 2 * size, 1)
+
+    def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = (functional.softplus(raw) + 1.0001).chunk(2, -1)
+        return first, second
+
+    @torch.no_grad()
+    def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
+        """See `Distribution`. Each row's uniform number seeds a generator of its own."""
+        first, second = (part.double().cpu().numpy().reshape(-1, self.size) for part in self._parts(raw))
+        seeds = (uniform.double() * 2**52).long().reshape(-1).tolist()
+        rows = [np.random.default_rng(seed).beta(*ab) for seed, *ab in zip(seeds, first, second, strict=True)]
+        return torch.as_tensor(2.0 * np.stack(rows) - 1.0).to(raw).view(*raw.shape[:-1], self.size)
+
+    def mode(self, raw: Tensor) -> Tensor:
+        """The mean."""
+        first, second = self._parts(raw)
+        return 2.0 * first / (first + second) - 1.0
+
+    def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        """See `Distribution`."""
+        first, second = self._parts(raw)
+        x = ((action + 1.0) / 2.0).clamp((1 - BORDER) / 2, (1 + BORDER) / 2)
+        scale = torch.lgamma(first + second) - torch.lgamma(first) - torch.lgamma(second)
+        return ((first - 1) * x.log() + (second - 1) * (1 - x).log() + scale - math.log(2.0)).sum(-1)
+
+    def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
+        """Two gamma numbers, whose share has the distribution. Drawn on the CPU."""
+        first, second = (torch._standard_gamma(part.cpu(), draws).to(raw.device) for part in self._parts(raw))
+        return 2.0 * first / (first + second).clamp(min=1e-30) - 1.0
+
+
+def make_distribution(kind: Kind, size: int, continuous: str, *, low: float, high: float) -> Distribution:
+    """The distribution for a kind of actions.
+
+    Args:
+        kind, size: of the actions.
+        continuous: `normal`, `mixture`, `mixture_upstream` or `beta`; for continuous actions.
+        low, high: bounds of probabilities; for discrete actions.
+    """
+    if kind == "discrete":
+        return ClippedSoftmax(size, low=low, high=high)
+    if kind == "binary":
+        return Binary(size)
+    if continuous.startswith("mixture"):
+        return TanhMixture(size, upstream=continuous == "mixture_upstream")
+    return Beta(size) if continuous == "beta" else SquashedNormal(size)

@@ -1,0 +1,77 @@
+"""Keys and values of the last L tokens of each row, in a ring: acting may go on for ever.
+
+The token that row b writes as its n-th stands in slot n mod L, so that a full row forgets its oldest token without any
+copying. Attention does not mind the order of keys: positions are added to tokens. Rows are reset independently.
+Keys of deeper layers still hold what they read of forgotten tokens (AMAGO, specification 3): beyond L tokens this is not
+the same as encoding the last L anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class RingCache:
+    """One for all layers; made by a model's `initial_state`.
+
+    Args:
+        layers, batch, heads, length, head_width: sizes; `length` is L.
+        device: where it lives.
+    """
+
+    def __init__(
+        self, layers: int, batch: int, heads: int, length: int, head_width: int, device: torch.device | str
+    ) -> None:
+        self.length = length
+        self.keys_values = [torch.zeros(2, batch, heads, length, head_width, device=device) for _ in range(layers)]
+        self.count_B = np.zeros(batch, np.int64)  # tokens since the last reset, on the host
+        self._device = torch.device(device)
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        """Forget the rows of the mask."""
+        self.count_B = np.where(mask_B, 0, self.count_B)
+
+    def advance(self) -> None:
+        """One more token per row: where it is written, and which slots are read from now on."""
+        slot_B = self.count_B % self.length
+        self.count_B = self.count_B + 1
+        filled_B = np.minimum(self.count_B, self.length)
+        self._read = int(filled_B.max())
+        even = bool((slot_B == slot_B[0]).all())
+        self._slot: int | tuple[Tensor, Tensor] = int(slot_B[0])
+        if not even:
+            rows = torch.arange(len(slot_B), device=self._device)
+            self._slot = (rows, torch.as_tensor(slot_B, device=self._device))
+        self._attend: Tensor | None = None
+        if filled_B.min() < self._read:
+            attend_BS = np.arange(self._read) < filled_B[:, None]
+            self._attend = torch.as_tensor(attend_BS, device=self._device)[:, None, None]
+
+    def attention(self, layer: int, q_BHD: Tensor, k_BHD: Tensor, v_BHD: Tensor) -> Tensor:
+        """Write a token's key and value and read all: [B, H, Dh]."""
+        kept = self.keys_values[layer]
+        if isinstance(self._slot, int):
+            kept[0, :, :, self._slot], kept[1, :, :, self._slot] = k_BHD, v_BHD
+        else:
+            rows, slots = self._slot
+            kept[0, rows, :, slots], kept[1, rows, :, slots] = k_BHD, v_BHD
+        k, v = kept[0, :, :, : self._read], kept[1, :, :, : self._read]
+        return functional.scaled_dot_product_attention(q_BHD[:, :, None], k, v, attn_mask=self._attend)[:, :, 0]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that `load` needs; slots that nothing was written to are left out."""
+        used = min(int(self.count_B.max(initial=0)), self.length)
+        found = {f"layer/{i}": kept[:, :, :, :used].cpu().numpy() for i, kept in enumerate(self.keys_values)}
+        return found | {"count": self.count_B.copy()}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `arrays` gave."""
+        self.count_B = np.array(arrays["count"])
+        for i, kept in enumerate(self.keys_values):
+            stored = torch.as_tensor(np.array(arrays[f"layer/{i}"]))
+            kept[:, :, :, : stored.shape[3]] = stored.to(kept.device)

@@ -1,0 +1,138 @@
+"""The networks of HELM's agents: two convolutions and a linear layer ("small Impala"), and heads with a layer norm.
+
+Source: HELM (Paischer et al. 2022) and its code; specification 4.1 and 4.2. All initial weights come from a generator:
+Xavier-uniform with gain sqrt 2 in the encoder, orthogonal with gain sqrt 2 in the heads, output layers included (so the
+first policy is not near uniform, as it usually is in PPO); all biases are zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.settings.errors import UserError
+
+GAIN = 2**0.5
+CHANNELS = (16, 32)  # times the channel scale
+
+
+class SmallImpala(nn.Module):
+    """Images uint8 [N, *shape] -> vectors [N, width], not negative. Bytes are divided by 255 here.
+
+    The kernels go by the raw shape, as published: 8 (stride 4) then 4 (stride 2); for images of at most nine rows 4
+    (stride 2) comes first, and where the last axis is at most 9 the second is 2 (stride 1). For images [H, W, C] that last
+    axis is the channels (Psychlab, as published).
+
+    Args:
+        shape: of one image, [C, H, W] or [H, W, C]; whichever end is shorter is the channels.
+        width: of the vectors.
+        channel_scale: published 4, with an LSTM 1.
+        generator: draws the initial weights (CPU).
+
+    Raises:
+        UserError: the images are too small for two convolutions.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], width: int, *, channel_scale: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.channels_last = shape[2] < shape[0]
+        channels, height, across = (shape[2], *shape[:2]) if self.channels_last else shape
+        first = (8, 4) if shape[1] > 9 else (4, 2)
+        second = (4, 2) if shape[2] > 9 else (2, 1)
+        for kernel, stride in (first, second):
+            height, across = (height - kernel) // stride + 1, (across - kernel) // stride + 1
+        if min(height, across) < 1:
+            raise UserError(
+                f"images of shape {shape} are too small for this encoder",
+                where="small Impala encoder",
+                do="use a world with images of at least 9 x 9",
+            )
+        one, two = (scale * channel_scale for scale in CHANNELS)
+        self.first = nn.utils.skip_init(nn.Conv2d, channels, one, *first)
+        self.second = nn.utils.skip_init(nn.Conv2d, one, two, *second)
+        self.linear = nn.utils.skip_init(nn.Linear, two * height * across, width)
+        for layer in (self.first, self.second, self.linear):
+            nn.init.xavier_uniform_(layer.weight, GAIN, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """See the class."""
+        x = (images.permute(0, 3, 1, 2) if self.channels_last else images).float() / 255
+        return F.relu(self.linear(F.relu(self.second(F.relu(self.first(x)))).flatten(1)))
+
+
+class NormedHead(nn.Module):
+    """Linear, layer norm without parameters, ReLU, linear: [N, D] -> [N, outputs]."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.hidden = nn.utils.skip_init(nn.Linear, inputs, hidden)
+        self.last = nn.utils.skip_init(nn.Linear, hidden, outputs)
+        for layer in (self.hidden, self.last):
+            nn.init.orthogonal_(layer.weight, GAIN, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        x = self.hidden(x)
+        return self.last(F.relu(F.layer_norm(x, x.shape[-1:])))
+
+
+class ActorCritic(nn.Module):
+    """Encoder and two heads: images, and a history vector where there is one -> log-probabilities [N, A], values [N].
+
+    Args:
+        shape, width, channel_scale: of the encoder, see `SmallImpala`.
+        actions: A.
+        history: width of a history vector that the heads read in front of the features; 0: there is none.
+        units: of an LSTM between encoder and heads (PyTorch's initialisation, uniform in +-1/sqrt(units)); 0: none.
+        actor, critic: widths of the heads' hidden layers.
+        generator: draws the initial weights (CPU).
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        actions: int,
+        *,
+        width: int,
+        channel_scale: int,
+        history: int = 0,
+        units: int = 0,
+        actor: int = 128,
+        critic: int = 512,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.units = units
+        self.encoder = SmallImpala(shape, width, channel_scale=channel_scale, generator=generator)
+        inputs = history + (units or width)
+        self.actor = NormedHead(inputs, actor, actions, generator=generator)
+        self.critic = NormedHead(inputs, critic, 1, generator=generator)
+        if units:
+            self.lstm: nn.LSTM = nn.LSTM(width, units, device="meta").to_empty(device="cpu")
+            with torch.no_grad():
+                for parameter in self.lstm.parameters():
+                    parameter.uniform_(-(units**-0.5), units**-0.5, generator=generator)
+
+    def forward(self, images: Tensor, history_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Of single images uint8 [N, *shape], without the LSTM."""
+        features_NW = self.encoder(images)
+        return self.heads(features_NW if history_NH is None else torch.cat([history_NH, features_NW], 1))
+
+    def heads(self, features_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [N, A] and values [N] of what the heads read."""
+        return F.log_softmax(self.actor(features_ND), 1), self.critic(features_ND)[:, 0]
+
+    def unroll(self, images: Tensor, hidden_NU: Tensor, cell_NU: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the LSTM over N sequences of L images uint8 [L, N, *shape], from its state before the first.
+
+        Returns:
+            What the heads read [L, N, U], and output and cell [N, U] after the last image.
+        """
+        features_LNW = self.encoder(images.flatten(0, 1)).view(*images.shape[:2], -1)
+        outputs_LNU, (hidden_1NU, cell_1NU) = self.lstm(features_LNW, (hidden_NU[None], cell_NU[None]))
+        return outputs_LNU, hidden_1NU[0], cell_1NU[0]
