@@ -36,6 +36,8 @@ class Inputs:
     language_model: Path | None = None
     image_encoder: Path | None = None
     demonstrations: Path | None = None
+    vision_language_model: Path | None = None
+    token_vocabulary: Path | None = None
     device: str = "cpu"
 
     def need(self, name: str) -> Path:
@@ -95,9 +97,9 @@ class Traced(Protocol):
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """Small facts, [N, ...] each: the same names, shapes and types at every step. NaN or -1: there is none.
 
-        ``return_to_go`` is what the policy aims at. Of K retrieved windows: ``retrieved_episode`` (of the row's own),
-        ``retrieved_first``, ``retrieved_end`` (its steps, end exclusive), ``retrieved_similarity``, ``retrieved_score``,
-        ``retrieved_total_return``, each [N, K].
+        ``return_to_go`` is what the policy aims at; ``outputs`` [N, A] what its network says of the actions. Of K retrieved
+        windows: ``retrieved_episode`` (of the row's own), ``retrieved_first``, ``retrieved_end`` (its steps, end exclusive),
+        ``retrieved_similarity``, ``retrieved_score``, ``retrieved_total_return``, each [N, K].
         """
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
@@ -105,7 +107,21 @@ class Traced(Protocol):
 
         ``attention`` [N, L, W, P]: how much the token that predicts the action reads the P tokens of each of the W
         steps of the retrieved windows (one window behind the other, each left padded), in each of L layers.
+        ``history_attention`` [N, L, C]: how much it reads of the C last steps of its own episode (left padded; the last is
+        the present one). ``inputs`` [N, K, D]: what the newest observation became, in the space of a language model.
         """
+
+
+@runtime_checkable
+class Worded(Protocol):
+    """What a policy may offer besides, where its facts have ``tokens`` [N, K]: the words that they are.
+
+    ``token_scores`` [N, K] says how like the observation each is; ``token_entropy`` [N] is there where the observation is a
+    mixture of all words, of which the K heaviest are named, with their weights.
+    """
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """The word of each token."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,7 @@ class Facts:
 
     observation_size: entries of an observation; observation_values: number of values of each entry, empty where the
     observation is not made of small whole numbers; actions: number of discrete actions, 0 where they are continuous;
-    horizon: longest episode; action_size: how many numbers a continuous action is, else 0; own_actions: of each train
+    horizon: longest episode; observation_bounds: (low, high) of each entry, empty where one is unbounded; action_size: how many numbers a continuous action is, else 0; own_actions: of each train
     task, how many of them are its own (the first ones); image_shape: of observations that are images (bytes with three
     axes) and that no image encoder has turned into vectors, else empty.
     """
@@ -125,6 +141,7 @@ class Facts:
     horizon: int
     action_size: int = 0
     own_actions: tuple[int, ...] = ()
+    observation_bounds: tuple[tuple[float, float], ...] = ()
     image_shape: tuple[int, ...] = ()
 
 
@@ -135,10 +152,15 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
     space, high = world.single_observation_space, getattr(world.single_observation_space, "high", None)
     size = int(np.prod(space.shape or (1,)))
     values: tuple[int, ...] = ()
+    bounds: tuple[tuple[float, float], ...] = ()
     if environment.images is not None:
         size = environment.images.width
     elif high is not None and np.issubdtype(space.dtype, np.integer):
         values = tuple(int(v) + 1 for v in np.ravel(high))
+    elif isinstance(space, Box) and space.is_bounded():
+        bounds = tuple(
+            (float(low), float(high)) for low, high in zip(space.low.ravel(), space.high.ravel(), strict=True)
+        )
     acts = world.single_action_space
     action_size = int(np.prod(acts.shape or ())) if isinstance(acts, Box) else 0
     return Facts(
@@ -147,6 +169,7 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
         actions=int(getattr(acts, "n", 0)),
         horizon=world.horizon,
         action_size=action_size,
+        observation_bounds=bounds,
         own_actions=tuple(int(task.data.get("actions", action_size)) for task in tasks) if action_size else (),
         image_shape=tuple(space.shape or ()) if environment.images is None and is_image(space) else (),
     )

@@ -47,7 +47,8 @@ class Network(BaseModel):
         0.1, ge=0, lt=1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1."
     )
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See nets.decision_transformer.")
-    observation_embedding: Literal["linear", "one_hot"] = Field("linear", description="Paper: linear.")
+    observation_embedding: Literal["linear", "one_hot", "binned"] = Field("linear", description="Paper: linear.")
+    observation_bins: int = Field(16, ge=2, description="binned: values of each entry between its bounds.")
     return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
     action_bins: int | None = Field(
         None, ge=2, description="Continuous actions: bins per dimension; null: regression, as released."
@@ -94,9 +95,13 @@ class Network(BaseModel):
             UserError: a table of the network has fewer rows than the environment's windows need, or is of observations
                 that cannot stand in one.
         """
-        if self.observation_embedding == "one_hot" and not facts.observation_values:
+        values = facts.observation_values
+        if self.observation_embedding == "binned":
+            values = (self.observation_bins,) * len(facts.observation_bounds)
+        if self.observation_embedding != "linear" and not values:
+            needs = {"one_hot": "small whole numbers", "binned": "numbers between bounds"}[self.observation_embedding]
             raise UserError(
-                f"the observations of '{environment.name}' are no small whole numbers, which one_hot needs",
+                f"the observations of '{environment.name}' are no {needs}, which {self.observation_embedding} needs",
                 where="hyperparameters: network.observation_embedding",
                 do="set network.observation_embedding: linear",
             )
@@ -115,7 +120,8 @@ class Network(BaseModel):
             DecisionTransformerSettings(
                 observation_size=facts.observation_size,
                 observation_embedding=self.observation_embedding,
-                observation_values=facts.observation_values,
+                observation_values=values,
+                observation_bounds=facts.observation_bounds,
                 actions=facts.actions,
                 action_size=facts.action_size,
                 action_bins=self.action_bins,

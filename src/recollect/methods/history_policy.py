@@ -57,6 +57,7 @@ class HistoryPolicy:
     def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu") -> None:
         self.network, self.device = network, torch.device(device)
         self._state: Any = None
+        self._outputs = torch.zeros(0)
         self._previous_B = torch.zeros(0, dtype=torch.int64)
         self._fresh_B = np.zeros(0, bool)
 
@@ -87,7 +88,8 @@ class HistoryPolicy:
         observation = torch.as_tensor(observation_BD).to(self.device).flatten(1)
         h_BH, self._state = self.network.encoder.step(self._previous_B, reward, observation, self._state)
         self._fresh_B = np.zeros_like(self._fresh_B)
-        return self.network.head(h_BH)
+        self._outputs = self.network.head(h_BH)
+        return self._outputs
 
     def took(self, action_B: np.ndarray) -> None:
         """Tell the policy which actions were taken, where they are not its own."""
@@ -98,6 +100,16 @@ class HistoryPolicy:
         self.network.eval()
         self._previous_B = self.network.greedy(self.outputs(observation_BD, reward_B, done_B))
         return self._previous_B.cpu().numpy()
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """What the network said of each row; see `contract.Traced.traced`."""
+        return {"outputs": self._outputs[torch.as_tensor(rows_N, device=self.device)].float().cpu().numpy()}
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """What each row reads of its history; see `contract.Traced.maps`."""
+        rows = torch.as_tensor(rows_N, device=self.device)
+        weights_NLC = self.network.encoder.sequence.attention(self._state, rows)
+        return {} if weights_NLC is None else {"history_attention": weights_NLC.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The parameters by name, for the policy file."""

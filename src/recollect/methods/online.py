@@ -3,6 +3,7 @@
 - Order of work is upstream's: warm-up episodes with uniform actions, one burst of floor(ratio * steps) updates, then
   rounds of one episode per actor followed by ceil(ratio * steps of the round) updates; evaluation when the number of
   episodes passes a multiple of `evaluate_every`. With one actor this is upstream's schedule to the count.
+- Where episodes end early, budgets are counted in steps (`budget: steps`), as the released continuous loop does.
 - Ours: `actors` episodes are played side by side in one batch. More actors act on older parameters; updates stay
   `updates_per_step` per environment step.
 - Ours: all draws (actions, batches, dropout) are functions of (seed, purpose, counter), the two worlds carry their own
@@ -18,7 +19,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -51,6 +52,11 @@ class OnlineHyperparameters(Frozen):
     head: tuple[int, ...] = Field((256, 256), description="Hidden widths of the head. Paper: 256, 256.")
 
     train_episodes: int = Field(20_000, ge=1, description="Episodes after the warm-up; more is longer training.")
+    budget: Literal["episodes", "steps"] = Field(
+        "episodes",
+        description="What warm-up, training and the time between evaluations are counted in: episodes, or the steps that "
+        "so many episodes to the horizon have. Paper: episodes; continuous tasks: steps.",
+    )
     warmup_episodes: int = Field(10, ge=1, description="Episodes with uniform actions at the beginning. Paper: 10.")
     initial_burst: bool = Field(True, description="Updates for the warm-up's steps, all at once after it. Paper: yes.")
     updates_per_step: float = Field(0.25, gt=0, description="Gradient steps per environment step. Paper: 0.25.")
@@ -231,10 +237,12 @@ class OnlineTrainer:
         self.hp, self.learner, self.seed, self.names = hp, learner, seed, names
         self.world, self.evaluation_world = worlds
         self.horizon = self.world.horizon
+        self.unit = 1 if hp.budget == "episodes" else self.horizon  # of the budget, per episode
         space: Any = self.world.single_observation_space
         capacity = max(hp.replay_transitions, hp.replay_episodes * self.horizon)
         # No more rows than the run can fill: the ring then never turns, and small runs take little memory.
-        capacity = min(capacity, (hp.warmup_episodes + hp.train_episodes) * (self.horizon + 1))
+        if hp.budget == "episodes":
+            capacity = min(capacity, (hp.warmup_episodes + hp.train_episodes) * (self.horizon + 1))
         action_size = learner.network.encoder.embedder.action_size
         self.replay = EpisodeReplay(capacity, int(np.prod(space.shape)), space.dtype, device, action_size=action_size)
         self.policy = HistoryPolicy(learner.network, device)
@@ -246,7 +254,12 @@ class OnlineTrainer:
     def done(self) -> bool:
         """Whether nothing is left to do."""
         due = self.at.updates_due or self.at.evaluation_due
-        return not due and self.at.episodes >= self.hp.warmup_episodes + self.hp.train_episodes
+        return not due and self.played >= self.unit * (self.hp.warmup_episodes + self.hp.train_episodes)
+
+    @property
+    def played(self) -> int:
+        """What the budget counts, so far: episodes, or steps."""
+        return self.at.episodes if self.hp.budget == "episodes" else self.at.env_steps
 
     @property
     def planned_updates(self) -> int:
@@ -273,10 +286,11 @@ class OnlineTrainer:
 
     def _collect(self) -> None:
         hp, at = self.hp, self.at
-        warming = at.episodes < hp.warmup_episodes
-        left = hp.warmup_episodes - at.episodes
+        before = self.played
+        left = self.unit * hp.warmup_episodes - before
+        warming = left > 0
         if not warming:
-            left += hp.train_episodes
+            left += self.unit * hp.train_episodes
         episodes = self.play_round(warming, min(hp.actors, left))
         steps = int(episodes.length_B.sum())
         self.replay.add(
@@ -286,14 +300,14 @@ class OnlineTrainer:
             episodes.terminal_BT,
             episodes.length_B,
         )
-        passed = (at.episodes + len(episodes.length_B)) // hp.evaluate_every > at.episodes // hp.evaluate_every
         at.episodes += len(episodes.length_B)
         at.env_steps += steps
         at.rounds += 1
+        every = self.unit * hp.evaluate_every
         if not warming:
             at.updates_due = math.ceil(hp.updates_per_step * steps)
-            at.evaluation_due = passed
-        elif at.episodes >= hp.warmup_episodes and hp.initial_burst:
+            at.evaluation_due = self.played // every > before // every
+        elif self.played >= self.unit * hp.warmup_episodes and hp.initial_burst:
             at.updates_due = math.floor(hp.updates_per_step * at.env_steps)
 
     def play_round(self, warming: bool, count: int) -> Episodes:

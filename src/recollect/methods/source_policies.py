@@ -68,7 +68,7 @@ def generate(
     checkpoint = run.resume() if run is not None else None
     if checkpoint is not None:
         recorder.load(checkpoint.arrays)
-    expert = EXPERTS.get(world)
+    expert = EXPERTS[world](recorder.world) if settings.policy == "noise_annealed" else None
     with tracked(run, settings.transitions, f"{len(tasks)} {settings.policy} agents") as progress:
         while recorder.length < settings.transitions:
             start = recorder.length
@@ -80,10 +80,10 @@ def generate(
                 action_TE = (2 * np.swapaxes(uniform_ETK[:, :, 3:], 0, 1) - 1).astype(np.float32)
             for t in range(steps):
                 action_E = action_TE[t]
-                if settings.policy == "noise_annealed" and expert is not None:
+                if expert is not None:
                     done = (start + t) / max(1, settings.transitions - 1)
                     noise = settings.first_noise + (settings.last_noise - settings.first_noise) * done**settings.power
-                    wise_E = expert(recorder.world, recorder.observation, uniform_ETK[:, t, 2])
+                    wise_E = expert(recorder.observation, uniform_ETK[:, t, 2])
                     at_random_E = (uniform_ETK[:, t, 1] < noise).reshape(-1, *[1] * (action_E.ndim - 1))
                     action_E = np.where(at_random_E, action_E, wise_E)
                 recorder.step(action_E)
@@ -114,23 +114,48 @@ def _cells(world: World, name: str) -> np.ndarray:
     return np.array([task.data[name][::-1] for task in world.tasks])
 
 
-def _dark_room(world: World, observation_E2: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
-    return walk(observation_E2, _cells(world, "goal"), uniform_E)
+Expert = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(observations of all instances, uniform_E) -> actions."""
 
 
-def _key_door(world: World, observation_E2: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
-    held_E1 = world.get_state()["has_key"][:, None]
-    return walk(observation_E2, np.where(held_E1, _cells(world, "door"), _cells(world, "key")), uniform_E)
+def _dark_room(world: World) -> Expert:
+    goal_E2 = _cells(world, "goal")
+    return lambda observation_E2, uniform_E: walk(observation_E2, goal_E2, uniform_E)
 
 
-def _meta_world(world: World, observation_ED: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
+def _key_door(world: World) -> Expert:
+    door_E2, key_E2 = _cells(world, "door"), _cells(world, "key")
+
+    def expert(observation_E2: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
+        held_E1 = world.get_state()["has_key"][:, None]
+        return walk(observation_E2, np.where(held_E1, door_E2, key_E2), uniform_E)
+
+    return expert
+
+
+def _maze_runner(world: World) -> Expert:
+    """A shortest way to the goal that is next."""
+    shortest_EGCA = world.shortest_ways()  # type: ignore[attr-defined]
+    rows_E = np.arange(world.num_envs)
+
+    def expert(observation_E6: np.ndarray, uniform_E: np.ndarray) -> np.ndarray:
+        del observation_E6  # which does not tell how many goals were reached
+        state = world.get_state()
+        useful_EA = shortest_EGCA[rows_E, state["reached"], state["cell"]]
+        chosen_E1 = (uniform_E * useful_EA.sum(1)).astype(np.int64)[:, None]
+        return (useful_EA.cumsum(1) > chosen_E1).argmax(1)
+
+    return expert
+
+
+def _meta_world(world: World) -> Expert:
     """The policies that the package brings. They see the goal, and are not always right."""
-    del observation_ED, uniform_E
-    return world.scripted_actions()  # type: ignore[attr-defined]
+    return lambda observation_ED, uniform_E: world.scripted_actions()  # type: ignore[attr-defined]
 
 
-EXPERTS: dict[str, Callable[[World, np.ndarray, np.ndarray], np.ndarray]] = {
+EXPERTS: dict[str, Callable[[World], Expert]] = {
     "dark_room": _dark_room,
     "key_door": _key_door,
+    "maze_runner": _maze_runner,
     "meta_world": _meta_world,
 }

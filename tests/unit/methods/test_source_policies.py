@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from recollect.artifacts.run import Run
 from recollect.environments import registry
+from recollect.environments.maze_runner import distances, maze
 from recollect.methods import source_policies
 from recollect.methods.source_policies import Hyperparameters, walk
 from recollect.settings.errors import UserError
@@ -30,6 +33,30 @@ def test_an_annealed_expert_ends_at_the_optimum(world):
     assert returns[:3].mean() < 0.3 * best
     assert 0.3 * best < returns[25:35].mean() < 0.95 * best
     assert returns[-1] == pytest.approx(best, abs=2)
+
+
+def test_the_expert_of_mazes_goes_the_shortest_way_through_every_goal():
+    tasks = registry.tasks("maze_runner", {}, "train")[:12]
+    world = registry.make_world("maze_runner", {}, tasks, np.zeros(12, np.uint64))
+    expert, draws = source_policies.EXPERTS["maze_runner"](world), np.random.default_rng(0)
+    expected = []
+    for task in tasks:
+        cells = [world.options.start, *task.data["goals"]]
+        legs = [distances(maze(task.data["seed"], 15), a)[b] for a, b in pairwise(cells)]
+        expected.append(sum(legs))
+    observation, _ = world.reset()
+    ended, steps = np.zeros(12, bool), np.zeros(12, int)
+    taken = set()
+    while not ended.all():
+        action = expert(observation, draws.random(12))
+        taken |= set(action[~ended].tolist())
+        observation, _, terminated, truncated, _ = world.step(action)
+        assert not truncated.any()
+        steps += ~ended
+        ended |= terminated
+        world.reset(options={"reset_mask": terminated})  # those that have ended play on, uncounted
+    assert steps.tolist() == expected
+    assert taken == {0, 1, 2, 3}
 
 
 def test_walking_goes_a_shortest_way():
