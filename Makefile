@@ -14,7 +14,7 @@ LOGGER = $$([ -t 2 ] && echo --logger rich)
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup procgen demo smoke test test-all lint bench lock clean-env
+.PHONY: help setup procgen demo smoke forecast test test-all lint bench lock clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,11 +34,14 @@ smoke: setup ## the whole workflow on toy sizes, in under 3 minutes: proves the 
 	$(BIN)/recollect warm $(BIN)/snakemake --cores 2 --config scale=smoke $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale smoke
 
+forecast: setup ## what it will cost (SCALE=paper FIGURES=all DEVICES=8)
+	@$(BIN)/recollect forecast $(FIGURES) $(if $(SCALE),--scale $(SCALE)) $(if $(DEVICES),--devices $(DEVICES))
+
 test: setup ## the quick tests
 	$(TEST) -m "not slow"
 
 test-all: setup ## all tests, those of minutes too
-	$(TEST)
+	$(TEST) --dist loadgroup
 
 lint: setup ## style and types: ruff, mypy, snakefmt, snakemake --lint
 	$(BIN)/ruff check .

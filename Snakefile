@@ -4,6 +4,7 @@ One file of rules per stage, in the order in which data flows; rules/common.smk 
 """
 
 from recollect.settings.loading import config_folder
+from recollect.stages import why
 
 
 configfile: f"{config_folder()}/config.yaml"
@@ -26,6 +27,12 @@ include: "rules/targets.smk"
 
 
 onstart:
+    # So that `recollect why` can name the modules that changed since.
+    why.remember(
+        str(job.params.code).removeprefix("code ")
+        for job in workflow.dag.needrun_jobs()
+        if "code" in job.params.keys()
+    )
     # Not while parsing: only what is really going to run needs them.
     try:
         dependencies.check_worlds(

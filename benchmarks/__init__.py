@@ -11,9 +11,13 @@ NAMES: dict[str, str] = {
     "histories": "learning histories of 80 tasks, against one PPO after the other",
     "in_context": "in-context evaluation of 20 tasks, against one task at a time with full recompute",
     "acting": "acting with a key/value cache on T-Maze 1500, against encoding the context anew",
+    "online": "Memory-RL's updates and environment steps on T-Maze 1500, against the plain form of the released loop",
+    "amago": "AMAGO's updates and acting at the sizes of Dark Key-To-Door, against the plain form",
     "training": "training steps of DT, AD and RA-DT, against the same models on the transformers GPT-2 blocks",
     "windows": "batches of windows from 8 M transitions, against sampling trajectory by trajectory",
+    "trajectories": "windows of AMAGO's trajectories on disk, against one pickle per trajectory",
     "search": "exact search among 320 000 keys, against a bare matrix product and top-k",
+    "history_vectors": "HELM's history vectors with a cache, against a full forward per step",
     "hopfield": "FrozenHopfield of discrete inputs as a table, against the softmax over the vocabulary",
     "dry_run": "time until Snakemake knows what to do",
 }

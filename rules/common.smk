@@ -13,8 +13,8 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
+    fetched_model,
     figure_settings,
-    language_model,
     method_mapping,
     names,
     published_data,
@@ -27,11 +27,12 @@ from recollect.stages.check import check_once
 wildcard_constraints:
     scale=r"[\w-]+",
     env=r"[\w-]+",
-    method=r"[\w-]+(\.[\w-]+)?",  # a method, or method.variant
+    method=r"[\w-]+(\.[\w.,=+\[\]-]+)?",  # a method, method.variant or method.KEY=VALUE
     seed=r"\d+",
     figure=r"[\w-]+",
     model=r"[\w.-]+",
     dataset=r"[\w-]+",
+    vocabulary=r"[\w-]+",
 
 
 # ------------------------------------------------------------------------------------ checked before anything runs
@@ -98,8 +99,8 @@ def memory_code_of(stage):
 
 
 def model_settings(wildcards):
-    """A param: the hash of where a language model comes from and what it must be."""
-    return f"settings {provenance.digest(canonical(language_model(wildcards.model)))}"
+    """A param: the hash of where a frozen model comes from and what it must be."""
+    return f"settings {provenance.digest(canonical(fetched_model(wildcards.model)))}"
 
 
 def data_settings(wildcards):
@@ -109,6 +110,10 @@ def data_settings(wildcards):
 
 def inputs_to_generate(wildcards):
     return inputs.generate_inputs(wildcards.scale, wildcards.env)
+
+
+def inputs_to_embed_vocabulary(wildcards):
+    return inputs.vocabulary_inputs(wildcards.scale, wildcards.vocabulary)
 
 
 def inputs_to_embed_images(wildcards):
@@ -221,6 +226,11 @@ def train_gpus(wildcards):
     return int(wildcards.scale == PAPER)
 
 
+def vocabulary_gpus(wildcards):
+    """CLIP reads several texts for each of ten thousand words and more."""
+    return int(wildcards.scale == PAPER)
+
+
 def encode_gpus(wildcards):
     """A convolutional network looks at every image of the histories, millions of them."""
     return int(wildcards.scale == PAPER)
@@ -243,10 +253,14 @@ def megabytes(small, paper):
     return mem_mb
 
 
-def minutes(small, paper):
-    """Wall time in minutes: a generous limit at paper scale, where jobs are killed at it (and resume)."""
+def minutes(small, paper, resumes=False):
+    """Wall time in minutes: a generous limit at paper scale, where jobs are killed at it.
+
+    What resumes needs no more at the next attempt, which would be beyond the limits of most partitions.
+    """
 
     def runtime(wildcards, attempt):
-        return (paper if wildcards.scale == PAPER else small) * attempt
+        limit = paper if wildcards.scale == PAPER else small
+        return limit if resumes else limit * attempt
 
     return runtime

@@ -18,7 +18,7 @@ rule generate:
     resources:
         # The histories of all tasks are held until they are written: 20 bytes for each of 16 M steps.
         mem_mb=megabytes(small=1500, paper=4000),
-        runtime=minutes(60, 480),
+        runtime=minutes(60, 480, resumes=True),
         gpu=generate_gpus,
     params:
         settings=params_of("generate_settings", "scale", "env"),

@@ -1,4 +1,6 @@
-"""Embeddings: a vector for every image of the histories, and a key for every entry of a method's memory."""
+"""Embeddings: a vector for every image of the histories, for every entry of a method's memory, and for every word that an
+agent may see with.
+"""
 
 
 rule embed_images:
@@ -18,7 +20,7 @@ rule embed_images:
     resources:
         # One part of the images and its vectors; all else is mapped from disk.
         mem_mb=megabytes(small=1500, paper=6000),
-        runtime=minutes(120, 480),
+        runtime=minutes(120, 480, resumes=True),
         gpu=encode_gpus,
     params:
         settings=params_of("image_settings", "scale", "env"),
@@ -52,4 +54,56 @@ rule embed:
         code=memory_code_of("embed"),
     shell:
         "recollect embed --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
+        " --device auto --threads {threads} > {log} 2>&1"
+
+
+# A small model of images and texts, trained on pictures that the job draws itself: one core, minutes.
+rule train_vision_language:
+    output:
+        model=paths.trained_model("{scale}", "{model}"),
+        model_manifest=paths.manifest(paths.trained_model("{scale}", "{model}")),
+        accuracy=paths.model_accuracy("{scale}", "{model}"),
+        accuracy_manifest=paths.manifest(paths.model_accuracy("{scale}", "{model}")),
+    log:
+        "logs/{scale}/models/{model}.log",
+    benchmark:
+        "logs/{scale}/models/{model}.benchmark.jsonl"
+    priority: 70
+    conda:
+        "../envs/base.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=60,
+    params:
+        settings=params_of("vision_language_settings", "scale", "model"),
+        code=params_of("vision_language_code"),
+    shell:
+        "recollect train-vision-language --scale {wildcards.scale} --model {wildcards.model}"
+        " --threads {threads} > {log} 2>&1"
+
+
+rule embed_vocabulary:
+    input:
+        unpack(inputs_to_embed_vocabulary),
+    output:
+        vocabulary=paths.token_vocabulary("{scale}", "{vocabulary}"),
+        manifest=paths.manifest(paths.token_vocabulary("{scale}", "{vocabulary}")),
+    log:
+        "logs/{scale}/token_vocabularies/{vocabulary}.log",
+    benchmark:
+        "logs/{scale}/token_vocabularies/{vocabulary}.benchmark.jsonl"
+    priority: 65
+    conda:
+        "../envs/base.yaml"
+    threads: job_threads
+    resources:
+        # CLIP in float32, as it is read and as it is run, and a batch of texts.
+        mem_mb=megabytes(small=1500, paper=4000),
+        runtime=minutes(60, 480),
+        gpu=vocabulary_gpus,
+    params:
+        settings=params_of("vocabulary_settings", "scale", "vocabulary"),
+        code=params_of("vocabulary_code"),
+    shell:
+        "recollect embed-vocabulary --scale {wildcards.scale} --vocabulary {wildcards.vocabulary}"
         " --device auto --threads {threads} > {log} 2>&1"

@@ -29,7 +29,12 @@ rule figure:
             category=figure_category,
             labels={"figure": "{figure}", "file": "what is drawn"},
         ),
-        json=paths.figure("{scale}", "{figure}", ".json"),
+        json=report(
+            paths.figure("{scale}", "{figure}", ".json"),
+            caption="../workflow/report/figure.rst",
+            category=figure_category,
+            labels={"figure": "{figure}", "file": "provenance"},
+        ),
         manifests=[
             paths.manifest(paths.figure("{scale}", "{figure}", suffix))
             for suffix in (".pdf", ".png", ".csv", ".json")

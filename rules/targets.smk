@@ -13,6 +13,7 @@ localrules:
     report,
     data,
     embedders,
+    vocabularies,
     embedded,
     indexed,
     trained,
@@ -54,6 +55,13 @@ rule data:
 rule embedders:
     input:
         dependencies.embedders(SELECTED.scale, SELECTED.figures),
+
+
+# What agents that retrieve words see with.
+rule vocabularies:
+    input:
+        selected("train_vision_language"),
+        selected("embed_vocabulary"),
 
 
 rule embedded:

@@ -24,7 +24,7 @@ rule train:
     resources:
         # Histories or replay, and the batch: activations of 128 windows of 1600 tokens where there is no GPU.
         mem_mb=megabytes(small=1500, paper=16000),
-        runtime=minutes(120, 1440),
+        runtime=minutes(120, 1440, resumes=True),
         gpu=train_gpus,
     params:
         settings=params_of("train_settings", "scale", "env", "method"),

@@ -23,9 +23,15 @@ app = typer.Typer(
 Scale = Annotated[str, typer.Option(help="smoke, demo, paper, or a file of yours in config/scales.")]
 Env = Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")]
 Method = Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")]
+Change = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A hyperparameter that differs, KEY=VALUE, again for more; results lie under another name."
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
-Pack = Annotated[int, typer.Option(min=1, help="How many jobs may share one GPU.")]
+Pack = Annotated[int, typer.Option(min=1, envvar="RECOLLECT_PACK", help="How many jobs may share one GPU.")]
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0: as many as cores.")]
 
 
@@ -81,6 +87,34 @@ def embed_images(scale: Scale, env: Env, device: Device = "auto", pack: Pack = 1
 
 
 @app.command()
+def train_vision_language(
+    scale: Scale,
+    model: Annotated[str, typer.Option(help="A name of config/vision_language_models.yaml, source: trained.")],
+    threads: Threads = 0,
+) -> None:
+    """Train a small model of images and texts, or go on with it."""
+    with job(threads):
+        from recollect.stages.train_vision_language import train_vision_language as stage
+
+        stage(scale, model)
+
+
+@app.command()
+def embed_vocabulary(
+    scale: Scale,
+    vocabulary: Annotated[str, typer.Option(help="A name of config/token_vocabularies.yaml.")],
+    device: Device = "auto",
+    pack: Pack = 1,
+    threads: Threads = 0,
+) -> None:
+    """Embed the words that a vision-language model and a language model share."""
+    with job(threads, device, pack) as held:
+        from recollect.stages.embed_vocabulary import embed_vocabulary as stage
+
+        stage(scale, vocabulary, device=held)
+
+
+@app.command()
 def index(scale: Scale, env: Env, method: Method, threads: Threads = 0) -> None:
     """Build the search index of a method's memory."""
     with job(threads):
@@ -91,24 +125,44 @@ def index(scale: Scale, env: Env, method: Method, threads: Threads = 0) -> None:
 
 @app.command()
 def train(
-    scale: Scale, env: Env, method: Method, seed: Seed, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
+    scale: Scale,
+    env: Env,
+    method: Method,
+    seed: Seed,
+    change: Change = None,
+    device: Device = "auto",
+    pack: Pack = 1,
+    threads: Threads = 0,
 ) -> None:
     """Train one run, or go on with it."""
+    from recollect.settings.overrides import method_with
+
+    chosen = method_with(method, change or ())
     with job(threads, device, pack) as held:
         from recollect.stages.train import train as stage
 
-        stage(scale, env, method, seed, device=held)
+        stage(scale, env, chosen, seed, device=held)
 
 
 @app.command()
 def evaluate(
-    scale: Scale, env: Env, method: Method, seed: Seed, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
+    scale: Scale,
+    env: Env,
+    method: Method,
+    seed: Seed,
+    change: Change = None,
+    device: Device = "auto",
+    pack: Pack = 1,
+    threads: Threads = 0,
 ) -> None:
     """Score a trained policy."""
+    from recollect.settings.overrides import method_with
+
+    chosen = method_with(method, change or ())
     with job(threads, device, pack) as held:
         from recollect.stages.evaluate import evaluate as stage
 
-        stage(scale, env, method, seed, device=held)
+        stage(scale, env, chosen, seed, device=held)
 
 
 @app.command()
@@ -159,7 +213,9 @@ def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a fil
 
 @app.command()
 def fetch(
-    model: Annotated[str | None, typer.Option(help="A name of config/language_models.yaml.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="A name of config/published_data.yaml.")] = None,
     revision: Annotated[str | None, typer.Option(help="With --data: a commit instead of the pinned one.")] = None,
 ) -> None:
@@ -197,6 +253,43 @@ def finished(scale: Scale = "demo") -> None:
     from recollect.stages.finished import finished as stage
 
     print(stage(scale))
+
+
+Figures = Annotated[
+    list[str] | None, typer.Argument(help="Figures of config/figures, or `all`; none: the default ones.")
+]
+
+
+@app.command()
+def forecast(
+    figures: Figures = None,
+    scale: Scale = "demo",
+    devices: Annotated[int, typer.Option(help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
+    device: Annotated[str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without.")] = "auto",
+    measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
+    threads: Threads = 1,
+) -> None:
+    """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known."""
+    from recollect.stages.forecast import chosen_figures, measurements
+    from recollect.stages.forecast import forecast as stage
+
+    chosen = chosen_figures(figures)
+    known = measurements()
+    if measure:
+        with job(threads, device) as held:
+            from recollect.stages.try_out import try_all
+
+            known |= try_all(scale, chosen, known, held)
+    print(stage(scale, chosen, devices=devices, device=device, measured=known).text())
+
+
+@app.command()
+def why(figures: Figures = None, scale: Scale = "demo") -> None:
+    """Say what of figures is stale, and the reason in words."""
+    from recollect.stages.forecast import chosen_figures
+    from recollect.stages.why import why as stage
+
+    print(stage(scale, chosen_figures(figures)))
 
 
 def main() -> None:

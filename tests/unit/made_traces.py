@@ -105,3 +105,58 @@ def write_trace(trace: Trace, folder: Path) -> Path:
     path = folder / f"{env}_{method}_{seed}.safetensors"
     trace.write(path, {})
     return path
+
+
+WORDS = ("key", "ball", "door", "box", "wall")
+
+
+def made_image_trace(
+    *,
+    method: str = "shelm",
+    env: str = "grid",
+    seed: int = 0,
+    episodes: int = 3,
+    horizon: int = 7,
+    words: int = 2,
+    mixture: bool = False,
+    layers: int = 4,
+    images: int = 4,
+    reads: bool = True,
+) -> Trace:
+    """Episodes of one task in which one of a few images [3, 6, 8] is seen at each step; image i always becomes word i and the
+    next ones. A third of the attention is on the step itself, the rest evenly on the four before, zeros included.
+    """
+    draws = np.random.default_rng([seed, len(method), ord(method[0])])
+    steps = episodes * horizon
+    pictures = draws.integers(0, 256, (images, 3, 6, 8), dtype=np.uint8)
+    which = draws.integers(images, size=steps)
+    at = np.indices((episodes, horizon))
+    played = Histories(
+        {
+            "observation": pictures[which],
+            "action": draws.integers(3, size=steps),
+            "reward": (at[1] == horizon - 1).reshape(steps).astype(np.float32),
+            "done": (at[1] == horizon - 1).reshape(steps),
+            "task": np.zeros(steps, np.int32),
+            "episode": at[0].reshape(steps).astype(np.int32),
+        }
+    )
+    logits = draws.standard_normal((steps, 3)).astype(np.float32)
+    facts = {"outputs": logits, "value": draws.standard_normal(steps).astype(np.float32)}
+    about: dict[str, Any] = {
+        "scale": "demo", "env": env, "method": method, "seed": seed, "split": "eval", "horizon": horizon,
+        "actions": ["left", "right", "forward"], "tasks": [{"index": 0, "name": env, "scene": None}],
+    }  # fmt: skip
+    maps: dict[str, np.ndarray] = {}
+    map_row = np.arange(0, steps, 2) if reads else np.empty(0, np.int64)
+    if reads:
+        place = (which[:, None] + np.arange(words)) % len(WORDS)
+        facts["tokens"] = 100 + place
+        facts["token_scores"] = (0.3 - 0.1 * np.arange(words) + 0.01 * which[:, None]).astype(np.float32)
+        if mixture:
+            facts["token_entropy"] = (1.0 + which).astype(np.float32)
+        about["words"] = {str(100 + i): word for i, word in enumerate(WORDS)}
+        weights = np.broadcast_to(np.array([1, 1, 1, 1, 2]) / 6, (len(map_row), layers, 5))
+        maps["history_attention"] = weights.astype(np.float16)
+        maps["inputs"] = np.eye(images, 6, dtype=np.float16)[which[map_row]][:, None]
+    return Trace(about, played, facts, maps, map_row, None)

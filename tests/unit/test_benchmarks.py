@@ -23,6 +23,7 @@ from benchmarks import (  # noqa: E402
     dry_run,
     harness,
     histories,
+    history_vectors,
     hopfield,
     in_context,
     plain_acting,
@@ -31,6 +32,7 @@ from benchmarks import (  # noqa: E402
     stepping,
     table,
     training,
+    trajectories,
     windows,
 )
 from benchmarks.harness import Comparison, Goal, NotTheSame, Side  # noqa: E402
@@ -124,6 +126,22 @@ def swapped_cells(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
     return hopfield.comparisons(True)
 
 
+def another_row(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    read = trajectories.TrajectoryFiles._read
+
+    def shifted(self: trajectories.TrajectoryFiles, file: Any) -> dict[str, np.ndarray]:
+        columns = read(self, file)
+        return columns | {"reward": np.roll(columns["reward"], 1)}
+
+    patch.setattr(trajectories.TrajectoryFiles, "_read", shifted)
+    return trajectories.comparisons(True)
+
+
+def forgotten_reset(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    patch.setattr(history_vectors.XLCache, "reset", lambda self, mask_B: None)
+    return history_vectors.comparisons(True)
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -137,6 +155,8 @@ def swapped_cells(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
         late_window,
         missed_neighbour,
         swapped_cells,
+        forgotten_reset,
+        another_row,
     ],
 )
 def test_a_mistake_in_one_of_the_two_ways_is_noticed(

@@ -163,13 +163,18 @@ def untouched(finished_once: tuple[Workflow, list[str]]) -> Workflow:
     return finished_once[0]
 
 
-@pytest.fixture
-def real_workflow(tmp_path: Path) -> Callable[[str], Workflow]:
-    """Makes copies by name in which the real commands run."""
+@pytest.fixture(scope="session")
+def workflow_in() -> Callable[[Path], Workflow]:
+    """Makes a copy in a folder, in which the real commands run."""
 
-    def make(name: str) -> Workflow:
-        folder = tmp_path / name
+    def make(folder: Path) -> Workflow:
         copy_of_workflow(folder)
         return Workflow(folder, BIN)
 
     return make
+
+
+@pytest.fixture
+def real_workflow(tmp_path: Path, workflow_in: Callable[[Path], Workflow]) -> Callable[[str], Workflow]:
+    """Makes such copies by name."""
+    return lambda name: workflow_in(tmp_path / name)

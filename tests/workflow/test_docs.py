@@ -130,7 +130,7 @@ def test_every_dvc_command_is_known_and_there_are_stages_to_repeat() -> None:
 
     parser = get_main_parser()
     for _, line in all_commands("dvc"):
-        assert parser.parse_args(line[1:]).cmd == line[1]
+        assert parser.parse_args(line[1:]).cmd in line[1:3]
     assert read_yaml(ROOT / "dvc.yaml")["stages"]
 
 

@@ -17,6 +17,7 @@ RUNS = {
     "dt": ("dark_room_10x10", "dt"),
     "radt": ("dark_room_10x10", "radt"),
     "dqn_gpt": ("tmaze_passive_5", "dqn_gpt"),
+    "amago_transformer": ("amago_tmaze_5", "amago_transformer"),
 }
 
 

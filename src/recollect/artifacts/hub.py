@@ -1,4 +1,4 @@
-"""Files from the Hugging Face hub: at a full commit hash, checked against a sha256, and never a pickle.
+"""Files from the Hugging Face hub: at a full commit hash, checked against a sha256, and no pickle but to be converted.
 
 The only place that uses the network. Everything that is fetched is fetched once, by a rule of its own; jobs work
 offline.
@@ -17,7 +17,9 @@ from recollect.settings.errors import UserError
 PICKLED = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".h5", ".msgpack"}
 
 
-def check_request(repository: str, revision: str, sha256s: Mapping[str, str], *, instead: str) -> None:
+def check_request(
+    repository: str, revision: str, sha256s: Mapping[str, str], *, instead: str, convert: bool = False
+) -> None:
     """Refuse what must not be fetched, before anything is.
 
     Args:
@@ -25,6 +27,8 @@ def check_request(repository: str, revision: str, sha256s: Mapping[str, str], *,
         revision: must be a full commit hash, so that what is fetched can never change.
         sha256s: file in the repository -> its expected hash.
         instead: what to ask for instead of a pickle.
+        convert: a process of its own will convert the files: pickles may be fetched, and a file without a hash too, so
+            that its hash can be told.
 
     Raises:
         UserError: the revision is no commit, a file may hold a pickle or points outside, or a hash is missing.
@@ -33,11 +37,11 @@ def check_request(repository: str, revision: str, sha256s: Mapping[str, str], *,
     if not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise UserError("The revision is not a full commit hash.", where=where, do="Pin the 40 digits of a commit.")
     for file, sha256 in sha256s.items():
-        if Path(file).suffix.lower() in PICKLED:
+        if Path(file).suffix.lower() in PICKLED and not convert:
             raise UserError(f"'{file}' may hold a pickle, which can run code when it is read.", where=where, do=instead)
         if Path(file).is_absolute() or ".." in Path(file).parts:
             raise UserError(f"'{file}' points outside the folder.", where=where, do="Use a path inside the repository.")
-        if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        if not re.fullmatch(r"[0-9a-f]{64}", sha256) and not (convert and sha256 == ""):
             raise UserError(f"'{file}' has no expected sha256.", where=where, do="Add its 64 hex digits to the config.")
 
 
@@ -47,6 +51,7 @@ def download(
     """Fetch one file into a scratch folder and check it.
 
     Args:
+        sha256: of the file; "": not known, and the caller must not open it.
         offline: what to do where there is no network.
         dataset: the repository is one of data, not of a model.
 
@@ -64,7 +69,7 @@ def download(
     except Exception as error:  # the hub raises many kinds for one thing: it could not be fetched
         raise _failed("The file could not be fetched", error, where, offline) from error
     found = sha256_of(got)
-    if found != sha256:
+    if sha256 and found != sha256:
         raise UserError(
             f"The fetched file has sha256 {found}, but {sha256} is expected.",
             where=where,

@@ -61,6 +61,11 @@ class Run:
         self._frames: list[pd.DataFrame] = []
         self._logged: list[tuple[int, str, float]] = []
 
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where checkpoints go; what else a method keeps while it runs may stand in a folder inside."""
+        return self._checkpoints.folder
+
     def resume(self) -> Checkpoint | None:
         """The newest usable checkpoint with the arrays and state given to `save`, or None for a fresh start.
 

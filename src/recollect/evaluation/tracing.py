@@ -1,7 +1,8 @@
-"""Tracing: the in-context evaluation played once more, with all that a few of its tasks saw, did and read written down.
+"""Tracing: an evaluation played once more, with all that a few of its tasks saw, did and read written down.
 
-All tasks of the split are played, in one batch and with the seeds of `in_context.evaluate`, so that a trace shows the very
-episodes that were scored. Watching changes nothing: a policy is only asked, between two steps, about the one before.
+All tasks of the split are played, in one batch and with the seeds of `evaluate`, so that a trace shows the very episodes
+that were scored. Of an episodic evaluation it shows each task's first few episodes. Watching changes nothing: a policy is
+only asked, between two steps, about the one before.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import numpy as np
 
 from recollect.environments import registry
 from recollect.environments.base import Task
+from recollect.evaluation.episodic import play_split
 from recollect.evaluation.in_context import Moment, play_in_context
-from recollect.methods.contract import Policy, Traced, facts_of
+from recollect.methods.contract import Policy, Traced, Worded, facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
 from recollect.trajectories.traces import Trace
 
-MAPS_PER_EPISODE = 100  # at most, evenly spaced; every step of a short episode
+MAPS_PER_EPISODE = 100  # evenly spaced, and one of the last step; every step of a short episode
 TASKS = 3  # traced where none is named
+EPISODES = 10  # of a task, of an episodic evaluation
 
 
 class Recorder:
@@ -57,7 +60,7 @@ class Recorder:
         )
         if self.policy is not None:
             self.facts.append(self.policy.traced(rows_N))
-            due = np.flatnonzero(playing_N & (self.step_N % self.every == 0))
+            due = np.flatnonzero(playing_N & ((self.step_N % self.every == 0) | moment.done_B[rows_N]))
             if len(due) and (maps := self.policy.maps(rows_N[due])):
                 self.maps.append(maps)
                 self.mapped.append(np.stack([np.full(len(due), len(self.moments) - 1), due], 1))
@@ -127,15 +130,31 @@ def trace(
 ) -> Trace:
     """Play the evaluation of one split and trace some of its tasks (indices within the split, ascending)."""
     listed = registry.tasks(environment.world, environment.options, split)
-    watched = [listed[task] for task in tasks]
-    scenes = [registry.scene(environment.world, environment.options, task) for task in watched]
+    scenes = {task: registry.scene(environment.world, environment.options, listed[task]) for task in tasks}
     horizon = facts_of(environment).horizon
-    recorder = Recorder(policy, np.array(tasks), horizon)
-    play_in_context(policy, environment, listed, seed=seed, progress=progress, watch=recorder)
+    if environment.evaluation.protocol == "in_context":
+        rows = list(tasks)
+        recorder = Recorder(policy, np.array(rows), horizon)
+        play_in_context(policy, environment, listed, seed=seed, progress=progress, watch=recorder)
+    else:
+        episodes = min(EPISODES, environment.evaluation.episodes // len(listed))
+        rows = [task + episode * len(listed) for task in tasks for episode in range(episodes)]
+        recorder = Recorder(policy, np.array(rows), horizon)
+        number_B = np.arange(environment.evaluation.episodes) // len(listed)
+
+        def watch(seen: np.ndarray, action: np.ndarray, reward: np.ndarray, done: np.ndarray, live: np.ndarray) -> None:
+            recorder(Moment(seen, action, reward, done, number_B, live))
+
+        play_split(policy, environment, split, seed=seed, progress=progress, watch=watch)
     described = [
-        {"index": task.index, "name": task.name, "scene": None if scene is None else scene.described()}
-        for task, scene in zip(watched, scenes, strict=True)
+        {"index": task, "name": listed[task].name, "scene": None if scene is None else scene.described()}
+        for task, scene in scenes.items()
     ]
     known = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
-    cells = [None if scene is None else scene.cells_of for scene in scenes]
-    return recorder.trace(known, watched, cells.__getitem__)
+    known["actions"] = list(registry.action_names(environment.world))
+    cells = [None if (scene := scenes[row % len(listed)]) is None else scene.cells_of for row in rows]
+    found = recorder.trace(known, [listed[row % len(listed)] for row in rows], cells.__getitem__)
+    if "tokens" in found.facts and isinstance(policy, Worded):
+        tokens = np.unique(found.facts["tokens"]).tolist()
+        found.about["words"] = {str(token): word for token, word in zip(tokens, policy.words(tokens), strict=True)}
+    return found

@@ -199,7 +199,8 @@ def _draw_panel(
         if method in published:
             item = published[method]
             value = item.y[-1] if options.last == "all" or item.last_five is None else item.last_five
-            axes.plot(value, place, "D", markersize=3.4, markerfacecolor="white", markeredgecolor=style.BLACK, zorder=4)
+            axes.plot(value, place, "D", markersize=3.4, markerfacecolor="white", markeredgecolor=style.BLACK, zorder=4,
+                      clip_on=False)  # fmt: skip
             extra_rows.append((name, PUBLISHED + method, float(place), float(value)))
             right = max(right, value)
         number, at_edge = f"{y:,.{options.decimals}f}", axes.get_yaxis_transform()

@@ -34,18 +34,27 @@ def inspection_page(trace: Trace, *, method: str, environment: str, wiring_test:
     Raises:
         UserError: the world cannot be drawn from above.
     """
+    tasks = [_task(trace, entry) for entry in trace.about["tasks"]]
+    return filled(TEMPLATE, {**heading(trace, method, environment, wiring_test), "tasks": tasks})
+
+
+def heading(trace: Trace, method: str, environment: str, wiring_test: bool) -> dict[str, Any]:
+    """What a page says at its top."""
     about = trace.about
-    data = {
+    return {
         "title": f"{method} on {environment}",
         "facts": [f"scale {about['scale']}", f"seed {about['seed']}", f"split {about['split']}"],
         "warning": SMOKE_WORDS if wiring_test else "",
-        "tasks": [_task(trace, entry) for entry in about["tasks"]],
     }
+
+
+def filled(template: Path, data: dict[str, Any]) -> str:
+    """A page with its data, which has `heading` and whatever its script reads."""
     parts = {
-        "{{title}}": html.escape(f"{data['title']}, seed {about['seed']}"),
+        "{{title}}": html.escape(", ".join([data["title"], data["facts"][1]])),
         "{{data}}": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
-    return re.sub(r"\{\{\w+\}\}", lambda found: parts[found.group()], TEMPLATE.read_text(encoding="utf-8"))
+    return re.sub(r"\{\{\w+\}\}", lambda found: parts[found.group()], template.read_text(encoding="utf-8"))
 
 
 def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:

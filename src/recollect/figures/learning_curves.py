@@ -3,10 +3,11 @@
 The pipeline (Ni et al. 2023, plotting code of the release): a run that stops before 0.9 of the plotted steps is
 dropped; the evaluations are smoothed by a trailing mean over 10 (fewer at the start); the result is interpolated
 linearly onto 300 equally spaced whole steps in ``[0, end]``, with nothing beyond the run's last evaluation; the final
-value of a run is the mean over its last 15 points, 5 % of the plot. As in the release, grid points before the first
-evaluation take its value.
+value of a run is the mean over its last 15 points, 5 % of the plot. (PyBullet: 100 points, of which 5.) As in the release,
+grid points before the first evaluation take its value, and runs are summed up by their mean.
 
-Ours differs in one thing: a dropped run is named in the figure's caption instead of in a line on the terminal.
+Ours differs in one thing: a dropped run is named in the figure's caption instead of in a line on the terminal. The
+interquartile mean is there for the asking.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from recollect.figures.statistics import Floats, Interval, stratified_bootstrap
+from recollect.figures.spec import FigureSpec
+from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
+from recollect.settings.errors import UserError
 
 WINDOW = 10
 POINTS = 300
-FINAL_POINTS = 15
+FINAL = 20  # a final value is the mean of one in so many points
 SHORTEST = 0.9
 
 
@@ -35,8 +38,8 @@ class Curve:
 
     @property
     def final(self) -> float:
-        """Mean over the last 15 points that the run has."""
-        return float(self.values[np.isfinite(self.values)][-FINAL_POINTS:].mean())
+        """Mean over the last twentieth of the points (15 of 300), counted from the last one that the run has."""
+        return float(self.values[np.isfinite(self.values)][-max(1, len(self.values) // FINAL) :].mean())
 
 
 def grid(end: int, points: int = POINTS) -> NDArray[np.int64]:
@@ -54,7 +57,9 @@ def is_complete(steps: NDArray[np.int64], end: int) -> bool:
     return bool(len(steps)) and int(steps[-1]) >= SHORTEST * end
 
 
-def curve(seed: int, steps: NDArray[np.int64], values: Floats, end: int, *, window: int = WINDOW) -> Curve:
+def curve(
+    seed: int, steps: NDArray[np.int64], values: Floats, end: int, *, window: int = WINDOW, points: int = POINTS
+) -> Curve:
     """Put one run onto the grid.
 
     Args:
@@ -64,14 +69,51 @@ def curve(seed: int, steps: NDArray[np.int64], values: Floats, end: int, *, wind
     """
     if np.any(np.diff(steps) <= 0):
         raise ValueError("the steps of a run must ascend")
-    points = grid(end)
-    on_grid = np.interp(points, steps, smoothed(values, window))
-    on_grid[points > steps[-1]] = np.nan
-    return Curve(seed, points, on_grid)
+    places = grid(end, points)
+    on_grid = np.interp(places, steps, smoothed(values, window))
+    on_grid[places > steps[-1]] = np.nan
+    return Curve(seed, places, on_grid)
 
 
-def average(curves: list[Curve], rng: np.random.Generator, *, resamples: int) -> tuple[Interval, NDArray[np.int64]]:
-    """Mean over runs with its bootstrap interval, and the number of runs, at each point of the grid.
+def common_end(rows: pd.DataFrame) -> int:
+    """The last step that all runs reach which come within 0.9 of the longest."""
+    last = rows.groupby(["method", "seed"])["step"].max()
+    return int(last[last >= SHORTEST * last.max()].min())
+
+
+def curves_of(
+    cell: pd.DataFrame, figure: FigureSpec, end: int, dropped: list[str], *, window: int = WINDOW, points: int = POINTS
+) -> list[Curve]:
+    """The curves of the complete runs of one method in one environment; the others are named in ``dropped``.
+
+    Raises:
+        UserError: every run stopped too early.
+    """
+    method, environment = str(cell["method"].iloc[0]), str(cell["env"].iloc[0])
+    curves = []
+    for seed in figure.seeds:
+        run = cell[cell["seed"] == seed].groupby("step")["value"].mean()
+        steps = run.index.to_numpy(np.int64)
+        if is_complete(steps, end):
+            curves.append(curve(seed, steps, run.to_numpy(float), end, window=window, points=points))
+        else:
+            dropped.append(
+                f"{figure.label(method)}, {figure.environment_label(environment)}, seed {seed} "
+                f"(stopped at {steps[-1]:,} of {end:,} steps)"
+            )
+    if not curves:
+        raise UserError(
+            f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps",
+            where=f"figure '{figure.id}'",
+            do=f"let the runs finish, or set the option 'ends.{environment}'",
+        )
+    return curves
+
+
+def average(
+    curves: list[Curve], rng: np.random.Generator, *, resamples: int, statistic: Statistic = "mean"
+) -> tuple[Interval, NDArray[np.int64]]:
+    """Mean (or IQM) over runs with its bootstrap interval, and the number of runs, at each point of the grid.
 
     Towards the end, where some runs have stopped, the mean is over those that go on, as in the published plots. Where
     none goes on the mean is NaN.
@@ -82,12 +124,26 @@ def average(curves: list[Curve], rng: np.random.Generator, *, resamples: int) ->
     for pattern in np.unique(there_SP, axis=1).T:
         if pattern.any():
             at = (there_SP == pattern[:, None]).all(axis=0)
-            bounds = stratified_bootstrap(values_SP[pattern][:, None, at], rng, resamples=resamples)
+            bounds = stratified_bootstrap(
+                values_SP[pattern][:, None, at], rng, statistic=statistic, resamples=resamples
+            )
             value[at], low[at], high[at] = bounds
     return Interval(value, low, high), there_SP.sum(axis=0)
 
 
-def average_final(curves: list[Curve], rng: np.random.Generator, *, resamples: int) -> Interval:
-    """Mean over runs of their final values, with its bootstrap interval."""
+def notes(window: int, points: int, dropped: list[str]) -> list[str]:
+    """Sentences for the caption: how runs became curves, and which were dropped."""
+    said = (
+        f"Evaluations are smoothed by a rolling mean over {window} and interpolated onto {points} points; the final value of "
+        f"a run is the mean of its last {max(1, points // FINAL)}."
+    )
+    gone = f"Dropped, because they stopped before 0.9 of the plot: {'; '.join(dropped)}."
+    return [said, gone] if dropped else [said]
+
+
+def average_final(
+    curves: list[Curve], rng: np.random.Generator, *, resamples: int, statistic: Statistic = "mean"
+) -> Interval:
+    """Mean (or IQM) over runs of their final values, with its bootstrap interval."""
     finals_S1 = np.array([[item.final] for item in curves])
-    return stratified_bootstrap(finals_S1, rng, resamples=resamples)
+    return stratified_bootstrap(finals_S1, rng, statistic=statistic, resamples=resamples)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
@@ -19,12 +18,20 @@ from matplotlib.ticker import NullLocator
 from pydantic import Field
 
 from recollect.figures import captions, learning_curves, reading, statistics, style
-from recollect.figures.spec import LINE, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec, options_of, with_extra_rows
+from recollect.figures.spec import (
+    AGGREGATION,
+    LINE,
+    PUBLISHED,
+    TABLE_COLUMNS,
+    Drawn,
+    FigureSpec,
+    options_of,
+    with_extra_rows,
+)
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
 
-AGGREGATION = "aggregation"
 OVER = "seeds"
 
 
@@ -49,6 +56,7 @@ class Options(Frozen):
     curve_y_label: str = "return"
     curves: bool = Field(True, description="Draw the learning curves beside the aggregation.")
     window: int = Field(learning_curves.WINDOW, ge=1, description="Evaluations in the rolling mean. Published: 10.")
+    statistic: statistics.Statistic = Field("mean", description="Aggregate over runs. Published: mean.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
 
 
@@ -93,18 +101,19 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     ends: dict[str, int] = {}
     for environment in figure.environments:
         there = rows[rows["env"] == environment]
-        end = ends[environment] = options.ends.get(environment) or _common_end(there)
+        end = ends[environment] = options.ends.get(environment) or learning_curves.common_end(there)
         for method in figure.methods:
             cell = there[there["method"] == method]
             tasks = cell["task"].nunique()
-            curves = _curves(cell, figure, end, options.window, dropped)
+            curves = learning_curves.curves_of(cell, figure, end, dropped, window=options.window)
             rng = generator("bootstrap", figure.id, environment, method)
-            final = learning_curves.average_final(curves, rng, resamples=options.resamples)
+            how: dict[str, Any] = {"resamples": options.resamples, "statistic": options.statistic}
+            final = learning_curves.average_final(curves, rng, **how)
             point = {"panel": AGGREGATION, "method": method, "x": options.lengths[environment], "seeds": len(curves)}
             bounds = {"y": float(final.value), "low": float(final.low), "high": float(final.high)}
             parts.append(pd.DataFrame([{**point, **bounds, "tasks": tasks}]))
             if options.curves:
-                band, runs = learning_curves.average(curves, rng, resamples=options.resamples)
+                band, runs = learning_curves.average(curves, rng, **how)
                 line = pd.DataFrame({"x": curves[0].steps.astype(float), "y": band.value, "low": band.low})
                 line = line.assign(high=band.high, seeds=runs, panel=environment, method=method, tasks=tasks)
                 parts.append(line[line["y"].notna()])
@@ -122,37 +131,6 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     return _Measured(table[list(TABLE_COLUMNS)], dropped, ends)
 
 
-def _common_end(rows: pd.DataFrame) -> int:
-    """The last step that all runs reach which come within 0.9 of the longest."""
-    last = rows.groupby(["method", "seed"])["step"].max()
-    return int(last[last >= learning_curves.SHORTEST * last.max()].min())
-
-
-def _curves(
-    cell: pd.DataFrame, figure: FigureSpec, end: int, window: int, dropped: list[str]
-) -> list[learning_curves.Curve]:
-    """The curves of the complete runs of one method in one environment; the others are named in ``dropped``."""
-    method, environment = str(cell["method"].iloc[0]), str(cell["env"].iloc[0])
-    curves = []
-    for seed in figure.seeds:
-        run = cell[cell["seed"] == seed].groupby("step")["value"].mean()
-        steps = run.index.to_numpy(np.int64)
-        if learning_curves.is_complete(steps, end):
-            curves.append(learning_curves.curve(seed, steps, run.to_numpy(float), end, window=window))
-        else:
-            dropped.append(
-                f"{figure.label(method)}, {figure.environment_label(environment)}, seed {seed} "
-                f"(stopped at {steps[-1]:,} of {end:,} steps)"
-            )
-    if not curves:
-        raise UserError(
-            f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps",
-            where=f"figure '{figure.id}'",
-            do=f"let the runs finish, or set the option 'ends.{environment}'",
-        )
-    return curves
-
-
 def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> Drawn:
     table = measured.table
     looks = style.styles_of(figure.methods)
@@ -167,7 +145,7 @@ def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> Drawn:
         canvas = style.blank_figure(style.SINGLE_COLUMN, 2.0)
         extra_rows = _draw_aggregation(canvas.subplots(), table, figure, options)
     extras = list(dict.fromkeys(PUBLISHED if row[1].startswith(PUBLISHED) else row[1] for row in extra_rows))
-    lines = captions.small_print(figure, table, "mean")
+    lines = captions.small_print(figure, table, options.statistic)
     if measured.dropped:
         lines.append(
             f"Not drawn, stopped early: {captions.count(len(measured.dropped), 'run')} (named in the caption)."
@@ -175,18 +153,15 @@ def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> Drawn:
     style.finish(canvas, figure, style.legend_handles(figure, looks, extras), lines)
     whole = with_extra_rows(table, extra_rows)
     notes = [
-        *captions.notes_on_method(figure, whole, "mean", options.resamples, OVER),
-        f"Evaluations are smoothed by a rolling mean over {options.window} and interpolated onto "
-        f"{learning_curves.POINTS} points; the final value of a run is the mean of its last "
-        f"{learning_curves.FINAL_POINTS}.",
+        *captions.notes_on_method(figure, whole, options.statistic, options.resamples, OVER),
+        *learning_curves.notes(options.window, learning_curves.POINTS, measured.dropped),
     ]
-    if measured.dropped:
-        notes.append(f"Dropped, because they stopped before 0.9 of the plot: {'; '.join(measured.dropped)}.")
+    word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
         "panel": f"'{AGGREGATION}': final value against length; an environment: its learning curve",
         "x": f"in '{AGGREGATION}': {options.x_label}; in a learning curve: environment steps",
-        "y": f"{options.metric}: mean over seeds (in '{AGGREGATION}' of each run's final value)",
-        "low, high": "bounds of the 95 % bootstrap interval of the mean over seeds; empty where there is none",
+        "y": f"{options.metric}: {word} over seeds (in '{AGGREGATION}' of each run's final value)",
+        "low, high": f"bounds of the 95 % bootstrap interval of the {word} over seeds; empty where there is none",
     }
     return Drawn(canvas, whole, meaning, tuple(notes))
 
@@ -201,7 +176,7 @@ def _draw_aggregation(
     for k, (method, look) in enumerate(looks.items()):
         rows = table[(table["panel"] == AGGREGATION) & (table["method"] == method)]
         # Methods often meet at the best value; smaller markers on larger ones keep each of them in sight.
-        style.draw_band(axes, rows.assign(x=rows["x"].map(place)), look, size=max(3.0, 6.8 - 2.2 * k))
+        style.draw_band(axes, rows.assign(x=rows["x"].map(place)), look, size=6.4 - 2.4 * k / max(1, len(looks) - 1))
     for item in figure.references_of(AGGREGATION):
         known = [(x, y) for x, y in zip(item.x, item.y, strict=True) if x in place]
         if item.method in looks and known:
@@ -217,7 +192,7 @@ def _draw_aggregation(
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(options.x_label)
     axes.set_ylabel(options.y_label)
-    style.from_zero(axes, table)
+    style.from_zero(axes, table, options.chance)
     axes.set_title("final performance" if options.curves else figure.title, loc="left")
     return extra_rows
 
@@ -252,7 +227,7 @@ def _draw_curves(
         first, last = axes.get_xticklabels()  # inside the panel, clear of its neighbours
         first.set_horizontalalignment("left")
         last.set_horizontalalignment("right")
-    style.from_zero(grid[0, 0], measured.table)
+    style.from_zero(grid[0, 0], measured.table, options.chance)
     part.supxlabel("environment steps", fontsize=7)
     part.supylabel(options.curve_y_label, fontsize=7)
     return extra_rows

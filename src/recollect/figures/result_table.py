@@ -1,10 +1,10 @@
 """A typeset table: a row per method, and for each group of environments its mean return, normalised, and as published.
 
 The number of a run is the mean over the group's environments, tasks and last episodes; the table has its mean over seeds
-± the standard deviation over seeds (n - 1). Normalised returns are a metric of the scores (RA-DT: `data_normalised` in
-Meta-World and DMControl, `hns` in Procgen; see `recollect.evaluation.normalised_scores`). The best measured
-number of a column is bold. Published values stand in a column of their own, and only where they are of the figure's own
-scale.
+± the standard deviation over seeds (n - 1), or (option `statistic`) the IQM over environments and seeds with its stratified
+bootstrap interval. Normalised returns are a metric of the scores (RA-DT: `data_normalised` in Meta-World and DMControl, `hns`
+in Procgen; see `recollect.evaluation.normalised_scores`). The best measured number of a column is bold. Published values
+stand in a column of their own, and only where they are of the figure's own scale.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
-from recollect.figures import reading, style
+from recollect.figures import reading, statistics, style
 from recollect.figures.captions import count, count_range
 from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec, options_of, with_extra_rows
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
+from recollect.settings.seeding import generator
 
 ROW, HEAD, LEFT, BETWEEN = 0.17, 0.18, 1.3, 0.12  # inches: a row, a line of the head, the column of methods, two bands
 
@@ -44,6 +45,10 @@ class Options(Frozen):
     last: PositiveInt | Literal["all"] = Field("all", description="Mean over so many last episodes.")
     normalised: str | None = Field(
         None, description="Metric of the columns of normalised returns; null: there are none."
+    )
+    statistic: statistics.Statistic = Field(
+        "mean",
+        description="mean: over environments, then over seeds, ± standard deviation. iqm: over all of them at once.",
     )
     decimals: int = Field(1, ge=0, le=4, description="Of returns.")
     normalised_decimals: int = Field(2, ge=0, le=4, description="Of normalised returns.")
@@ -95,12 +100,16 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         for item in figure.references_of(column.panel)
     ]
     with style.paper_style():
-        canvas = _plot(table, blocks, figure)
+        canvas = _plot(table, blocks, figure, options.statistic)
     episodes = "all episodes" if options.last == "all" else f"the last {options.last} episodes"
     seeds = count(len(figure.seeds), "seed")
     tasks = count_range(table["tasks"], "task")
+    iqm, meant = options.statistic == "iqm", f"mean over environments, tasks and {episodes}, then over seeds"
     notes = [f"Mean over {tasks} and {episodes}, then over {seeds}; ± is the standard deviation over seeds."]
-    if len(figure.seeds) < 2:
+    if iqm:
+        meant = f"interquartile mean over environments and seeds of the mean over tasks and {episodes}"
+        notes = [f"Mean over {episodes}, then interquartile mean over {tasks} and {seeds}, with its 95 % interval."]
+    elif len(figure.seeds) < 2:
         notes = [f"Mean over {tasks} and {episodes} of {seeds}."]
     if options.normalised is not None:
         notes.append(f"Normalised: metric '{options.normalised}'.")
@@ -110,8 +119,11 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     meaning = {
         "panel": f"column of the table; '{NORMALISED}' behind it where returns are normalised",
         "x": "1",
-        "y": f"{options.metric}: mean over environments, tasks and {episodes}, then over seeds",
-        "low, high": "mean minus and plus the standard deviation over seeds; empty from one seed",
+        "y": f"{options.metric}: {meant}",
+        "low, high": (
+            "bounds of the 95 % stratified bootstrap interval" if iqm else "mean minus and plus the standard deviation"
+        )
+        + " over seeds; empty from one seed",
     }
     return Drawn(canvas, with_extra_rows(table, published), meaning, tuple(notes))
 
@@ -132,11 +144,17 @@ def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group,
                 last = scores_SNE.shape[2] if options.last == "all" else options.last
                 values_GS.append(scores_SNE[:, :, -last:].mean((1, 2)))
                 tasks += len(found)
-            value_S = np.mean(values_GS, axis=0)
-            spread = float(value_S.std(ddof=1)) if len(value_S) > 1 else np.nan
-            y = float(value_S.mean())
-            numbers = {"x": 1.0, "y": y, "low": y - spread, "high": y + spread}
-            parts.append({"panel": panel, "method": method, **numbers, "seeds": len(value_S), "tasks": tasks})
+            value_SG = np.array(values_GS).T
+            if options.statistic == "iqm":
+                rng = generator("bootstrap", figure.id, panel, method)
+                bounds = statistics.stratified_bootstrap(value_SG, rng, statistic="iqm")
+                y, low, high = (float(bound) for bound in bounds)
+            else:
+                value_S = value_SG.mean(1)
+                y, spread = float(value_S.mean()), float(value_S.std(ddof=1)) if len(value_S) > 1 else np.nan
+                low, high = y - spread, y + spread
+            numbers = {"x": 1.0, "y": y, "low": low, "high": high}
+            parts.append({"panel": panel, "method": method, **numbers, "seeds": len(value_SG), "tasks": tasks})
     return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
 
 
@@ -152,7 +170,9 @@ def _columns(name: str, table: pd.DataFrame, figure: FigureSpec, options: Option
     return found
 
 
-def _plot(table: pd.DataFrame, blocks: dict[str, list[Column]], figure: FigureSpec) -> Figure:
+def _plot(
+    table: pd.DataFrame, blocks: dict[str, list[Column]], figure: FigureSpec, statistic: statistics.Statistic
+) -> Figure:
     bands: list[list[str]] = [[]]
     widths = {name: sum(column.width for column in columns) for name, columns in blocks.items()}
     for name in blocks:  # groups beside each other as far as a page carries them, then below
@@ -178,19 +198,29 @@ def _plot(table: pd.DataFrame, blocks: dict[str, list[Column]], figure: FigureSp
                 centre = left + column.width / 2
                 y = top + HEAD * 1.5
                 axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color="#595959")
-                _draw_column(axes, centre, top, column, table, figure)
+                _draw_column(axes, centre, top, column, table, figure, statistic)
                 left += column.width
         for y, thickness in ((0.0, 0.9), (HEAD * 2, 0.6), (height, 0.9)):
             _rule(axes, 0, left, top + y, thickness)
     said = [f"scale {figure.scale}", count(len(figure.seeds), "seed"), count_range(table["tasks"], "task")]
-    said.append("mean ± standard deviation over seeds" if len(figure.seeds) > 1 else "mean")
+    meant = {
+        "mean": ("mean", " ± standard deviation over seeds"),
+        "iqm": ("interquartile mean", ", 95 % bootstrap interval"),
+    }
+    said.append("".join(meant[statistic][: len(figure.seeds)]))
     lines = [" · ".join(said)] + ["A random model took the place of a pretrained one."] * figure.random_models
     style.finish(canvas, figure, [], lines)
     return canvas
 
 
 def _draw_column(
-    axes: Axes, centre: float, top: float, column: Column, table: pd.DataFrame, figure: FigureSpec
+    axes: Axes,
+    centre: float,
+    top: float,
+    column: Column,
+    table: pd.DataFrame,
+    figure: FigureSpec,
+    statistic: statistics.Statistic,
 ) -> None:
     if column.published:
         for item in figure.references_of(column.panel):
@@ -210,6 +240,8 @@ def _draw_column(
             continue
         axes.text(centre + 0.02, y, number, ha="right", va="center", fontsize=7, fontweight=weight)
         said = f"± {_number(spread, column.decimals)}"
+        if statistic == "iqm":
+            said = f"{_number(low, column.decimals)} to {_number(high, column.decimals)}"
         axes.text(centre + 0.06, y, said, ha="left", va="center", fontsize=5.8, color="#595959")
 
 

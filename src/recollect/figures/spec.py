@@ -20,6 +20,8 @@ PUBLISHED = "published:"
 LINE = "line:"
 #: Behind the name of a panel whose values are normalised, where the same stand beside it as they are.
 NORMALISED = "/normalised"
+#: The panel of kinds that sum up other panels in one.
+AGGREGATION = "aggregation"
 
 SMOKE_WORDS = "SMOKE: wiring test, not a result"
 
@@ -135,7 +137,7 @@ def panel_names(environments: Sequence[str], options: Mapping[str, Any]) -> list
     """All panels that published values may name: of `panels_of`, and what the options `panels` and `groups` list."""
     made = panels_of(environments, options.get("split", "eval"), options.get("metric", "return"))
     groups = [name + end for name in options.get("groups") or {} for end in ("", NORMALISED)]
-    return list(dict.fromkeys([*(panel.name for panel in made), *(options.get("panels") or {}), *groups]))
+    return list(dict.fromkeys([*(panel.name for panel in made), *(options.get("panels") or {}), *groups, AGGREGATION]))
 
 
 @dataclass(frozen=True)

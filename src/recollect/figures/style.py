@@ -21,7 +21,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
@@ -71,6 +71,11 @@ SEQUENCE_STYLES: dict[str, MethodStyle] = {
     "rnn": MethodStyle(PURPLE, "D", DASH_DOT),
     "ff": MethodStyle(GREY, "v", LONG_DASH),
 }
+#: Variants of one of these keep its colour, darker or lighter: share of black or (negative) of white, and the dash.
+FAMILY: tuple[tuple[float, Any], ...] = ((-0.42, LONG_DASH), (0.5, DASH_DOT), (-0.64, SOLID))
+FAMILY_MARKERS = {"gpt": "Phd", "transformer": "Phd", "lstm": "DXp"}
+#: Markers of which little would be left within their white edge, and how much larger they are drawn.
+MARKER_SIZES = {"*": 1.6, "P": 1.3, "X": 1.3, "d": 1.2, "<": 1.1, ">": 1.1, "v": 1.15, "^": 1.15}
 SPARE_STYLES: tuple[MethodStyle, ...] = (
     MethodStyle(GREEN, "P"),
     MethodStyle(PURPLE, "X", DASH_DOT),
@@ -86,7 +91,8 @@ SPARE_STYLES: tuple[MethodStyle, ...] = (
 def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
     """The look of each method of a figure; no two of them get the same.
 
-    Names in the tables above have a fixed look. Any other name (a user's own method) starts from a place in the spare
+    Names in the tables above have a fixed look, and so have, in the order of the figure, the first variants of a GPT, a
+    transformer or an LSTM. Any other name (a user's own method) starts from a place in the spare
     styles given by its name alone, and moves on only where that one is taken.
     """
     looks: dict[str, MethodStyle] = {}
@@ -94,6 +100,10 @@ def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
         known = METHOD_STYLES.get(method) or SEQUENCE_STYLES.get(method.rsplit("_", 1)[-1])
         if known is not None and known not in looks.values():
             looks[method] = known
+    for sequence, markers in FAMILY_MARKERS.items():
+        variants = [name for name in methods if "." in name and name.partition(".")[0].endswith(f"_{sequence}")]
+        for method, (share, dash), marker in zip(variants, FAMILY, markers, strict=False):
+            looks[method] = MethodStyle(shaded(SEQUENCE_STYLES[sequence].color, share), marker, dash)
     for method in methods:
         if method not in looks:
             first = seed_of("method style", method) % len(SPARE_STYLES)
@@ -108,6 +118,13 @@ def tinted(color: str, share: float) -> tuple[float, float, float]:
     """A colour mixed with so much white."""
     red, green, blue = (1 - (1 - part) * (1 - share) for part in to_rgb(color))
     return red, green, blue
+
+
+def shaded(color: str, share: float) -> str:
+    """A colour mixed with so much black, or (a negative share) with so much white."""
+    red, green, blue = to_rgb(color) if share > 0 else tinted(color, -share)
+    rest = 1 - max(share, 0.0)
+    return to_hex((red * rest, green * rest, blue * rest))
 
 
 @contextmanager
@@ -153,7 +170,7 @@ def draw_band(
         color=look.color,
         linestyle=look.dash,
         marker=look.marker,
-        markersize=size or mpl.rcParams["lines.markersize"],
+        markersize=(size or mpl.rcParams["lines.markersize"]) * MARKER_SIZES.get(look.marker, 1.0),
         markevery=None if markers is None else (min(first, len(x) - 1), max(1, round(len(x) / markers))),
         markeredgecolor="white",
         zorder=3,
@@ -177,7 +194,7 @@ def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Se
     """Legend entries: the methods in the order of the figure, then ``extras`` (`PUBLISHED` or ``line:<text>``)."""
     handles = [
         Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markeredgecolor="white",
-               label=figure.label(method))
+               markersize=mpl.rcParams["lines.markersize"] * MARKER_SIZES.get(look.marker, 1.0), label=figure.label(method))
         for method, look in looks.items()
     ]  # fmt: skip
     for extra in extras:
@@ -292,10 +309,13 @@ def step_axis(axes: Axes, last: float) -> None:
     axes.set_xticks([last * i / 4 for i in range(5)], [short_steps(last * i / 4) for i in range(5)])
 
 
-def from_zero(axes: Axes, rows: pd.DataFrame) -> None:
-    """Let the y axis start at 0 where no value is negative, so that heights can be compared by eye."""
+def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None:
+    """Let the y axis start at 0 where no value is negative, so that heights can be compared by eye.
+
+    A little below it where a constant `line` at 0 would hide behind the x axis.
+    """
     if rows[["y", "low"]].min().min() >= 0:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1] if line == 0 else 0)
 
 
 def short_steps(steps: float) -> str:

@@ -5,10 +5,11 @@ the method, the scale's entry for the method in this environment. For an environ
 A scale that names another source of histories takes over none of the old one's hyperparameters.
 
 `radt.task_weight_0` is the variant `task_weight_0` of method `radt`: what stands under that name in `variants:` of the
-method (or of its bases, or of the scale) is laid over all of this.
+method (or of its bases, or of the scale) is laid over all of this; and over that what a name says in so many words,
+`radt.learning_rate=0.001` (see `overrides`).
 
 An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
-says which option the trailing number sets.
+says which option the trailing number sets (or word, where that option is a text).
 
 `*_mapping` functions merge without checking and without importing an algorithm (Snakemake parses with them);
 `resolve` checks everything.
@@ -26,6 +27,7 @@ from typing import Any
 
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, merge, read_yaml, validated
+from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import (
     EnvironmentSettings,
     FigureSettings,
@@ -34,6 +36,8 @@ from recollect.settings.schema import (
     PublishedDataSettings,
     ScaleSettings,
     Settings,
+    TokenVocabularySettings,
+    VisionLanguageModelSettings,
 )
 
 
@@ -50,24 +54,16 @@ def names(group: str) -> list[str]:
 
 def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     """The merged, unchecked settings of an environment."""
-    folder = config_folder() / "environments"
-    parametrised = re.fullmatch(r"(.+)_(\d+)", env)
-    if (folder / f"{env}.yaml").is_file() or parametrised is None:
-        stem, content = env, read_yaml(folder / f"{env}.yaml")
-    else:
-        stem = parametrised.group(1)
-        if not (folder / f"{stem}.yaml").is_file():
-            raise UserError(
-                f"no environment named '{env}'",
-                where=folder,
-                do=f"{nearest(env, names('environments'))} (or add a file)",
-            )
-        content = read_yaml(folder / f"{stem}.yaml")
+    stem, value = environment_stem(env)
+    path = config_folder() / "environments" / f"{stem}.yaml"
+    if value is not None and not path.is_file():
+        do = f"{nearest(env, names('environments'))} (or add a file)"
+        raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
+    content = read_yaml(path)
+    if value is not None:
         if "parameter" not in content:
-            raise UserError(
-                f"environment '{stem}' takes no size", where=folder / f"{stem}.yaml", do=f"write '{stem}', not '{env}'"
-            )
-        content = merge(content, {"options": {content["parameter"]: int(parametrised.group(2))}})
+            raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")
+        content = merge(content, {"options": {content["parameter"]: value}})
     overrides = scale_settings(scale).environments
     for layer in (overrides.get(stem, {}), overrides.get(env, {}) if env != stem else {}):
         content = merge(_without_old_source(content, layer), layer)
@@ -75,6 +71,25 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     if parameter is not None and isinstance(content.get("title"), str):
         content["title"] = content["title"].replace("{" + parameter + "}", str(content["options"].get(parameter, "")))
     return merge(content, {"name": env})
+
+
+def environment_stem(env: str) -> tuple[str, int | str | None]:
+    """The file that an environment's name stands for, and what the rest of the name sets (None: it is the file's own).
+
+    `tmaze_passive_50` is (`tmaze_passive`, 50). Where the option that the file's `parameter` names is a text, so is the
+    rest: `mini_grid_MemoryS11` is (`mini_grid`, `MemoryS11`).
+    """
+    folder = config_folder() / "environments"
+    if (folder / f"{env}.yaml").is_file():
+        return env, None
+    for place in (found.start() for found in re.finditer("_", env)):
+        path = folder / f"{env[:place]}.yaml"
+        if env[place + 1 :] and path.is_file():
+            content = read_yaml(path)
+            if isinstance((content.get("options") or {}).get(content.get("parameter")), str):
+                return env[:place], env[place + 1 :]
+    numbered = re.fullmatch(r"(.+)_(\d+)", env)
+    return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
 
 
 def _without_old_source(content: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,7 +118,7 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
         chain.append(name)
         name = read_yaml(config_folder() / "methods" / f"{name}.yaml").get("base")
     overrides = scale_settings(scale).methods
-    stem = re.sub(r"_\d+$", "", env)
+    stem, _ = environment_stem(env)
 
     def with_environment(layer: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
         here = layer.get("environments") or {}
@@ -121,10 +136,15 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
             layers += with_environment(layer, f"method '{link}' (scale {scale})")
     content = merge({}, *layers)
     if variant:
+        listed, changed = taken_apart(variant)
         own_title = content.pop("title", base)
-        content["title"] = f"{own_title}, {variant.replace('_', ' ')}"
-        for changes in _variant(layers, base, variant):
+        content["title"] = f"{own_title}, {listed.replace('_', ' ')}" if listed else own_title
+        for changes in _variant(layers, base, listed) if listed else ():
             content = merge(content, *with_environment(changes, f"variant '{method}' (scale {scale})"))
+        content = merge(content, changed)
+        if changed:  # may concern learning, so it is trained whatever its listed part says
+            content["title"] += f", {variant.removeprefix(listed).lstrip(',')}"
+            content.pop("evaluation_only", None)
     for key in ("environments", "base", "variants"):
         content.pop(key, None)
     return merge(content, {"name": method})
@@ -184,6 +204,48 @@ def language_model(name: str) -> LanguageModelSettings:
     return validated(LanguageModelSettings, content[name], where=f"{path}: {name}")
 
 
+def vision_language_model(name: str, scale: str | None = None) -> VisionLanguageModelSettings:
+    """Where the vision-language model of this name comes from, at a scale that may say how it is trained."""
+    path = config_folder() / "vision_language_models.yaml"
+    content = read_yaml(path)
+    if name not in content:
+        raise UserError(f"no vision-language model named '{name}'", where=path, do=nearest(name, content))
+    at_scale = scale_settings(scale).vision_language_models.get(name, {}) if scale is not None else {}
+    return validated(VisionLanguageModelSettings, merge(content[name], at_scale), where=f"{path}: {name}")
+
+
+def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
+    """A frozen model of either kind; a name that both kinds have is a language model's."""
+    seeing = config_folder() / "vision_language_models.yaml"
+    if name in read_yaml(config_folder() / "language_models.yaml") or not seeing.is_file():
+        return language_model(name)
+    return vision_language_model(name) if name in read_yaml(seeing) else language_model(name)
+
+
+def token_vocabulary(name: str) -> TokenVocabularySettings:
+    """How the token vocabulary of this name is made."""
+    path = config_folder() / "token_vocabularies.yaml"
+    content = read_yaml(path).get("vocabularies") or {}
+    if name not in content:
+        raise UserError(f"no token vocabulary named '{name}'", where=path, do=nearest(name, content))
+    return validated(TokenVocabularySettings, content[name], where=f"{path}: vocabularies.{name}")
+
+
+def prompt_templates(name: str | None) -> tuple[str, ...]:
+    """The texts that stand around a word, `{}`; for no name the bare word."""
+    if name is None:
+        return ("{}",)
+    path = config_folder() / "token_vocabularies.yaml"
+    known = read_yaml(path).get("templates") or {}
+    if name not in known:
+        raise UserError(f"no templates named '{name}'", where=path, do=nearest(name, known))
+    listed = known[name]
+    if not isinstance(listed, list) or not listed or not all(isinstance(t, str) and t.count("{}") == 1 for t in listed):
+        do = "write a list of texts with one {} each"
+        raise UserError(f"the templates '{name}' are not such texts", where=f"{path}: templates.{name}", do=do)
+    return tuple(listed)
+
+
 def published_data(name: str) -> PublishedDataSettings:
     """Where the published data set of this name comes from."""
     path = config_folder() / "published_data.yaml"
@@ -218,6 +280,11 @@ def uses_gpu(algorithm: str) -> bool:
     return algorithm in _modules("methods", "\ndef generate(", "\nUSES_GPU = True\n")
 
 
+def has_scene(world: str) -> bool:
+    """Whether a world can be drawn from above: its file has a function `scene`."""
+    return world in _modules("environments", "\nWorld = ", "\ndef scene(")
+
+
 def _modules(package: str, *definitions: str) -> list[str]:
     """Modules of a package that define all of this, found by reading its files (none is imported)."""
     found = importlib.util.find_spec(f"recollect.{package}")
@@ -249,9 +316,7 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     """The checked settings of an environment."""
     content = environment_mapping(scale, env)
-    folder = config_folder() / "environments"
-    own = (folder / f"{env}.yaml").is_file()
-    where = f"{folder / (env if own else re.sub(r'_[0-9]+$', '', env))}.yaml (scale {scale})"
+    where = f"{config_folder() / 'environments' / environment_stem(env)[0]}.yaml (scale {scale})"
     checked = validated(EnvironmentSettings, content, where=where)
     worlds = _modules("environments", "\nWorld = ", "\ndef tasks(split")
     if checked.world not in worlds:

@@ -12,8 +12,18 @@ from pathlib import Path
 from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sealing
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, validated
-from recollect.settings.resolve import algorithm_module, figure_settings, names, resolve, scale_settings
+from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.resolve import (
+    algorithm_module,
+    figure_settings,
+    language_model,
+    names,
+    prompt_templates,
+    resolve,
+    scale_settings,
+    token_vocabulary,
+    vision_language_model,
+)
 from recollect.stages.inputs import generate_inputs
 
 STAMP = Path(".snakemake") / "recollect-config-checked"
@@ -47,7 +57,30 @@ def check() -> str:
             module = algorithm_module(source.algorithm, where=where, does="generate")
             validated(module.Hyperparameters, source.hyperparameters, where=where)
             generate_inputs(scale, env)
+    check_vision()
     return f"the configuration is in order: {len(runs)} combinations of scale, environment and method"
+
+
+def check_vision() -> None:
+    """Check every vision-language model, at every scale, and every token vocabulary.
+
+    Raises:
+        UserError: the first thing that is wrong.
+    """
+    from recollect.memory import dual_encoder  # imports torch, which `check_once` mostly does without
+
+    path = config_folder() / "vision_language_models.yaml"
+    models = read_yaml(path)
+    for scale in names("scales"):
+        for name in (*models, *scale_settings(scale).vision_language_models):
+            trained = vision_language_model(name, scale)
+            where = f"{path}: {name}.hyperparameters (scale {scale})"
+            validated(dual_encoder.Hyperparameters, trained.hyperparameters, where=where)
+    for name in read_yaml(config_folder() / "token_vocabularies.yaml").get("vocabularies") or {}:
+        chosen = token_vocabulary(name)
+        prompt_templates(chosen.templates)
+        vision_language_model(chosen.vision_language_model)
+        language_model(chosen.language_model)
 
 
 def state() -> str:

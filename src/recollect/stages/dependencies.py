@@ -5,6 +5,7 @@ Nothing here imports torch, pandas or an algorithm: Snakemake parses with it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -19,13 +20,16 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, validated
 from recollect.settings.resolve import (
     environment_mapping,
+    fetched_model,
     figure_reads,
     figure_settings,
-    language_model,
+    has_scene,
     method_mapping,
     names,
     published_data,
     scale_settings,
+    token_vocabulary,
+    vision_language_model,
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths, provenance
@@ -34,9 +38,13 @@ from recollect.stages.inputs import (
     embedder_inputs,
     figure_runs,
     image_encoder_inputs,
+    language_memory_inputs,
     learned_histories,
     memory_method,
     policy_method,
+    vision_inputs,
+    vision_names,
+    vocabulary_inputs,
 )
 
 Run = tuple[str, str, int]
@@ -90,7 +98,8 @@ def evaluate_models(scale: str, env: str, method: str) -> dict[str, Path]:
     """What `recollect evaluate` reads besides the run itself: frozen models, which do not travel in the policy."""
     embedder = embedder_inputs(scale, env, method)
     models = {name: path for name, path in embedder.items() if name == "language_model"}
-    return models | image_encoder_inputs(scale, env) | demonstration_inputs(scale, env, method)
+    models |= image_encoder_inputs(scale, env) | demonstration_inputs(scale, env, method)
+    return models | language_memory_inputs(scale, env, method) | vision_inputs(scale, env, method)
 
 
 def embedder_runs(scale: str, env: str) -> set[tuple[str, int]]:
@@ -109,7 +118,7 @@ def runs_of(scale: str, figures: Iterable[str], reads: str | None = None) -> lis
 
 
 STAGES = (
-    *("generate", "fetch", "embed_images", "embed", "index"),
+    *("generate", "fetch", "train_vision_language", "embed_vocabulary", "embed_images", "embed", "index"),
     *("train", "evaluate", "inspect", "page", "measure", "figure"),
 )
 
@@ -129,8 +138,17 @@ def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
         learned = dict.fromkeys(env for env, method in pairs if contents[env, method].get("data") == "histories")
         return [path for env in learned if (path := learned_histories(scale, env)) != paths.histories(scale, env)]
     if stage == "fetch":
-        models = (embedder_inputs(scale, *memory).get("language_model") for memory in memories)
-        return list(dict.fromkeys(path for path in models if path is not None))
+        models = [embedder_inputs(scale, *memory).get("language_model") for memory in memories]
+        models += [language_memory_inputs(scale, *pair).get("language_model") for pair in pairs]
+        seeing = [file for pair in pairs for file in _files_to_see_with(scale, *pair)]
+        wanted = [path for path in (*models, *seeing) if path is not None and path.parts[:2] == ("data", "models")]
+        return list(dict.fromkeys(wanted))
+    if stage == "train_vision_language":
+        seeing = [file for pair in pairs for file in _files_to_see_with(scale, *pair)]
+        return [path for path in dict.fromkeys(seeing) if path.parts[:3] == ("data", scale, "models")]
+    if stage == "embed_vocabulary":
+        chosen = (vision_names(scale, *pair)[0] for pair in pairs)
+        return list(dict.fromkeys(paths.token_vocabulary(scale, name) for name in chosen if name is not None))
     if stage == "embed":
         return [paths.embeddings(scale, *memory) for memory in memories]
     if stage == "index":
@@ -141,14 +159,28 @@ def artifacts(stage: str, scale: str, figures: Iterable[str]) -> list[Path]:
         return [paths.policy(scale, *run) for run in dict.fromkeys(trained)]
     if stage == "evaluate":
         return [paths.scores(scale, *run) for run in runs_of(scale, figures, "scores")]
-    if stage in ("inspect", "page"):
-        of_run = paths.trace if stage == "inspect" else paths.page
-        return [of_run(scale, *run) for run in runs_of(scale, figures, "traces")]
+    if stage == "inspect":
+        return [paths.trace(scale, *run) for run in runs_of(scale, figures, "traces")]
+    if stage == "page":  # of worlds that can be drawn, and of methods that see images
+        traced = runs_of(scale, figures, "traces")
+        drawable = {env for env, _, _ in traced if has_scene(str(environment_mapping(scale, env).get("world")))}
+        return [
+            paths.page(scale, *run)
+            for run in traced
+            if run[0] in drawable or provenance.frozen_models(scale, run[0], run[1])
+        ]
     if stage == "measure":
         return [paths.speed(scale, *run) for run in runs_of(scale, figures, "speeds")]
     if stage == "figure":
         return [paths.figure(scale, figure, ".pdf") for figure in figures]
     raise ValueError(f"unknown stage '{stage}', not one of {', '.join(STAGES)}")
+
+
+def _files_to_see_with(scale: str, env: str, method: str) -> list[Path]:
+    """Models behind a method's vision, those that its token vocabulary is made of included."""
+    vocabulary, _ = vision_names(scale, env, method)
+    behind = {} if vocabulary is None else vocabulary_inputs(scale, vocabulary)
+    return [*vision_inputs(scale, env, method).values(), *behind.values()]
 
 
 def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
@@ -174,7 +206,7 @@ _PLAY = ("generate", "evaluate", "inspect", "measure")
 
 
 def check_worlds(jobs: Iterable[tuple[str, Mapping[str, str]]]) -> None:
-    """Check that the Pythons are there which play the worlds of some jobs, (rule, wildcards) each.
+    """Check that the Pythons and packages are there which play the worlds of some jobs, (rule, wildcards) each.
 
     Raises:
         UserError: one is missing; the message says how to make it.
@@ -196,6 +228,8 @@ def check_worlds(jobs: Iterable[tuple[str, Mapping[str, str]]]) -> None:
             from recollect.environments.worker import find_python
 
             find_python(world)
+        elif (file := _WORLDS / f"{world}.py").is_file() and "\ndef find_package(" in file.read_text():
+            importlib.import_module(f"recollect.environments.{world}").find_package()
 
 
 # ----------------------------------------------------------------------------------------------- targets, by their path
@@ -204,6 +238,8 @@ _WORD, _METHOD = r"[\w-]+", r"[\w.-]+"
 _TARGETS = (
     re.compile(r"data/models/(?P<model>[\w.-]+)(/|$)"),
     re.compile(r"data/published/(?P<dataset>[\w-]+)(/|$)"),
+    re.compile(rf"data/(?P<scale>{_WORD})/models/(?P<trained>[\w.-]+)/"),
+    re.compile(rf"data/(?P<scale>{_WORD})/token_vocabularies/(?P<vocabulary>{_WORD})\."),
     re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
     re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/"),
     re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
@@ -234,14 +270,24 @@ def _check_names(
     figure: str | None = None,
     model: str | None = None,
     dataset: str | None = None,
+    trained: str | None = None,
+    vocabulary: str | None = None,
 ) -> None:
+    if trained is not None and vision_language_model(trained).source != "trained":
+        raise UserError(
+            f"the vision-language model '{trained}' is not trained here",
+            where=config_folder() / "vision_language_models.yaml",
+            do=f"ask for {paths.model(trained)}, if it is one that is fetched",
+        )
+    if vocabulary is not None:
+        token_vocabulary(vocabulary)
     if dataset is not None:
         published_data(dataset)
     if model is not None:
-        chosen = language_model(model)
+        chosen = fetched_model(model)
         if chosen.source != "hub":
             raise UserError(
-                f"the language model '{model}' comes from source '{chosen.source}' and is not fetched",
+                f"the model '{model}' comes from source '{chosen.source}' and is not fetched",
                 where=config_folder() / "language_models.yaml",
                 do="nothing: it is already at hand",
             )

@@ -53,7 +53,15 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.evaluate_code(scale, env, method),
-        [source, table, inputs.language_model, inputs.image_encoder, inputs.demonstrations],
+        [
+            source,
+            table,
+            inputs.language_model,
+            inputs.vision_language_model,
+            inputs.token_vocabulary,
+            inputs.image_encoder,
+            inputs.demonstrations,
+        ],
         device,
     )
     target = paths.scores(scale, env, method, seed)

@@ -1,10 +1,11 @@
-"""fetch: frozen language models and published data from the hub, once, at a pinned revision with checked hashes."""
+"""fetch: frozen models and published data from the hub, once, at a pinned revision with checked hashes."""
 
 from __future__ import annotations
 
-from recollect.memory import language_models
+from recollect.memory import language_models, vision_language
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import language_model, published_data
+from recollect.settings.resolve import fetched_model, published_data
+from recollect.settings.schema import LanguageModelSettings
 from recollect.stages import paths
 from recollect.trajectories import published_fetch
 
@@ -15,17 +16,17 @@ def fetch(name: str) -> None:
     Raises:
         UserError: the model comes from no hub, there is no network, or a hash differs.
     """
-    chosen = language_model(name)
+    chosen = fetched_model(name)
     if chosen.source != "hub":
         raise UserError(
             f"'{name}' comes from source '{chosen.source}' and is not fetched",
-            where="config/language_models.yaml",
-            do="nothing: it is already at hand",
+            where="config/language_models.yaml and config/vision_language_models.yaml",
+            do="nothing: it is already at hand, or a rule trains it",
         )
-    assert chosen.repository is not None and chosen.revision is not None
-    language_models.fetch(
-        chosen.repository, chosen.revision, sorted(chosen.sha256), chosen.sha256, paths.model(name).parent
-    )
+    if isinstance(chosen, LanguageModelSettings):
+        language_models.provide(chosen, paths.model(name).parent)
+    else:
+        vision_language.provide(chosen, paths.model(name).parent)
 
 
 def fetch_data(name: str, revision: str | None = None) -> str:

@@ -13,6 +13,8 @@ from recollect.settings.resolve import (
     language_model,
     method_mapping,
     published_data,
+    token_vocabulary,
+    vision_language_model,
 )
 from recollect.stages import paths, provenance
 
@@ -67,6 +69,49 @@ def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     return {}
 
 
+def language_memory_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """The language model that reads what a method's agent sees; nothing where it needs no file."""
+    name = (method_mapping(scale, env, method).get("hyperparameters") or {}).get("language_model")
+    return {"language_model": paths.model(name)} if name is not None and language_model(name).source == "hub" else {}
+
+
+def vision_language_file(scale: str, name: str) -> dict[str, Path]:
+    """The weights of a vision-language model: fetched, or trained at this scale; nothing where they are random."""
+    source = vision_language_model(name).source
+    if source == "random":
+        return {}
+    return {"vision_language_model": paths.model(name) if source == "hub" else paths.trained_model(scale, name)}
+
+
+def vocabulary_inputs(scale: str, name: str) -> dict[str, Path]:
+    """What `recollect embed-vocabulary` reads."""
+    chosen = token_vocabulary(name)
+    found = vision_language_file(scale, chosen.vision_language_model)
+    if language_model(chosen.language_model).source == "hub":
+        found["language_model"] = paths.model(chosen.language_model)
+    return found
+
+
+def vision_names(scale: str, env: str, method: str) -> tuple[str | None, str | None]:
+    """(token vocabulary, vision-language model) that a method's hyperparameters `token_vocabulary` and
+    `vision_language_model` name; a vocabulary brings the model that it was made with.
+    """
+    chosen = method_mapping(scale, env, method).get("hyperparameters") or {}
+    vocabulary, model = chosen.get("token_vocabulary"), chosen.get("vision_language_model")
+    if vocabulary is not None:
+        model = token_vocabulary(str(vocabulary)).vision_language_model
+    return vocabulary, model
+
+
+def vision_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """The files that a method sees with; nothing where it has no vision-language model."""
+    vocabulary, model = vision_names(scale, env, method)
+    found = {} if model is None else vision_language_file(scale, model)
+    if vocabulary is not None:
+        found["token_vocabulary"] = paths.token_vocabulary(scale, vocabulary)
+    return found
+
+
 def policy_method(scale: str, env: str, method: str) -> str:
     """The method whose policy is played: a variant that is not trained plays that of the method it is a variant of."""
     return base_method(method) if method_mapping(scale, env, method).get("evaluation_only") else method
@@ -92,7 +137,7 @@ def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
         found |= {"embeddings": paths.embeddings(*of), "index": paths.index(*of), "rows": paths.rows(*of)}
         found |= embedder_inputs(scale, env, method)
     found |= image_encoder_inputs(scale, env) | demonstration_inputs(scale, env, method)
-    return found
+    return found | language_memory_inputs(scale, env, method) | vision_inputs(scale, env, method)
 
 
 def figure_runs(scale: str, figure: str) -> list[tuple[str, str, int]]:

@@ -8,7 +8,6 @@ from recollect.artifacts.lock import run_lock
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.sealed import read_arrays
 from recollect.evaluation import tracing
-from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
@@ -25,23 +24,24 @@ def inspect(
         tasks: indices within the split; none: a few that are spread evenly.
 
     Raises:
-        UserError: the policy is missing or corrupted, a task is not there, or the environment is not played in context.
+        UserError: the policy is missing or corrupted, or a task is not there.
     """
     settings: Settings = resolve(scale, env, method, seed)
     environment = settings.environment
-    if environment.evaluation.protocol != "in_context":
-        raise UserError(
-            f"{env} is evaluated with protocol '{environment.evaluation.protocol}', and only 'in_context' is traced",
-            where=f"config/environments (environment {env}): evaluation.protocol",
-            do="inspect a run of another environment",
-        )
     module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
     inputs = run_inputs(settings, device)
     source = paths.policy(scale, env, policy_method(scale, env, method), seed)
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.inspect_code(scale, env, method),
-        [source, inputs.language_model, inputs.image_encoder, inputs.demonstrations],
+        [
+            source,
+            inputs.language_model,
+            inputs.vision_language_model,
+            inputs.token_vocabulary,
+            inputs.image_encoder,
+            inputs.demonstrations,
+        ],
         device,
     )
     chosen = tracing.chosen_tasks(environment, split, tasks)

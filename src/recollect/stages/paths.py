@@ -1,7 +1,7 @@
 """Where every artifact lies. The rules, the commands and the documentation all read it here.
 
-No time stamp, process id or random id stands in any path; names come from the five wildcards `scale`, `env`, `method`,
-`seed` and `figure`. Paths are relative to the working directory.
+No time stamp, process id or random id stands in any path; names come from the wildcards `scale`, `env`, `method`,
+`seed` and `figure` (and `model`, `dataset`, `vocabulary`). Paths are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -39,6 +39,21 @@ def rows(scale: str, env: str, method: str) -> Path:
 def model(name: str) -> Path:
     """A frozen language model."""
     return Path("data") / "models" / name / "model.safetensors"
+
+
+def trained_model(scale: str, name: str) -> Path:
+    """A vision-language model that is trained here."""
+    return Path("data") / scale / "models" / name / "model.safetensors"
+
+
+def model_accuracy(scale: str, name: str) -> Path:
+    """How often it is right, beside it."""
+    return Path("data") / scale / "models" / name / "accuracy.json"
+
+
+def token_vocabulary(scale: str, vocabulary: str) -> Path:
+    """Words that a vision-language model and a language model share, embedded."""
+    return Path("data") / scale / "token_vocabularies" / f"{vocabulary}.safetensors"
 
 
 def published(dataset: str) -> Path:
@@ -94,6 +109,16 @@ def history_checkpoints(scale: str, env: str) -> Path:
 def image_checkpoints(scale: str, env: str) -> Path:
     """Images encoded so far."""
     return Path("results") / scale / "checkpoints" / env / "_images"
+
+
+def model_checkpoints(scale: str, name: str) -> Path:
+    """Checkpoints of a vision-language model."""
+    return Path("results") / scale / "checkpoints" / "_models" / name
+
+
+def vocabulary_checkpoints(scale: str, vocabulary: str) -> Path:
+    """Words embedded so far."""
+    return Path("results") / scale / "checkpoints" / "_token_vocabularies" / vocabulary
 
 
 def figure(scale: str, name: str, suffix: str = "") -> Path:

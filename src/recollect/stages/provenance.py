@@ -20,11 +20,14 @@ from recollect.settings.resolve import (
     figure_settings,
     language_model,
     method_mapping,
+    prompt_templates,
     scale_settings,
+    token_vocabulary,
+    vision_language_model,
 )
 
-#: The inspection page without its data; no Python, so no fingerprint of the code sees it.
-TEMPLATE = Path(__file__).parents[1] / "figures" / "inspection.html"
+#: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
+TEMPLATES = [Path(__file__).parents[1] / "figures" / name for name in ("inspection.html", "token_page.html")]
 
 
 def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -39,9 +42,24 @@ def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
 
 
 def uses_random_model(scale: str, env: str, method: str) -> bool:
-    """Whether a random stand-in takes the place of a pretrained model in a method's memory."""
+    """Whether a random stand-in takes the place of a pretrained model that a method reads with."""
     kind, name, _ = embedder_of(scale, env, method)
-    return kind == "lm" and language_model(name).source == "random"
+    read = frozen_models(scale, env, method).values()
+    return (kind == "lm" and language_model(name).source == "random") or any(m["source"] == "random" for m in read)
+
+
+def frozen_models(scale: str, env: str, method: str) -> dict[str, dict[str, Any]]:
+    """Where the models come from that a method's hyperparameters name: ``language_model``, ``vision_language_model``."""
+    chosen = method_mapping(scale, env, method).get("hyperparameters") or {}
+    found: dict[str, dict[str, Any]] = {}
+    if "language_model" in chosen:
+        found["language_model"] = _language_model(str(chosen["language_model"]))
+    seen_with = chosen.get("vision_language_model")
+    if "token_vocabulary" in chosen:
+        seen_with = token_vocabulary(str(chosen["token_vocabulary"])).vision_language_model
+    if seen_with is not None:
+        found["vision_language_model"] = vision_language_model(str(seen_with), scale).model_dump(mode="json")
+    return found
 
 
 def generate_settings(scale: str, env: str) -> str:
@@ -53,6 +71,30 @@ def generate_settings(scale: str, env: str) -> str:
 def image_settings(scale: str, env: str) -> str:
     """Everything in the configuration that encoded images depend on, besides the histories."""
     return canonical({"images": environment_mapping(scale, env).get("images")})
+
+
+def vision_language_settings(scale: str, name: str) -> str:
+    """Everything in the configuration that a vision-language model which is trained here depends on."""
+    chosen = vision_language_model(name, scale)
+    return canonical(
+        {"model": chosen.model_dump(mode="json"), "language_model": _language_model(chosen.language_model)}
+    )
+
+
+def vocabulary_settings(scale: str, name: str) -> str:
+    """Everything in the configuration that a token vocabulary depends on, besides files."""
+    chosen = token_vocabulary(name)
+    known = {
+        "vocabulary": chosen.model_dump(mode="json"),
+        "templates": prompt_templates(chosen.templates),
+        "model": vision_language_model(chosen.vision_language_model, scale).model_dump(mode="json"),
+        "language_model": _language_model(chosen.language_model),
+    }
+    return canonical(known)
+
+
+def _language_model(name: str) -> dict[str, Any]:
+    return language_model(name).model_dump(mode="json")
 
 
 def memory_settings(scale: str, env: str, method: str) -> str:
@@ -70,13 +112,15 @@ def train_settings(scale: str, env: str, method: str) -> str:
     """Everything in the configuration that a run depends on, besides its seed."""
     environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
     hidden = ("title", "source") if evaluates_while_training(content) else ("title", "source", "evaluation")
-    return canonical({"environment": _without(environment, *hidden), "method": _without(content, "title")})
+    known = {"environment": _without(environment, *hidden), "method": _without(content, "title")}
+    return canonical(known | frozen_models(scale, env, method))
 
 
 def evaluate_settings(scale: str, env: str, method: str) -> str:
     """Everything in the configuration that scores depend on."""
     environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
-    return canonical({"environment": _without(environment, "title", "source"), "method": _without(content, "title")})
+    known = {"environment": _without(environment, "title", "source"), "method": _without(content, "title")}
+    return canonical(known | frozen_models(scale, env, method))
 
 
 def page_text(scale: str, env: str, method: str) -> str:
@@ -86,7 +130,7 @@ def page_text(scale: str, env: str, method: str) -> str:
         method_mapping(scale, env, method).get("title", method),
     ]
     known = {"titles": titles, "random_model": uses_random_model(scale, env, method)}
-    return canonical({**known, "template": digest(TEMPLATE.read_text(encoding="utf-8"))})
+    return canonical({**known, "templates": [digest(path.read_text(encoding="utf-8")) for path in TEMPLATES]})
 
 
 def figure_text(scale: str, figure: str) -> str:
@@ -123,6 +167,16 @@ def image_encoder_modules(environment: Mapping[str, Any]) -> list[str]:
 def image_code(scale: str, env: str) -> str:
     """Fingerprint of the code that encodes images."""
     return code_fingerprint("recollect.stages.embed_images", *image_encoder_modules(environment_mapping(scale, env)))
+
+
+def vision_language_code() -> str:
+    """Fingerprint of the code that trains vision-language models."""
+    return code_fingerprint("recollect.stages.train_vision_language")
+
+
+def vocabulary_code() -> str:
+    """Fingerprint of the code that embeds token vocabularies."""
+    return code_fingerprint("recollect.stages.embed_vocabulary")
 
 
 def embedder_modules(scale: str, env: str, method: str) -> list[str]:

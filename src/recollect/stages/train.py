@@ -59,6 +59,8 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
         inputs.language_model,
         inputs.image_encoder,
         inputs.demonstrations,
+        inputs.vision_language_model,
+        inputs.token_vocabulary,
     ]
     known = provenance.describe(text, code, files, device)
     with run_lock(paths.checkpoints(scale, env, method, seed)):

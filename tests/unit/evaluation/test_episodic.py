@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium.spaces import Box
 
+from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
-from recollect.evaluation.episodic import evaluate, play
+from recollect.evaluation.episodic import evaluate, part_returns, play
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 from recollect.trajectories.rollout import play_episodes
 
@@ -82,6 +85,54 @@ def test_score_rows_hold_every_episode_of_every_split() -> None:
     guess = evaluate(Scripted(False), environment, method="m", seed=2, step=30)["value"]
     assert guess.equals(evaluate(Scripted(False), environment, method="m", seed=2, step=30)["value"])
     assert not guess.equals(evaluate(Scripted(False), environment, method="m", seed=3, step=30)["value"])
+
+
+def test_normalised_returns_stand_beside_the_returns_where_tasks_list_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = EnvironmentSettings(
+        name="maze",
+        world="tmaze",
+        options={"variant": "passive", "length": LENGTH},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=4),
+    )
+    known = registry.tasks("tmaze", environment.options, "eval")
+    scaled = [replace(task, data={**task.data, "normalisation": {"hns": (-1.0, 3.0)}}) for task in known]
+    monkeypatch.setattr(registry, "tasks", lambda *_: scaled)
+    rows = evaluate(Scripted(True), environment, method="m", seed=2, step=30)
+    assert rows.groupby("metric")["value"].unique().map(list).to_dict() == {"return": [1.0], "hns": [0.5]}
+
+
+class Still:
+    """Stays where it is."""
+
+    def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
+        self.batch = len(seeds_B)
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        pass
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        return np.full(self.batch, 4)
+
+
+def test_each_part_of_an_episode_with_parts_is_scored_as_an_in_context_episode() -> None:
+    # In a room of one cell the first step takes the key and the second opens the door: 2 every second step.
+    for steps, parts in ((6, 5), (7, 0)):  # 30 steps are no whole number of sevens
+        environment = EnvironmentSettings(
+            name="room",
+            world="meta_key_door",
+            options={"size": 1, "episode_steps": steps, "rollout_steps": 30},
+            evaluation=EvaluationSettings(protocol="episodic", episodes=3),
+        )
+        rows = evaluate(Still(), environment, method="m", seed=0, step=1)
+        assert rows[rows["metric"] == "return"]["value"].tolist() == [30.0] * 3
+        by_part = rows[rows["metric"] == "part_return"]
+        assert by_part["value"].tolist() == [6.0] * 3 * parts
+        assert by_part["task"].tolist() == [task for task in range(3) for _ in range(parts)]
+        assert by_part["episode"].tolist() == [*range(parts)] * 3
+    assert part_returns(np.arange(6.0)[None], 3).tolist() == [[1.0, 5.0, 9.0]]
 
 
 class Ragged:

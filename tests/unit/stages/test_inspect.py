@@ -18,7 +18,7 @@ from recollect.artifacts.sealed import read_json, read_table, verify, write_arra
 from recollect.cli import app
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
-from recollect.evaluation.tracing import MAPS_PER_EPISODE, Recorder, chosen_tasks, trace
+from recollect.evaluation.tracing import EPISODES, MAPS_PER_EPISODE, Recorder, chosen_tasks, trace
 from recollect.memory.embedders import DomainSpecificEmbedder
 from recollect.memory.episodic_memory import EpisodicSettings
 from recollect.methods.contract import Traced, facts_of
@@ -264,6 +264,31 @@ def test_a_policy_that_says_nothing_of_itself_is_traced_too() -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["dqn_gpt", "dqn_lstm"])
+def test_an_episodic_evaluation_is_traced_as_it_was_scored(workdir: Path, method: str) -> None:
+    maze = ("smoke", "tmaze_active_5", method, 0)
+    settings = resolve(*maze)
+    module = algorithm_module(settings.method.algorithm, where=method)
+    network = module.make_network(settings.method.hyperparameters, facts_of(settings.environment), seed=0)
+    arrays = {name: 4 * value.numpy() for name, value in network.state_dict().items()}
+    write_arrays(paths.policy(*maze), arrays, kind="policy")
+    table = scores_frame(env=maze[1], method=method, seed=0, step=60, split="train", metric="loss", value=1.0)
+    write_table(paths.train_table(*maze), table, kind="train")
+    evaluate(*maze)
+    inspect(*maze)
+    found, scores = Trace.open(paths.trace(*maze)), read_table(paths.scores(*maze))
+    assert found.tasks == [0] and len(found.played) == EPISODES * 8
+    scored = scores[scores["split"] == "eval"].sort_values("episode")["value"].tolist()
+    assert found.returns_KE[0].tolist() == pytest.approx(scored[:EPISODES])
+    assert found.facts["outputs"].shape == (EPISODES * 8, 4)
+    assert (found.facts["outputs"].argmax(1) == found.played.action).all()
+    assert found.cell_N2 is None and set(found.maps) == ({"history_attention"} if method == "dqn_gpt" else set())
+    if found.maps:
+        weights = found.maps["history_attention"].astype(np.float64)  # the last of 9 slots is the present step
+        read = (weights > 0).sum(2) == found.played.timestep[found.map_row, None] + 1
+        assert read.all() and np.abs(weights.sum(2) - 1).max() < 2e-3
+
+
 # ------------------------------------------------------------------------------------------------- the artifacts
 
 
@@ -312,11 +337,9 @@ def test_a_task_that_is_not_there_stops_before_any_work(runs: Path) -> None:
     assert not paths.trace(*SMOKE, "dt", 0).exists()
 
 
-def test_a_run_without_its_policy_and_one_that_is_not_played_in_context_are_refused(runs: Path) -> None:
+def test_a_run_without_its_policy_is_refused(runs: Path) -> None:
     with pytest.raises(UserError, match="an input is missing"):
         inspect(*SMOKE, "dt", 1)
-    with pytest.raises(UserError, match="only 'in_context' is traced"):
-        inspect("smoke", "tmaze_passive_5", "dqn_lstm", 0)
 
 
 def test_a_damaged_or_foreign_trace_is_refused(runs: Path) -> None:

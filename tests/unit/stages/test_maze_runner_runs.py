@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from recollect.artifacts.sealed import read_arrays, read_table
@@ -16,6 +18,7 @@ from recollect.evaluation.in_context import play_in_context
 from recollect.memory import language_models
 from recollect.memory.chunks import Chunks
 from recollect.methods.contract import facts_of
+from recollect.methods.dt import Network, build_network
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, environment_settings, resolve
 from recollect.settings.schema import LanguageModelSettings
@@ -157,3 +160,31 @@ def test_tables_of_whole_numbers_are_refused_where_observations_are_real(generat
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match="no small whole numbers"):
         train("mini", ENV, "dt", 0)
+
+
+def test_real_numbers_between_bounds_may_stand_in_tables(generated: Path) -> None:
+    path = generated / "config/scales/mini.yaml"
+    content = yaml.safe_load(path.read_text())
+    network = content["methods"]["dt"]["hyperparameters"]["network"]
+    network |= {"observation_embedding": "binned", "observation_bins": 8}  # a maze of 7 x 7 has multiples of 1/7
+    path.write_text(yaml.safe_dump(content))
+    embed = build_network(resolve("mini", ENV, "dt", 0), facts_of(environment_settings("mini", ENV))).embed
+    table = embed.observation.weight.detach()
+    assert table.shape == (6 * 8, NETWORK["width"])
+    seventh = np.arange(8) / np.float32(7)
+    for entry in range(6):
+        observation = torch.zeros(8, 6)
+        observation[:, entry] = torch.from_numpy(seventh)
+        others = sum(table[8 * other] for other in range(6) if other != entry)
+        torch.testing.assert_close(embed.observe(observation), table[8 * entry : 8 * entry + 8] + others)
+    outside = embed.observe(torch.tensor([[-0.3, 1.7, 0.0, 0.0, 0.0, 0.0]]))  # the nearest value that there is
+    torch.testing.assert_close(outside, embed.observe(torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0, 0.0]])))
+    train("mini", ENV, "dt", 0)
+    evaluate("mini", ENV, "dt", 0)
+
+
+def test_tables_of_bounded_numbers_are_refused_where_there_are_no_bounds(generated: Path) -> None:
+    environment = environment_settings("mini", ENV)
+    free = replace(facts_of(environment), observation_bounds=())
+    with pytest.raises(UserError, match="no numbers between bounds, which binned needs"):
+        Network(observation_embedding="binned").build(environment, free, seed=0, return_to_go=True, steps=20)

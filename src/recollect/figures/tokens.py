@@ -1,0 +1,184 @@
+"""What an agent with a language model sees, and the words that it reads in its place: a strip of images of one episode.
+
+One row per environment and method. Below each image stand its words, best first, with bars: cosines of SHELM's words, or the
+weights of the heaviest words of HELM's mixture. The episode is one of the figure's first seed, so there is no interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from pydantic import Field
+
+from recollect.figures import style
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
+from recollect.figures.token_page import pixels_of
+from recollect.figures.trace_reading import chosen_tasks, grid_of
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+from recollect.trajectories.traces import Trace
+
+READS = "traces"
+LINE_HEIGHT = 0.135  # inches of a word
+CUT = 13  # letters of a word that fit below an image
+
+
+class Options(Frozen):
+    """Options of kind `tokens`."""
+
+    task: int | None = Field(None, description="Task of the split; null: the first that is traced.")
+    episode: int = Field(0, ge=0, description="Which of its episodes.")
+    images: int = Field(8, ge=1, description="Images of a row, spread evenly over the episode.")
+    steps: tuple[int, ...] | None = Field(None, description="Show these steps, from 1, in their place.")
+    words: int = Field(3, ge=1, description="Words below an image, at most.")
+
+
+class Strip(NamedTuple):
+    """One row of the figure: images [N, H, W, 3], their steps (from 1), words [N][K] and scores [N, K]."""
+
+    pixels: np.ndarray
+    steps: list[int]
+    words: list[list[str]]
+    scores: np.ndarray
+    mixture: bool
+
+
+def strip_of(trace: Trace, task: int, options: Options, figure: FigureSpec) -> Strip:
+    """The row of one run.
+
+    Raises:
+        UserError: its method reads no words, or the episode or a step of it is not traced.
+    """
+    where = f"figure '{figure.id}', {trace.about['method']} on {trace.about['env']}"
+    if "tokens" not in trace.facts or not trace.shows_images:
+        raise UserError("there are no words to draw", where=where, do="name methods that read words, helm or shelm")
+    table = trace.played.episodes
+    traced = int((table.task == task).sum())
+    if options.episode >= traced:
+        do = f"choose an episode from 0 to {traced - 1}"
+        raise UserError(f"episode {options.episode} of task {task} is not traced", where=where, do=do)
+    rows = trace.steps(task, options.episode)
+    count = rows.stop - rows.start
+    if options.steps is None:
+        steps = np.unique(np.linspace(1, count, min(options.images, count)).round().astype(int)).tolist()
+    else:
+        steps = list(options.steps)
+        if outside := [step for step in steps if not 1 <= step <= count]:
+            do = f"choose steps from 1 to {count}"
+            raise UserError(f"step {outside[0]} is not in the episode", where=f"{where}: options.steps", do=do)
+    chosen = np.array(steps) - 1 + rows.start
+    tokens_NK = trace.facts["tokens"][chosen][:, : options.words]
+    return Strip(
+        pixels_of(np.asarray(trace.played.observation[chosen])),
+        steps,
+        [[trace.about["words"][str(token)] for token in row] for row in tokens_NK.tolist()],
+        trace.facts["token_scores"][chosen][:, : options.words].astype(float),
+        "token_entropy" in trace.facts,
+    )
+
+
+def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
+    """Draw the figure.
+
+    Raises:
+        UserError: a wrong option, a trace that is missing, or a method that reads no words.
+    """
+    options = options_of(figure, Options)
+    strips: dict[tuple[str, str], Strip] = {}
+    for env in figure.environments:
+        grid = grid_of(traces, figure.model_copy(update={"environments": (env,)}))
+        for method in figure.methods:
+            trace = grid[method][0]
+            task = chosen_tasks([trace], None if options.task is None else [options.task], figure)[0]
+            strips[env, method] = strip_of(trace, task, options, figure)
+    with style.paper_style():
+        return _plot(strips, figure, options)
+
+
+def _table(strips: dict[tuple[str, str], Strip]) -> pd.DataFrame:
+    """One row per word; it stands in the panel: ``mini_grid_MemoryS11, step 3: key``."""
+    rows = [
+        (f"{env}, step {step}: {word}", method, float(k + 1), score, np.nan, np.nan, 1, 1)
+        for (env, method), strip in strips.items()
+        for step, words, scores in zip(strip.steps, strip.words, strip.scores, strict=True)
+        for k, (word, score) in enumerate(zip(words, scores, strict=True))
+    ]
+    return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+
+
+def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec, options: Options) -> Drawn:
+    columns = max(len(strip.steps) for strip in strips.values())
+    each = (style.DOUBLE_COLUMN - 0.35) / max(columns, 4)  # inches of an image and what is around it
+    heights = []
+    for strip in strips.values():
+        picture = each * strip.pixels.shape[1] / strip.pixels.shape[2]
+        heights += [picture + 0.16, LINE_HEIGHT * strip.scores.shape[1] + 0.1]
+    canvas = style.blank_figure(each * columns + 0.35, sum(heights))
+    axes_RC = canvas.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    for i, ((env, method), strip) in enumerate(strips.items()):
+        top = float(strip.scores.max())
+        for k in range(columns):
+            picture, below = axes_RC[2 * i : 2 * i + 2, k]
+            if k >= len(strip.steps):
+                picture.set_axis_off()
+                below.set_axis_off()
+                continue
+            _image(picture, strip.pixels[k], f"step {strip.steps[k]}")
+            _words(below, strip.words[k], strip.scores[k], top)
+        name = figure.label(method)
+        said = f"{name}, {'weight' if strip.mixture else 'cosine'}"
+        if len(figure.environments) > 1:
+            said += f"\n{figure.environment_label(env)}"
+        axes_RC[2 * i, 0].set_ylabel(said, fontsize=6.5)
+    seed = figure.seeds[0]
+    units = sorted({"weight in the mixture" if strip.mixture else "cosine" for strip in strips.values()})
+    said = f"scale {figure.scale} · seed {seed} · one episode · below each image its words, best first: {' or '.join(units)}"
+    lines = [said, *(["A random model took the place of a pretrained one."] if figure.random_models else [])]
+    style.finish(canvas, figure, [], lines)
+    meaning = {
+        "panel": "environment, step of the episode, and the word",
+        "x": "place of the word, 1 is the best",
+        "y": "cosine of image and word (SHELM), or weight of the word in the mixture (HELM)",
+        "low, high": "empty: one episode",
+    }
+    notes = [f"One episode (number {options.episode + 1}) of seed {seed}, images spread evenly over it."]
+    if options.steps is not None:
+        notes = [f"Steps {', '.join(map(str, options.steps))} of episode {options.episode + 1} of seed {seed}."]
+    if figure.random_models:
+        notes.append("A random model took the place of a pretrained one.")
+    return Drawn(canvas, _table(strips), meaning, tuple(notes))
+
+
+def _image(axes: Axes, pixels: np.ndarray, title: str) -> None:
+    axes.imshow(pixels, interpolation="nearest")
+    axes.set_title(title, fontsize=6, pad=2)
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color="#9a9a9a", linewidth=0.4)
+
+
+def _words(axes: Axes, words: Sequence[str], scores: np.ndarray, top: float) -> None:
+    """Words as bars with their names in them; the longest bar of the row of images is as wide as an image."""
+    for k, (word, score) in enumerate(zip(words, scores.tolist(), strict=True)):
+        axes.barh(k, max(0.0, score) / max(top, 1e-9), height=0.86, color=style.tinted(style.GREEN, 0.65), linewidth=0)
+        shown = word if len(word) <= CUT else word[: CUT - 1] + "…"
+        axes.text(0.03, k, shown, fontsize=5.4, va="center", ha="left")
+        axes.text(0.99, k, _short(score), fontsize=4.6, va="center", ha="right", color=style.BLACK)
+    axes.set(xlim=(0, 1), ylim=(len(words) - 0.5, -0.5))
+    axes.set_axis_off()
+
+
+def _short(score: float) -> str:
+    """``.31``, ``2e-4``: a number of at most four letters."""
+    return (
+        "1"
+        if score >= 0.995
+        else f"{score:.2f}".removeprefix("0")
+        if score >= 0.005
+        else f"{score:.0e}".replace("e-0", "e-")
+    )

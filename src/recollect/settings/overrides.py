@@ -1,0 +1,95 @@
+"""Settings changed on the command line: `--set learning_rate=1e-4` makes another method of it.
+
+Results lie under scale, environment, method and seed, and every stage finds out from these names what a run is a function
+of. So that results of changed settings are never taken for those of the plain ones, the change is a part of the name:
+`amago_transformer.learning_rate=0.0001,sequence.width=64` is a variant that no file lists. It stands wherever a method
+does, and two people who set the same get the same name.
+
+A key is one of the method's `hyperparameters` (which need not be said) or of its `memory`, with dots for parts of it. A
+value is a number, true, false, null (back to the default), a word, or a list of these: `[0.9,0.99]`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from recollect.settings.errors import UserError
+
+PARTS = ("hyperparameters", "memory")  # of a method
+COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
+WORD = re.compile(r"[\w.+-]+")
+KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def method_with(method: str, changes: Iterable[str]) -> str:
+    """The name of a method, or of a variant of one, with settings changed.
+
+    Args:
+        method: `dqn_gpt`, `radt.task_weight_0`, or what this function gave.
+        changes: `KEY=VALUE`; of two about one key the later holds.
+
+    Raises:
+        UserError: one of them is not of that form.
+    """
+    base, _, variant = method.partition(".")
+    parts = [part for part in COMMA.split(variant) if part]
+    named = [part for part in parts if "=" not in part]
+    chosen = dict(_pair(change) for change in [*(part for part in parts if "=" in part), *changes])
+    said = [*named, *(f"{key}={_text(chosen[key])}" for key in sorted(chosen))]
+    return f"{base}.{','.join(said)}" if said else base
+
+
+def taken_apart(variant: str) -> tuple[str, dict[str, Any]]:
+    """The listed variant (or "") and the changed settings, as a layer of a method's mapping.
+
+    Raises:
+        UserError: something in it is not of the form `KEY=VALUE`.
+    """
+    parts = COMMA.split(variant)
+    named = ",".join(part for part in parts if "=" not in part)
+    layer: dict[str, Any] = {}
+    for key, value in (_pair(part) for part in parts if "=" in part):
+        words = key.split(".")
+        below = layer
+        for word in words[:-1] if words[0] in PARTS else ["hyperparameters", *words[:-1]]:
+            below = below.setdefault(word, {})
+            if not isinstance(below, dict):
+                raise _wrong(variant, f"'{key}' is a part of something that is set as a whole")
+        below[words[-1]] = value
+    return named, layer
+
+
+def _pair(change: str) -> tuple[str, Any]:
+    key, sign, text = (part.strip() for part in change.partition("="))
+    key = key.removeprefix("hyperparameters.")
+    if not sign or not KEY.fullmatch(key):
+        raise _wrong(change, "it is not of the form KEY=VALUE")
+    if key in PARTS:
+        raise _wrong(change, f"'{key}' has many settings, and one is set at a time")
+    inside = re.fullmatch(r"\[(.*)\]", text)
+    if inside is None:
+        return key, _value(text, change)
+    return key, [_value(word.strip(), change) for word in inside[1].split(",") if word.strip()]
+
+
+def _value(text: str, change: str) -> Any:
+    if not WORD.fullmatch(text):
+        raise _wrong(change, f"the value {text!r} is neither a number, a word, nor a list of these")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(_text(item) for item in value)}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _wrong(change: str, what: str) -> UserError:
+    do = "write e.g. --set learning_rate=1e-4, --set sequence.width=64, --set further_discounts=[0.9,0.99]"
+    return UserError(f"a setting cannot be changed so: {what}", where=f"--set {change}", do=do)

@@ -1,0 +1,379 @@
+"""forecast: what a target will cost before it is started. Jobs, hours, wall time on some devices, disk and memory.
+
+The time of each job comes from the best that is known, and the report says how much of it comes from where:
+
+- measured: the same job, or another seed of it, was finished here with today's settings (its benchmark file says how long
+  it took), or `--measure` has just tried it;
+- scaled: the nearest job of the same kind (stage, algorithm, sequence model) on the same device was measured, at whatever
+  scale or environment; its time is multiplied by the ratio of the two in recollect.stages.workload's rule;
+- recorded, assumed: that rule with the constants of config/speeds.yaml, which names the machine they are of.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.resolve import environment_mapping, method_mapping, names, uses_gpu
+from recollect.settings.schema import Frozen
+from recollect.stages import paths
+from recollect.stages.finished import default_figures
+from recollect.stages.plan import Job, Plan, job_of, makes, plan, settings_text
+from recollect.stages.workload import Work, kind_of, work_of
+
+Source = Literal["measured", "scaled", "recorded", "assumed"]
+SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
+_WARM = 100.0  # MB: below it Snakemake's benchmark saw the caller of a warm job, not the job
+_LOG = re.compile(r"(?P<env>[\w-]+)(?:/(?P<method>[\w.-]+))?(?:/seed_(?P<seed>\d+))?/(?P<rule>\w+)\.benchmark\.jsonl")
+
+
+def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
+    """What a command names: figures, `all`, or nothing for those of config/config.yaml."""
+    chosen = list(wanted or default_figures())
+    return names("figures") if chosen == ["all"] else chosen
+
+
+class Machine(Frozen):
+    """Constants of one device."""
+
+    name: str
+    basis: Literal["recorded", "assumed"] = Field(description="recorded: fitted to runs on it; assumed: to nothing.")
+    startup: float = Field(ge=0, description="Seconds before a job works.")
+    pass_: float = Field(alias="pass", ge=0, description="Seconds of a pass of a small network.")
+    flop: float = Field(gt=0, description="Operations per second of a large one.")
+    world: float = Field(ge=0, description="Seconds of one step of one instance.")
+    worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
+    kinds: dict[str, float] = Field(default_factory=dict, description="Kind of job -> factor.")
+    seconds: dict[str, float] = Field(
+        default_factory=dict, description="Rule -> seconds of jobs whose work is not counted."
+    )
+
+    def takes(self, job: Job, work: Work) -> float:
+        """Seconds of a job by the rule."""
+        if not any(work):
+            return self.startup + self.seconds.get(job.rule, 0.0)
+        world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
+        each = self.worlds.get(world, self.world)
+        seconds = work.passes * self.pass_ + work.flop / self.flop + work.env_steps * each
+        return self.startup + seconds * self.kinds.get(kind_of(job), 1.0)
+
+
+class Speeds(Frozen):
+    """config/speeds.yaml."""
+
+    machines: dict[str, Machine]
+    models: dict[str, float]
+    horizons: dict[str, int]
+
+
+class Measurement(NamedTuple):
+    """What a finished job took."""
+
+    seconds: float
+    device: str
+    megabytes: float | None
+
+
+class Estimate(NamedTuple):
+    """What a job will take."""
+
+    seconds: float
+    source: Source
+    gpu: bool
+    disk: float
+
+
+def machines() -> dict[str, Machine]:
+    """The machines of config/speeds.yaml: `cpu` and `cuda`."""
+    path = config_folder() / "speeds.yaml"
+    found = validated(Speeds, read_yaml(path), where=path).machines
+    for device in ("cpu", "cuda"):
+        if device not in found:
+            raise UserError(f"there is no machine '{device}'", where=path, do="add it under `machines:`")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- what was measured
+
+
+def measurements(root: Path = Path()) -> dict[Job, Measurement]:
+    """Every finished job of any scale whose files still are what today's settings would make."""
+    found: dict[Job, Measurement] = {}
+    for scale in names("scales"):
+        for path in sorted((root / "logs" / scale).rglob("*.benchmark.jsonl")):
+            matched = _LOG.fullmatch(path.relative_to(root / "logs" / scale).as_posix())
+            if matched is None:
+                continue
+            words = {name: value or "" for name, value in matched.groupdict().items()}
+            if words["env"] == "figures":
+                words = {**words, "rule": "figure", "figure": words["rule"]}
+            job = job_of(words["rule"], words, scale)
+            one = _measured(job, path)
+            if one is not None:
+                found[job] = one
+    return found
+
+
+def _measured(job: Job, benchmark: Path) -> Measurement | None:
+    """What a benchmark file says, where it is about a whole job with today's settings."""
+    try:
+        said = json.loads(benchmark.read_text(encoding="utf-8").splitlines()[-1])
+        seconds, memory = float(said["s"]), float(said.get("max_rss") or 0)
+        if job.rule == "figure":
+            return Measurement(seconds, "cpu", memory if memory > _WARM else None)
+        log = benchmark.with_name(benchmark.name.replace(".benchmark.jsonl", ".log"))
+        if log.is_file() and "going on from the checkpoint" in log.read_text(encoding="utf-8"):
+            return None  # only the rest of it was timed
+        known = json.loads(paths.manifest(makes(job)[0]).read_text(encoding="utf-8"))["provenance"]
+        if known.get("settings") != settings_text(job):
+            return None
+    except (OSError, ValueError, KeyError, IndexError, UserError):
+        return None
+    return Measurement(seconds, str(known.get("device", "cpu")), memory if memory > _WARM else None)
+
+
+# -------------------------------------------------------------------------------------------------------- estimating
+
+
+def on_gpu(job: Job) -> bool:
+    """Whether a job asks for a GPU: the same at paper scale, and only there, as the rules say (rules/common.smk)."""
+    if job.scale != "paper":
+        return False
+    if job.rule == "generate":
+        source = environment_mapping(job.scale, job.env).get("source") or {}
+        return uses_gpu(source.get("algorithm", "ppo"))
+    if job.rule in ("embed", "evaluate", "inspect"):
+        return method_mapping(job.scale, job.env, job.method).get("data") != "online"
+    return job.rule in ("train", "measure", "embed_vocabulary", "embed_images")
+
+
+class Estimator:
+    """Estimates jobs from measurements and machines.
+
+    Args:
+        measured: what finished jobs took.
+        device: `cpu`: as if no job had a GPU; `auto`: each as its rule asks.
+    """
+
+    def __init__(self, measured: Mapping[Job, Measurement], device: str = "auto") -> None:
+        self.measured, self.device, self.machines = measured, device, machines()
+        self._same: dict[tuple[Job, str], list[float]] = {}
+        self._like: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self._known: dict[Job, Estimate] = {}
+        for job, one in measured.items():
+            self._same.setdefault((job._replace(seed=""), one.device), []).append(one.seconds)
+        for (job, on), seconds in self._same.items():
+            ruled = self.machines[on].takes(job, work_of(job)) if on in self.machines else 0.0
+            if ruled:
+                self._like.setdefault((kind_of(job), on), []).append((ruled, median(seconds)))
+
+    def __call__(self, job: Job) -> Estimate:
+        """What a job will take; the same for all seeds."""
+        shape = job._replace(seed="")
+        if shape not in self._known:
+            self._known[shape] = self._estimate(shape)
+        return self._known[shape]
+
+    def _estimate(self, job: Job) -> Estimate:
+        gpu = on_gpu(job) and self.device != "cpu"
+        on = "cuda" if gpu else "cpu"
+        machine, work = self.machines[on], work_of(job)
+        if (job, on) in self._same:
+            return Estimate(median(self._same[job, on]), "measured", gpu, work.disk)
+        ruled = machine.takes(job, work)
+        like = self._like.get((kind_of(job), on))
+        if like:
+            near, seconds = min(like, key=lambda pair: abs(math.log(pair[0] / ruled)))
+            return Estimate(seconds * ruled / near, "scaled", gpu, work.disk)
+        return Estimate(ruled, machine.basis, gpu, work.disk)
+
+
+def wall_seconds(
+    needs: Mapping[Job, Iterable[Job]], seconds: Callable[[Job], float], taken: Callable[[Job], bool], devices: int
+) -> float:
+    """Time until all is done, when each job starts as soon as what it waits for is done and, where it takes one, a device
+    is free; the longest chain goes first.
+
+    Args:
+        needs: job -> what it waits for; a job stands behind those.
+        seconds: of a job.
+        taken: whether a job takes a device; others run beside.
+        devices: how many there are.
+    """
+    chain: dict[Job, float] = {}
+    wanted: dict[Job, list[Job]] = {job: [] for job in needs}
+    for job in needs:
+        for other in needs[job]:
+            wanted[other].append(job)
+    for job in reversed(list(needs)):
+        chain[job] = seconds(job) + max((chain[later] for later in wanted[job]), default=0.0)
+    missing = {job: len(list(needs[job])) for job in needs}
+    ready: dict[bool, list[tuple[float, Job]]] = {True: [], False: []}  # those that take a device, and the others
+    running: list[tuple[float, Job]] = []
+    now, free = 0.0, devices
+
+    def enter(job: Job) -> None:
+        heapq.heappush(ready[taken(job)], (-chain[job], job))
+
+    for job in needs:
+        if not missing[job]:
+            enter(job)
+    while ready[True] or ready[False] or running:
+        while ready[False] or (ready[True] and free):
+            _, job = heapq.heappop(ready[not ready[False]])
+            free -= taken(job)
+            heapq.heappush(running, (now + seconds(job), job))
+        now, job = heapq.heappop(running)
+        free += taken(job)
+        for later in wanted[job]:
+            missing[later] -= 1
+            if not missing[later]:
+                enter(later)
+    return now
+
+
+def asked_memory() -> dict[str, tuple[float, float]]:
+    """rule -> (MB at small scales, MB at paper scale) that the rules ask for; empty outside of the repository."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(Path("rules").glob("*.smk")))
+    pattern = r"^rule (\w+):(?:(?!^rule ).)*?mem_mb=(?:megabytes\(small=(\d+), paper=(\d+)\)|(\d+))"
+    found = re.findall(pattern, text, flags=re.MULTILINE | re.DOTALL)
+    return {rule: (float(small or same), float(paper or same)) for rule, small, paper, same in found}
+
+
+# -------------------------------------------------------------------------------------------------------- the report
+
+
+class Forecast(NamedTuple):
+    """What a target will cost."""
+
+    scale: str
+    plan: Plan
+    estimates: dict[Job, Estimate]
+    device: str
+    devices: int
+    wall: float
+    memory: float  # MB of the largest job
+    memory_measured: bool
+
+    def seconds(self, jobs: Iterable[Job] | None = None, *, gpu: bool | None = None) -> float:
+        """Seconds of some jobs, or of all, one after the other."""
+        chosen = self.plan.needs if jobs is None else jobs
+        return sum(e.seconds for e in (self.estimates[job] for job in chosen) if gpu is None or e.gpu == gpu)
+
+    def text(self) -> str:
+        """For people."""
+        return "\n".join(_lines(self))
+
+
+def forecast(
+    scale: str,
+    figures: Iterable[str],
+    *,
+    devices: int = 1,
+    device: str = "auto",
+    measured: Mapping[Job, Measurement] | None = None,
+) -> Forecast:
+    """Estimate some figures at a scale; what two of them share is counted once.
+
+    Args:
+        scale, figures: names.
+        devices: how many jobs that ask for a GPU run side by side; at scales without GPUs: how many jobs.
+        device: `auto`, or `cpu` to reckon without GPUs.
+        measured: what finished jobs took; default: those of this folder.
+
+    Raises:
+        UserError: an unknown name, or no device.
+    """
+    if devices < 1 or device not in ("auto", "cpu"):
+        what = f"{devices} devices of kind '{device}' are not known"
+        raise UserError(what, where="recollect forecast", do="name at least one, and `auto` or `cpu`")
+    found = plan(scale, figures)
+    known = measurements() if measured is None else measured
+    estimate = Estimator(known, device)
+    estimates = {job: estimate(job) for job in found.needs}
+    some = any(e.gpu for e in estimates.values())
+    wall = wall_seconds(
+        found.needs, lambda job: estimates[job].seconds, lambda job: estimates[job].gpu or not some, devices
+    )
+    asked, seen = asked_memory(), dict[str, float]()
+    for job, one in known.items():
+        if job in found.needs and one.megabytes:
+            seen[job.rule] = max(one.megabytes, seen.get(job.rule, 0.0))
+    wanted = {rule: pair[scale == "paper"] for rule, pair in asked.items()} | seen
+    largest = max((job.rule for job in found.needs), key=lambda rule: wanted.get(rule, 0.0))
+    return Forecast(scale, found, estimates, device, devices, wall, wanted.get(largest, 0.0), largest in seen)
+
+
+def _lines(cost: Forecast) -> Iterable[str]:
+    needs, of = cost.plan.needs, cost.estimates
+    some = any(e.gpu for e in of.values())
+    unit = "GPU-hours" if some else "CPU-hours"
+    figures = cost.plan.figures
+    yield f"{len(figures)} figure{'s' * (len(figures) != 1)} at scale {cost.scale}: {len(needs):,} jobs"
+    yield ""
+    yield f"{'jobs':24}{'count':>8}{unit:>12}{'CPU-hours' if some else '':>12}   from"
+    by_rule: dict[str, list[Job]] = {}
+    for job in needs:
+        by_rule.setdefault(job.rule, []).append(job)
+    for rule, jobs in sorted(by_rule.items(), key=lambda pair: -cost.seconds(pair[1])):
+        yield _row(rule, jobs, cost, some) + _from(of[job].source for job in jobs)
+    yield _row("all", list(needs), cost, some)
+    yield ""
+    yield f"{'figure':40}{'jobs':>8}{'hours':>10}{'of its own':>12}"
+    owners = Counter(job for jobs in figures.values() for job in jobs)
+    for figure, taken in sorted(figures.items(), key=lambda pair: -cost.seconds(pair[1])):
+        own = cost.seconds(job for job in taken if owners[job] == 1)
+        yield f"{figure:40}{len(taken):>8,}{_hours(cost.seconds(taken)):>10}{_hours(own):>12}"
+    yield ""
+    beside = ("GPU" if some else "job at a time") + ("s" if some and cost.devices != 1 else "")
+    beside = beside if some or cost.devices == 1 else "jobs at a time"
+    yield f"wall time   {_hours(cost.wall)} hours with {cost.devices} {beside}" + ", CPU jobs beside them" * some
+    yield f"disk        {_bytes(sum(e.disk for e in of.values()))}, checkpoints included"
+    basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
+    yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"
+    yield ""
+    shares = {source: sum(e.seconds for e in of.values() if e.source == source) for source in SOURCES}
+    total = sum(shares.values()) or 1.0
+    meaning = {
+        "measured": "the same job was finished here",
+        "scaled": "from finished jobs of the same kind here, by operations and passes",
+        "recorded": f"config/speeds.yaml, fitted to {machines()['cpu'].name}",
+        "assumed": f"config/speeds.yaml, nothing timed: {machines()['cuda'].name}",
+    }
+    for source, share in shares.items():
+        if share:
+            yield f"{share / total:>4.0%} of the hours are {source}: {meaning[source]}"
+
+
+def _row(name: str, jobs: list[Job], cost: Forecast, some: bool) -> str:
+    first = _hours(cost.seconds(jobs, gpu=some))
+    return f"{name:24}{len(jobs):>8,}{first:>12}{_hours(cost.seconds(jobs, gpu=False)) if some else '':>12}   "
+
+
+def _from(sources: Iterable[Source]) -> str:
+    count = Counter(sources)
+    return ", ".join(f"{source} {count[source]:,}" for source in SOURCES if count[source])
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 else f"{hours:.3f}"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

@@ -1,0 +1,265 @@
+"""why: what of a figure is stale, and the reason in words.
+
+What would run is Snakemake's own answer (a dry run); the words come from the manifests, which hold the settings that a file
+was made from, and from a list of the package's modules that is kept whenever something runs (`remember`). Files that a
+manifest disowns (Snakemake trusts its records and does not look) are named as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recollect.artifacts.fingerprint import reachable
+from recollect.artifacts.sealed import verify, write_json
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping
+from recollect.stages import paths, provenance
+from recollect.stages.plan import Job, job_of, makes, plan, reads, settings_text
+
+SNAPSHOTS = Path(".snakemake") / "recollect-code"
+_RECORDS = Path(".snakemake") / "metadata"
+_BLOCK = re.compile(r"^(?:local)?rule (\w+):\n((?:    .*\n?)+)", re.MULTILINE)
+_FOLLOWS = "Input files updated by another job"
+
+_CODE: dict[str, Callable[[Job], str]] = {
+    "generate": lambda job: provenance.generate_code(job.scale, job.env),
+    "embed_images": lambda job: provenance.image_code(job.scale, job.env),
+    "train_vision_language": lambda job: provenance.vision_language_code(),
+    "embed_vocabulary": lambda job: provenance.vocabulary_code(),
+    "embed": lambda job: provenance.memory_code("embed", *job[1:4]),
+    "index": lambda job: provenance.memory_code("index", *job[1:4]),
+    "train": lambda job: provenance.train_code(*job[1:4]),
+    "evaluate": lambda job: provenance.evaluate_code(*job[1:4]),
+    "inspect": lambda job: provenance.inspect_code(*job[1:4]),
+    "measure": lambda job: provenance.measure_code(*job[1:4]),
+    "figure": lambda job: provenance.figure_code(job.scale, job.env),
+}
+
+
+# ------------------------------------------------------------------------------------------- the code as it was then
+
+
+def remember(codes: Iterable[str]) -> None:
+    """Keep which modules there are, for those who ask later what has changed since jobs with these fingerprints ran."""
+    modules = package()
+    known = {"codes": sorted(set(codes)), "modules": modules}
+    path = SNAPSHOTS / f"{provenance.digest(json.dumps(known, sort_keys=True))}.json"
+    if known["codes"] and not path.is_file():
+        write_json(path, known, kind="code")
+
+
+def package() -> dict[str, str]:
+    """Every module of the package and a hash of its syntax tree."""
+    root = Path(__file__).parents[1]
+    files = (path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
+    listed = {".".join(path.parts).removesuffix(".__init__") for path in files}
+    return {name: digest[:16] for name, digest in reachable(*sorted(listed)).items()}
+
+
+def modules_then(code: str) -> dict[str, str] | None:
+    """The modules when a job with this fingerprint ran; None where nothing was kept (a clone, or a job run by hand)."""
+    for path in sorted(SNAPSHOTS.glob("*.json")):
+        if path.name.endswith(".manifest.json"):
+            continue
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if code in known.get("codes", ()):
+            return dict(known["modules"])
+    return None
+
+
+def modules_of(job: Job) -> set[str]:
+    """The modules that a job can reach now."""
+    entries = [f"recollect.stages.{job.rule}"]
+    if job.rule == "figure":
+        entries.append(f"recollect.figures.{figure_settings(job.scale, job.env).kind}")
+    elif job.rule in ("train_vision_language", "embed_vocabulary"):
+        pass
+    else:
+        environment = environment_mapping(job.scale, job.env)
+        entries.append(f"recollect.environments.{environment['world']}")
+        protocol = (environment.get("evaluation") or {}).get("protocol", "in_context")
+        if job.method:
+            content = method_mapping(job.scale, job.env, job.method)
+            embedder = provenance.embedder_modules(job.scale, job.env, job.method)
+            if job.rule not in ("embed", "index"):
+                entries.append(f"recollect.methods.{content['algorithm']}")
+            entries += embedder * (job.rule != "index")
+            if job.rule != "train" or provenance.evaluates_while_training(content):
+                entries.append(f"recollect.evaluation.{protocol}")
+            entries += provenance.image_encoder_modules(environment)
+        else:
+            entries.append(f"recollect.methods.{(environment.get('source') or {}).get('algorithm', 'ppo')}")
+    return set(reachable(*entries))
+
+
+# --------------------------------------------------------------------------------------------------- one job in words
+
+
+def differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
+    """What differs between two JSON values, key by key: ``method.hyperparameters.context from 100 to 99``."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*then, *now}):
+            inner = f"{place}.{key}" if place else str(key)
+            if key not in then:
+                yield f"{inner} is new: {_short(now[key])}"
+            elif key not in now:
+                yield f"{inner} is gone, it was {_short(then[key])}"
+            else:
+                yield from differences(then[key], now[key], inner)
+    elif then != now:
+        yield f"{place} from {_short(then)} to {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def in_words(job: Job, reason: str) -> str | None:
+    """Why a job runs, of Snakemake's reason; None where it only follows another job that runs."""
+    gone = [path for path in makes(job) if not path.is_file()]
+    if gone:
+        made = [path for path in gone if _recorded(path)]
+        return f"missing: {made[0]} was made and is gone" if made else "never made"
+    own = [part.strip() for part in reason.split(";") if part.strip() and _FOLLOWS not in part]
+    if not own:
+        return None
+    words: list[str] = []
+    for part in own:
+        if part.startswith("Params have changed"):
+            words += _params(job)
+        elif part.startswith("Code has changed"):
+            words.append("the rule's own command changed")
+        elif part.startswith(("Updated input files", "Set of input files has changed")):
+            there = [path for path in reads(job) if path.as_posix() in part]
+            listed = ", ".join(path.as_posix() for path in there[:3])
+            words.append(f"an input changed: {listed}" if listed else "its inputs are others than they were")
+        else:
+            words.append(part[:1].lower() + part[1:])
+    return "; ".join(dict.fromkeys(words))
+
+
+def _params(job: Job) -> list[str]:
+    """Which of the two params changed, by the manifest beside what the job made."""
+    try:
+        known = json.loads(paths.manifest(makes(job)[0]).read_text(encoding="utf-8"))["provenance"]
+        if job.rule == "figure":  # its manifest names hashes and files; settings stand in the JSON beside it
+            known = _of_figure(job, known)
+        then, code = known.get("settings"), known.get("code")
+    except (OSError, ValueError, KeyError):
+        return ["settings or code changed; the manifest that says which cannot be read"]
+    words = []
+    if then is not None and then != settings_text(job):
+        changed = list(differences(json.loads(then), json.loads(settings_text(job))))
+        words.append(
+            "settings changed: " + ", ".join(changed[:4]) + f" and {len(changed) - 4} more" * (len(changed) > 4)
+        )
+    if code is not None and job.rule in _CODE and code != _CODE[job.rule](job):
+        words.append(_code_words(job, code))
+    return words or ["settings or code changed; the manifest does not say which"]
+
+
+def _of_figure(job: Job, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings and code of a figure."""
+    found = {"settings": known.get("settings"), "code": known.get("code") or known.get("code_fingerprint")}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _code_words(job: Job, code: str) -> str:
+    then = modules_then(code)
+    if then is None:
+        return "code changed; which modules is not known, because the jobs of that time were not run from this folder"
+    now, reached = package(), modules_of(job)
+    changed = [name for name in sorted(reached) if now.get(name) != then.get(name)]
+    listed = ", ".join(name.removeprefix("recollect.") for name in changed[:4])
+    return f"code changed: {listed}" + f" and {len(changed) - 4} more" * (len(changed) > 4)
+
+
+def _recorded(path: Path) -> bool:
+    """Whether Snakemake has made this file before."""
+    name = base64.urlsafe_b64encode(path.as_posix().encode()).decode()
+    pieces = [name[i : i + 254] for i in range(0, len(name), 254)]
+    return _RECORDS.joinpath(*("@" + piece for piece in pieces[:-1]), pieces[-1]).is_file()
+
+
+# ----------------------------------------------------------------------------------------------------- all in words
+
+
+def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
+    """The jobs that Snakemake would run for some figures, and its reason for each.
+
+    Raises:
+        UserError: Snakemake refuses.
+    """
+    targets = [paths.figure(scale, figure, ".pdf").as_posix() for figure in figures]
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--nolock", "--", *targets]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"Snakemake refuses:\n{done.stdout[-2000:]}", where="Snakefile", do="mend what it says")
+    found: dict[Job, str] = {}
+    for rule, block in _BLOCK.findall(done.stdout):
+        lines = dict(re.findall(r"^    (\w+): (.*)$", block, re.MULTILINE))
+        wildcards = dict(pair.split("=", 1) for pair in lines.get("wildcards", "").split(", ") if "=" in pair)
+        found[job_of(rule, wildcards, scale)] = lines.get("reason", "")
+    return found
+
+
+def why(scale: str, figures: Iterable[str]) -> str:
+    """Per figure: what is stale and why.
+
+    Raises:
+        UserError: an unknown scale or figure, or Snakemake refuses.
+    """
+    found = plan(scale, figures)
+    running = stale(scale, found.figures)
+    words = {job: in_words(job, reason) for job, reason in running.items()}
+    damaged = {job: said for job in found.needs if job not in running and (said := _damage(job)) is not None}
+    lines: list[str] = []
+    for figure, jobs in found.figures.items():
+        chosen = [job for job in jobs if job in running]
+        broken = [job for job in jobs if job in damaged]
+        state = f"{len(chosen)} of {len(jobs)} jobs would run" if chosen else "nothing would run"
+        lines.append(f"{figure} ({scale}): {state if chosen or broken else 'up to date'}")
+        lines += [f"  {text}" for text in _grouped((job, words[job]) for job in chosen)]
+        following = Counter(job.rule for job in chosen if words[job] is None)
+        if following:
+            listed = ", ".join(f"{count} {rule}" for rule, count in sorted(following.items()))
+            lines.append(f"  and {sum(following.values())} that read what those make: {listed}")
+        lines += [f"  {job}: corrupted: {damaged[job]}" for job in sorted(broken)]
+    if damaged:
+        lines.append("Delete what is corrupted; Snakemake then makes it anew.")
+    return "\n".join(lines)
+
+
+def _damage(job: Job) -> str | None:
+    for path in makes(job):
+        if path.is_file():
+            try:
+                verify(path)
+            except UserError as error:
+                return f"{path}: {error.what}"
+    return None
+
+
+def _grouped(said: Iterable[tuple[Job, str | None]]) -> Iterator[str]:
+    """One line for all seeds of a run that have one reason."""
+    seeds: dict[tuple[Job, str], list[str]] = {}
+    for job, words in said:
+        if words is not None:
+            seeds.setdefault((job._replace(seed=""), words), []).append(job.seed)
+    for (job, words), listed in sorted(seeds.items()):
+        numbers = sorted((seed for seed in listed if seed), key=int)
+        few = ", ".join(numbers[:6]) + ", ..." * (len(numbers) > 6)
+        of = f" (seed{'s' * (len(numbers) > 1)} {few})" if numbers else ""
+        yield f"{job}{of}: {words}"

@@ -1,0 +1,160 @@
+"""AMAGO's figures: each is drawn from a whole grid of scores with the published values that belong to it; rows of scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.environments import crafter, popgym
+from recollect.figures import score_rows
+from recollect.figures.registry import kind
+from recollect.figures.spec import FigureSpec, figure_spec
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import figure_settings, names
+from recollect.stages.figure import spec_of
+
+FIGURES = [name for name in names("figures") if name.startswith("amago_")]
+#: Published points of each figure; those without are examples of the code, or show what is ours.
+PUBLISHED = {
+    "amago_2_meta_world": 4, "amago_ablations": 10, "amago_crafter": 20, "amago_dark_key_door_curves": 4,
+    "amago_maze_runner": 10, "amago_meta_world": 12, "amago_popgym": 2, "amago_popgym_curves": 39, "amago_popgym_tasks": 39,
+    "amago_recall": 5, "amago_tmaze": 3, "amago_wind": 2,
+}  # fmt: skip
+LARGE = {"amago_popgym", "amago_popgym_curves", "amago_popgym_tasks"}
+END = 16_000_000
+
+
+def made_scores(figure: FigureSpec) -> pd.DataFrame:
+    """A learning curve, final evaluations of every split, and rollouts in ten parts."""
+    frames = []
+    for i, env in enumerate(figure.environments):
+        for k, method in enumerate(figure.methods):
+            for seed in figure.seeds:
+                about = {"env": env, "method": method, "seed": seed}
+                noise = np.random.default_rng([i, k, seed]).uniform(0.0, 0.2)
+                for metric in ("return", "success"):
+                    known = {**about, "metric": metric}
+                    steps = np.arange(5) * END // 4
+                    curve = {"step": steps, "split": "learning", "task": 0, "episode": 0}
+                    frames.append(scores_frame(**known, **curve, value=0.7 * steps / END + noise))
+                    for split, tasks in (("eval", 1), ("train", 1), ("single", 22), ("multi", 10)):
+                        place = {"step": END, "split": split, "task": np.arange(tasks), "episode": 0}
+                        frames.append(scores_frame(**known, **place, value=0.5 + noise))
+                place = {"step": END, "split": "eval", "task": 0, "episode": np.arange(10), "metric": "part_return"}
+                frames.append(scores_frame(**about, **place, value=np.arange(10.0)))
+    return concat_scores(frames)
+
+
+def drawn_table(figure: FigureSpec) -> pd.DataFrame:
+    quick = {} if figure.kind == "result_table" else {"resamples": 100}
+    if figure.kind == "curve_panels":
+        quick["points"] = 12
+    figure = figure.model_copy(update={"options": figure.options | quick})
+    return kind(figure.kind).draw(made_scores(figure), figure).table
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(n for n in FIGURES if n not in LARGE),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in FIGURES if n in LARGE),
+    ],
+)
+def test_a_figure_is_drawn_with_its_published_values(name: str, workdir: Path) -> None:
+    figure = spec_of("paper", name)
+    table = drawn_table(figure)
+    measured = table[table["seeds"] > 0]
+    assert set(measured["method"]) == set(figure.methods) and set(measured["seeds"]) == {3}
+    assert table["method"].str.startswith("published:").sum() == PUBLISHED.get(name, 0)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_of_a_smaller_scale_shows_nothing_published(name: str, workdir: Path) -> None:
+    for scale in ("smoke", "demo"):
+        assert not [item for item in spec_of(scale, name).references if item.scale == scale]
+    table = drawn_table(spec_of("smoke", name))
+    assert not table["method"].str.startswith("published:").any() and len(table)
+
+
+def test_popgyms_figures_have_the_papers_39_tasks_once() -> None:
+    expected = {f"amago_popgym_{task}" for task in popgym.TASKS}
+    for name in sorted(LARGE):
+        environments = figure_settings("paper", name).environments
+        assert set(environments) == expected and len(environments) == 39
+    panels = figure_settings("paper", "amago_popgym_tasks").options["panels"]
+    for level, rows in panels.items():
+        assert [row.removeprefix("amago_popgym_") for row in rows] == [
+            game + level for game in (task.removesuffix("Easy") for task in map(_task, panels["Easy"]))
+        ]
+
+
+def _task(environment: str) -> str:
+    return environment.removeprefix("amago_popgym_")
+
+
+def test_crafters_rows_are_its_instructions_in_their_order() -> None:
+    panels = figure_settings("paper", "amago_crafter").options["panels"]
+    single = crafter.tasks("single")
+    assert list(panels["One goal"].values()) == [task.name.replace("_", " ") for task in single]
+    assert list(panels["One goal"]) == [f"amago_crafter/single/{task.index}" for task in single]
+    several = [f"amago_crafter/multi/{task.index}" for task in crafter.tasks("multi")]
+    assert list(panels["Several goals"]) == ["amago_crafter", *several]
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+
+
+def rows_spec(panels: dict[str, dict[str, str]], **changes: Any) -> FigureSpec:
+    base = {
+        "id": "r",
+        "kind": "score_rows",
+        "scale": "demo",
+        "environments": ["a", "b"],
+        "methods": ["amago_ff", "mine"],
+    }
+    return figure_spec({**base, "seeds": [0, 1], "options": {"panels": panels, "resamples": 100}, **changes})
+
+
+def row_scores() -> pd.DataFrame:
+    """Task t of environment e scores 10 e + t, in t + 1 episodes, 100 more by `mine`; split `other` is 1000 more."""
+    frames = []
+    for e, env in enumerate(("a", "b")):
+        for method, more in (("amago_ff", 0), ("mine", 100)):
+            for seed in (0, 1):
+                for split, much in (("eval", 0), ("other", 1000)):
+                    for t in range(3):
+                        known = {"env": env, "method": method, "seed": seed, "step": 9, "split": split, "task": t}
+                        frames.append(scores_frame(**known, episode=np.arange(t + 1), metric="return",
+                                                   value=10.0 * e + t + more + much))  # fmt: skip
+    return concat_scores(frames)
+
+
+def test_a_row_is_an_environment_a_split_or_a_task_and_tasks_count_alike() -> None:
+    panels = {"first": {"a": "A", "b/other": "B"}, "second": {"b/eval/2": "third of B"}}
+    table = score_rows.draw(row_scores(), rows_spec(panels)).table
+    mine = table[table["method"] == "mine"]
+    assert mine[["panel", "x", "y", "tasks"]].to_numpy().tolist() == [
+        ["first", 1.0, 101.0, 3], ["first", 2.0, 1111.0, 3], ["second", 1.0, 112.0, 1],
+    ]  # fmt: skip
+    assert (table[table["method"] == "amago_ff"]["y"].to_numpy() == mine["y"].to_numpy() - 100).all()
+    plain = score_rows.draw(row_scores(), rows_spec({})).table
+    assert plain["panel"].unique().tolist() == [""] and plain["y"].tolist() == [1.0, 101.0, 11.0, 111.0]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("c", "of none of the figure's environments"),
+        ("a/eval/first", "is no row"),
+        ("a/eval/7", "no return of amago_ff in row"),
+        ("a/evil", "no scores with split 'evil'"),
+    ],
+)
+def test_a_row_that_is_not_there_is_refused(row: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        score_rows.draw(row_scores(), rows_spec({"p": {row: "x"}}))

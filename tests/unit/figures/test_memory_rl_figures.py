@@ -1,0 +1,199 @@
+"""Memory-RL's learning curves per environment and its attention over an episode: what is drawn is what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_traces import made_trace
+from matplotlib.colors import rgb_to_hsv, to_rgb
+
+from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.figures import curve_panels, history_attention, length_aggregation, statistics, style
+from recollect.figures.spec import FigureSpec, figure_spec
+from recollect.settings.errors import UserError
+from recollect.trajectories.traces import Trace
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def curve_spec(**changes: Any) -> FigureSpec:
+    options = {"ends": 1000, "points": 100, "window": 1, "resamples": 100, **changes.pop("options", {})}
+    values = {
+        "id": "f",
+        "kind": "curve_panels",
+        "scale": "demo",
+        "environments": ["walk_5", "walk_9"],
+        "methods": ["td3_gpt", "td3_lstm"],
+        "seeds": SEEDS,
+        **changes,
+    }
+    return figure_spec({**values, "options": {k: v for k, v in options.items() if v is not None}})
+
+
+def curve_scores(stops: dict[tuple[str, str, int], int] | None = None) -> pd.DataFrame:
+    """Run s of td3_gpt reaches s at once, of td3_lstm 10 * s, in one evaluation every 50 steps; two episodes each."""
+    frames = []
+    for env in ("walk_5", "walk_9"):
+        for method, scale in (("td3_gpt", 1.0), ("td3_lstm", 10.0)):
+            for seed in SEEDS:
+                last = (stops or {}).get((env, method, seed), 1000)
+                for step in range(50, last + 1, 50):
+                    known = {"env": env, "method": method, "seed": seed, "step": step, "split": "learning", "task": 0}
+                    value = scale * seed + np.array([-1.0, 1.0])
+                    frames.append(scores_frame(**known, episode=np.arange(2), metric="return", value=value))
+    return concat_scores(frames)
+
+
+def test_each_environment_has_its_curves_its_line_and_its_own_ending() -> None:
+    lines = {"walk_5": 348.0, "walk_9": 12.0}
+    options = {
+        "ends": {"walk_5": 1000, "walk_9": 500},
+        "lines": lines,
+        "line_label": "published",
+        "line_source": "them",
+    }
+    drawn = curve_panels.draw(curve_scores(), curve_spec(options=options))
+    table = drawn.table
+    for env, end in (("walk_5", 1000.0), ("walk_9", 500.0)):
+        here = table[table["panel"] == env]
+        lstm = here[here["method"] == "td3_lstm"]
+        assert len(lstm) == 100 and (lstm["y"] == 20).all() and lstm["x"].max() == end and set(lstm["seeds"]) == {5}
+        line = here[here["method"] == "line:published"]
+        assert line["x"].tolist() == [0, end] and set(line["y"]) == {lines[env]}
+    assert "Dotted: them." in drawn.notes
+    assert any("onto 100 points; the final value of a run is the mean of its last 5." in note for note in drawn.notes)
+
+
+def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_run() -> None:
+    scores = curve_scores()
+    far = (scores["method"] == "td3_gpt") & (scores["seed"] == 4)
+    scores.loc[far, "value"] += 1000.0
+    for statistic, expected in (("mean", 202.0), ("iqm", 2.0)):
+        drawn = curve_panels.draw(scores, curve_spec(options={"statistic": statistic}))
+        gpt = drawn.table[(drawn.table["method"] == "td3_gpt") & (drawn.table["panel"] == "walk_5")]
+        assert gpt["y"].tolist() == pytest.approx([expected] * 100)
+        spec = curve_spec(
+            kind="length_aggregation",
+            options={"statistic": statistic, "chance": None, "ends": {}, "points": None, "window": 1},
+        )
+        table = length_aggregation.draw(scores, spec).table
+        final = table[(table["panel"] == "aggregation") & (table["method"] == "td3_gpt")]
+        assert final["y"].tolist() == pytest.approx([expected] * 2)
+        assert (final["low"] <= final["y"]).all() and (final["y"] <= final["high"]).all()
+    assert statistics.iqm(np.array([0.0, 1, 2, 3, 1004])) == 2.0
+
+
+def test_a_run_that_stopped_early_is_not_drawn_but_named() -> None:
+    drawn = curve_panels.draw(curve_scores({("walk_9", "td3_gpt", 3): 850}), curve_spec())
+    gpt = drawn.table[(drawn.table["method"] == "td3_gpt") & (drawn.table["panel"] == "walk_9")]
+    assert set(gpt["seeds"]) == {4} and gpt["y"].tolist() == pytest.approx([(0 + 1 + 2 + 4) / 4] * 100)
+    assert any("walk 9, seed 3 (stopped at 850 of 1,000 steps)" in note for note in drawn.notes)
+    whole = {("walk_9", "td3_gpt", seed): 850 for seed in SEEDS}
+    with pytest.raises(UserError, match=r"every run of td3_gpt on walk_9 stopped before 0\.9"):
+        curve_panels.draw(curve_scores(whole), curve_spec())
+
+
+def test_an_option_about_another_environment_is_refused() -> None:
+    with pytest.raises(UserError, match="no environment 'walk_7'"):
+        curve_panels.draw(curve_scores(), curve_spec(options={"lines": {"walk_7": 3.0}}))
+
+
+def test_variants_keep_the_colour_of_their_family_and_all_look_different() -> None:
+    variants = ("separate", "free_critic", "target_encoder")
+    methods = [base + end for base in ("sacd_gpt", "sacd_lstm") for end in ("", *(f".{name}" for name in variants))]
+    looks = style.styles_of(methods)
+    for unique in (
+        set(looks.values()),
+        {look.marker for look in looks.values()},
+        {look.color for look in looks.values()},
+    ):
+        assert len(unique) == 8
+    hues = {m: rgb_to_hsv(to_rgb(look.color))[0] for m, look in looks.items()}
+    for method, hue in hues.items():
+        assert hue == pytest.approx(hues[method.partition(".")[0]], abs=0.02)
+    assert style.styles_of(["sacd_gpt"])["sacd_gpt"] == looks["sacd_gpt"]
+
+
+# ------------------------------------------------------------------------------------------------------------ attention
+
+
+def attending(seed: int = 0, env: str = "maze_12", context: int = 13, horizon: int = 12, every: int = 1) -> Trace:
+    """Two layers: the first reads the first step of the episode alone, the second all steps alike."""
+    trace = made_trace(method="dqn_gpt", seed=seed, tasks=(0,), horizon=horizon, retrieves=False, env=env)
+    step = trace.played.timestep
+    map_row = np.flatnonzero((step % every == 0) | (step == horizon - 1))
+    weights = np.zeros((len(map_row), 2, context))
+    for place, row in enumerate(map_row):
+        length = step[row] + 1
+        if length <= context:
+            weights[place, 0, context - length] = 1.0
+        weights[place, 1, -min(length, context) :] = 1 / min(length, context)
+    return Trace(trace.about, trace.played, {}, {"history_attention": weights.astype(np.float32)}, map_row, None)
+
+
+def attention_spec(**changes: Any) -> FigureSpec:
+    return figure_spec(
+        {
+            "id": "a",
+            "kind": "history_attention",
+            "scale": "demo",
+            "environments": ["maze_12"],
+            "methods": ["dqn_gpt"],
+            "seeds": [0, 1],
+            **changes,
+            "options": {"resamples": 100, **changes.get("options", {})},
+        }
+    )
+
+
+def drawn_attention(traces: list[Trace], **changes: Any) -> pd.DataFrame:
+    return history_attention.draw(traces, attention_spec(**changes)).table
+
+
+def test_attention_stands_at_the_step_that_is_read_whatever_the_padding() -> None:
+    for context in (13, 30):
+        table = drawn_attention([attending(seed, context=context) for seed in (0, 1)])
+        for acts in (1, 5, 12):
+            first = table[table["panel"] == f"maze_12, layer 1, steps {acts}–{acts}"]
+            assert first["y"].tolist() == [1.0] + [0.0] * 11
+            second = table[table["panel"] == f"maze_12, layer 2, steps {acts}–{acts}"]
+            assert second["y"].tolist() == pytest.approx([1 / acts] * acts + [0.0] * (12 - acts))
+        decision = table[table["panel"] == "maze_12, layer 1, decision"]
+        assert decision["y"].tolist()[:2] == [1.0, 0.0] and decision["low"].tolist()[0] == 1.0
+        assert set(decision["seeds"][:12]) == {2}
+
+
+def test_a_window_that_slid_has_left_the_first_step_behind() -> None:
+    table = drawn_attention([attending(seed, context=5) for seed in (0, 1)])
+    second = table[table["panel"] == "maze_12, layer 2, decision"]
+    assert second["y"].tolist()[:12] == pytest.approx([0.0] * 7 + [0.2] * 5, abs=1e-6)
+
+
+def test_long_episodes_are_put_into_bins_whose_attention_is_the_sum() -> None:
+    table = drawn_attention([attending(seed, every=3) for seed in (0, 1)], options={"bins": 4})
+    last = table[table["panel"] == "maze_12, layer 2, steps 10–12"]
+    # Mapped are steps 10 (reads 10 steps) and 12 (reads all): bins of 3 steps.
+    assert last["x"].tolist() == [1, 4, 7, 10]
+    assert last["y"].tolist() == pytest.approx([(0.3 + 0.25) / 2] * 3 + [(0.1 + 0.25) / 2], abs=1e-6)
+
+
+def test_the_decision_may_be_other_steps_and_two_environments_stand_beside_each_other() -> None:
+    traces = [attending(seed, env) for seed in (0, 1) for env in ("maze_12", "room_12")]
+    options = {"decision": {"room_12": [-4, 10]}, "marks": {"room_12": {"door": -2}}, "titles": {"room_12": "Room"}}
+    drawn = history_attention.draw(traces, attention_spec(environments=["maze_12", "room_12"], options=options))
+    room = drawn.table[drawn.table["panel"] == "room_12, layer 2, decision"]["y"].tolist()[:12]
+    assert room[8:10] == pytest.approx([(1 / 9 + 1 / 10) / 2, 1 / 20]) and room[10:] == [0.0, 0.0]
+    assert "Decision: maze 12: steps 12 to 12, Room: steps 9 to 10." in drawn.notes
+    with pytest.raises(UserError, match="no map of steps 2 to 3"):
+        drawn_attention([attending(seed, every=6) for seed in (0, 1)], options={"decision": {"maze_12": [2, 3]}})
+
+
+def test_a_policy_that_does_not_attend_is_refused() -> None:
+    traces = [made_trace(method="dqn_gpt", seed=seed, tasks=(0,), retrieves=False, env="maze_12") for seed in (0, 1)]
+    with pytest.raises(UserError, match="does not attend to its history"):
+        drawn_attention(traces)
+    with pytest.raises(UserError, match="attention is drawn of one method, not 2"):
+        drawn_attention(traces, methods=["dqn_gpt", "dqn_lstm"])

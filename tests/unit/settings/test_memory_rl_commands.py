@@ -1,0 +1,95 @@
+"""Every command of Memory-RL's released README has one of ours, in a table of docs/memory_rl.md, that sets the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from recollect.cli import app
+from recollect.environments import registry
+from recollect.settings.resolve import figure_settings, resolve
+from recollect.settings.schema import Settings
+from recollect.stages.inputs import figure_runs
+
+ROOT = Path(__file__).resolve().parents[3]
+T_MAZE = {"sampled_seq_len": -1, "batch_size": 64, "updates_per_step": 0.25, "evaluate_every": 10}
+ROOM = {**T_MAZE, "evaluate_every": 50, "shared_encoder": True, "freeze_critic": True, "alpha": 0.1}
+ROBOT: dict[str, Any] = {
+    "sampled_seq_len": 64, "batch_size": 256, "updates_per_step": 1.0, "initial_burst": False, "shared_encoder": True,
+    "freeze_all": True, "budget": "steps", "train_episodes": 1490, "warmup_episodes": 10, "evaluate_every": 5,
+}  # fmt: skip
+#: Specification 6 (command 6 with the environment that its text names): environment, horizon, algorithm, sequence
+#: model, layers, heads, and other hyperparameters.
+RELEASED: list[tuple[str, int, str, str, int, int, dict[str, Any]]] = [
+    ("tmaze_passive_50", 51, "dqn", "lstm", 1, 1, {**T_MAZE, "train_episodes": 20000}),
+    ("tmaze_passive_1500", 1501, "dqn", "gpt", 1, 1, {**T_MAZE, "train_episodes": 6700}),
+    ("tmaze_active_20", 23, "dqn", "gpt", 2, 2, {**T_MAZE, "train_episodes": 40000}),
+    ("visual_match_60", 90, "sacd", "gpt", 1, 1, {**ROOM, "train_episodes": 40000}),
+    ("key_to_door_120", 145, "sacd", "lstm", 2, 1, {**ROOM, "train_episodes": 40000}),
+    ("key_to_door_250", 275, "sacd", "gpt", 2, 2, {**ROOM, "train_episodes": 30000}),
+    ("bullet_cheetah_p", 1000, "td3", "lstm", 1, 1, ROBOT),
+    ("bullet_cheetah_v", 1000, "td3", "gpt", 1, 1, ROBOT),
+]
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+
+
+def table() -> list[tuple[str, list[str]]]:
+    """The released command and the words of ours, row by row."""
+    section = (
+        (ROOT / "docs/memory_rl.md").read_text(encoding="utf-8").split("## The commands of the released README")[1]
+    )
+    rows = re.findall(r"^\| ([^|]+) \| `(recollect train [^`]+)` \|", section, re.MULTILINE)
+    return [(theirs.strip(), shlex.split(ours)) for theirs, ours in rows]
+
+
+def settings_of(words: list[str]) -> Settings:
+    told = dict(zip(words[2::2], words[3::2], strict=True))
+    return resolve(told["--scale"], told["--env"], told["--method"], int(told["--seed"]))
+
+
+def test_the_table_has_each_released_command_once_in_its_order() -> None:
+    assert [settings_of(words).environment.name for _, words in table()] == [row[0] for row in RELEASED]
+
+
+@pytest.mark.parametrize("number", range(len(RELEASED)))
+def test_each_command_sets_what_the_released_one_does(number: int) -> None:
+    env, horizon, algorithm, kind, layers, heads, expected = RELEASED[number]
+    words = table()[number][1]
+    settings = settings_of(words)
+    hp = settings.method.hyperparameters
+    assert (settings.scale, settings.seed, settings.environment.name) == ("paper", 42, env)
+    assert (settings.method.algorithm, hp.sequence.kind, hp.sequence.layers) == (algorithm, kind, layers)
+    assert kind != "gpt" or (hp.sequence.heads, hp.sequence.dropout, hp.sequence.positions) == (heads, 0.1, "sinusoid")
+    assert {name: getattr(hp, name) for name in expected} == expected
+    (task,) = registry.tasks(settings.environment.world, settings.environment.options, "train")
+    assert task.index == 0
+    if not env.startswith("bullet"):  # needs a package
+        import numpy as np
+
+        world = registry.make_world(settings.environment.world, settings.environment.options, [task], np.zeros(1))
+        assert world.horizon == horizon
+    else:
+        assert registry.world_class(settings.environment.world).__name__ == "PartialBullet" and horizon == 1000
+    # The command line knows every word of it.
+    known = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    assert words[:2] == ["recollect", "train"] and all(word in known for word in words[2::2])
+
+
+@pytest.mark.parametrize("number", range(len(RELEASED)))
+def test_each_command_is_a_run_of_a_figure_at_the_papers_scale(number: int) -> None:
+    """So that the workflow makes it too; the figure's seeds may be others."""
+    settings = settings_of(table()[number][1])
+    wanted = (settings.environment.name, settings.method.name)
+    figures = [path.stem for path in (ROOT / "config/figures").glob("memory_rl_*.yaml")]
+    assert any(wanted == (env, method) for figure in figures for env, method, _ in figure_runs("paper", figure))
+    assert all(figure_settings("paper", figure).seeds == tuple(range(1, 11)) for figure in figures)

@@ -1,0 +1,95 @@
+"""`--set KEY=VALUE`: settings changed on the command line make another run, whose name says what was changed."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from recollect.cli import app
+from recollect.settings.errors import UserError
+from recollect.settings.overrides import method_with
+from recollect.settings.resolve import method_mapping, resolve
+from recollect.stages import inputs, paths, provenance
+
+ROOM = "dark_room_10x10"
+pytestmark = pytest.mark.usefixtures("workdir")
+
+
+def test_a_name_says_what_was_changed_in_one_spelling() -> None:
+    name = method_with("ad", ["hyperparameters.optimisation.learning_rate=1e-4", "context=12"])
+    assert name == method_with("ad", ["context=3", "context=12", "optimisation.learning_rate=0.0001"])
+    assert name == "ad.context=12,optimisation.learning_rate=0.0001" == method_with(name, [])
+    assert method_with("radt.task_weight_0", ["context=9"]) == "radt.task_weight_0,context=9"
+    assert (method_with("radt", []), method_with("radt.task_weight_0", [])) == ("radt", "radt.task_weight_0")
+
+
+def test_only_what_is_said_differs_from_the_plain_method() -> None:
+    plain = resolve("demo", ROOM, "radt", 0).method
+    changed = resolve(
+        "demo", ROOM, "radt.task_weight_0,memory.stride=7,network.layers=1,optimisation.warmup=null", 0
+    ).method
+    listed = resolve("demo", ROOM, "radt.task_weight_0", 0).method
+    hp, base = changed.hyperparameters, listed.hyperparameters
+    assert changed.memory is not None and plain.memory is not None
+    assert changed.memory.model_copy(update={"stride": plain.memory.stride}) == plain.memory
+    assert (changed.memory.stride, hp.network.layers) == (7, 1)
+    assert hp.optimisation.warmup == type(hp.optimisation)().warmup != base.optimisation.warmup  # the default again
+    again = {"network": base.network, "optimisation": base.optimisation}
+    assert hp.model_copy(update=again) == base and hp.retrieval.task_weight == 0
+    assert changed.title == "RA-DT, task weight 0, memory.stride=7,network.layers=1,optimisation.warmup=null"
+
+
+def test_lists_words_and_truth_values_are_understood() -> None:
+    values = ["further_discounts=[0.9,0.99]", "popart=false", "precision=bfloat16", "sequence.kind=gru", "head=[16]"]
+    hp = resolve("paper", "amago_tmaze_20", method_with("amago_transformer", values), 0).method.hyperparameters
+    assert (hp.further_discounts, hp.popart, hp.precision) == ((0.9, 0.99), False, "bfloat16")
+    assert (hp.sequence.kind, hp.head) == ("gru", (16,))
+    none = resolve("paper", "amago_tmaze_20", method_with("amago_transformer", ["further_discounts=[]"]), 0)
+    assert none.method.hyperparameters.further_discounts == ()
+
+
+def test_its_results_have_a_place_and_a_provenance_of_their_own() -> None:
+    name = method_with("ad", ["optimisation.steps=3"])
+    assert paths.policy("smoke", ROOM, name, 0) != paths.policy("smoke", ROOM, "ad", 0)
+    text = provenance.train_settings("smoke", ROOM, name)
+    assert '"steps":3' in text and text != provenance.train_settings("smoke", ROOM, "ad")
+    assert provenance.evaluate_settings("smoke", ROOM, name) != provenance.evaluate_settings("smoke", ROOM, "ad")
+
+
+def test_a_variant_that_differs_in_acting_is_trained_when_more_is_changed() -> None:
+    assert inputs.policy_method("smoke", ROOM, "radt.every_25") == "radt"
+    name = "radt.every_25,network.layers=2"
+    assert inputs.policy_method("smoke", ROOM, name) == name and "evaluation_only" not in method_mapping(
+        "smoke", ROOM, name
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("learning_rte=1", r"(?s)unknown key 'learning_rte'.*did you mean 'learning_rate'"),
+        ("sequence.widht=3", r"(?s)unknown key 'sequence.widht'.*did you mean 'width'"),
+        ("learning_rate=fast", r"'learning_rate' is 'fast'"),
+        ("learning_rate", "not of the form KEY=VALUE"),
+        ("9lives=1", "not of the form KEY=VALUE"),
+        ("memory=1", "has many settings, and one is set at a time"),
+        ("precision=../../x", "neither a number, a word, nor a list"),
+        ("precision=", "neither a number, a word, nor a list"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_the_nearest_key(change: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve("paper", "amago_tmaze_20", method_with("amago_transformer", [change]), 0)
+
+
+def test_a_part_cannot_be_set_both_as_a_whole_and_by_parts() -> None:
+    with pytest.raises(UserError, match="a part of something that is set as a whole"):
+        resolve("paper", "amago_tmaze_20", method_with("amago_transformer", ["sequence=1", "sequence.width=2"]), 0)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_the_command_line_takes_changes(command: str) -> None:
+    words = ["--scale", "smoke", "--env", ROOM, "--method", "ad", "--seed", "0", "--set", "episodes_bck=1"]
+    done = CliRunner().invoke(app, [command, *words])
+    assert isinstance(done.exception, UserError)
+    assert "unknown key 'episodes_bck'" in str(done.exception) and "'episodes_back'" in str(done.exception)

@@ -1,0 +1,210 @@
+"""`snakemake --profile cluster` on a real SLURM of three virtual nodes (local_slurm.py)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from local_slurm import LocalSlurm, Unavailable, local_slurm, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
+SMOKE = ["--profile", "cluster", "--config", "scale=smoke"]
+# The profile's pace is that of a cluster with hours of work; this machine has two cores.
+PACE = ["--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2", "--jobs", "4"]
+RUN = "dark_room_10x10/dt/seed_0"
+POLICY = f"results/smoke/runs/{RUN}/policy.safetensors"
+SCORES = f"results/smoke/runs/{RUN}/scores.parquet"
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[LocalSlurm]:
+    """The cluster. One at a time on a machine, however many processes test."""
+    with (Path(tempfile.gettempdir()) / f"recollect-slurm-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            with local_slurm() as cluster:
+                yield cluster
+        except Unavailable as reason:
+            pytest.skip(f"SLURM cannot be had here: {reason}")
+
+
+@pytest.fixture
+def cluster(slurm: LocalSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSlurm]:
+    """The cluster, its commands on PATH and its queue empty, before and after."""
+    monkeypatch.setenv("PATH", slurm.environment["PATH"])
+    assert slurm.queue() == []
+    yield slurm
+    slurm.ask("scancel", "--full", "--user", str(os.getuid()))
+    wait_for(lambda: not slurm.queue(), 60, "the queue does not get empty")
+
+
+@pytest.fixture(scope="module")
+def with_histories(tmp_path_factory: pytest.TempPathFactory, workflow_in: Callable[[Path], Any]) -> Any:
+    """A copy whose run of `dt` has its input, and time to be killed after its first checkpoint."""
+    workflow = workflow_in(tmp_path_factory.mktemp("slurm") / "repository")
+    workflow.edit("config/scales/smoke.yaml", "steps: 60, batch_size: 8", "steps: 400, batch_size: 8")
+    workflow.snakemake("--cores", "2", "data/smoke/dark_room_10x10/histories.safetensors", "--config", "scale=smoke")
+    return workflow
+
+
+@pytest.fixture
+def long_run(with_histories: Any, tmp_path: Path) -> Any:
+    """A copy of it for one test."""
+    shutil.copytree(with_histories.folder, tmp_path / "repository", symlinks=True)
+    return replace(with_histories, folder=tmp_path / "repository")
+
+
+def started(workflow: Any, *arguments: str) -> subprocess.Popen[str]:
+    """Snakemake in the background, in a session of its own, as on a login node."""
+    log = (workflow.folder / "said").open("w")
+    command = ["snakemake", *SMOKE, *PACE, *arguments]
+    return subprocess.Popen(
+        command, cwd=workflow.folder, env=workflow.environment, stdout=log, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def wait_for_checkpoint(workflow: Any, process: subprocess.Popen[str], newer_than: int = 0) -> int:
+    """Wait for a sealed checkpoint of the run; returns its step."""
+    folder = workflow.folder / "results/smoke/checkpoints" / RUN
+
+    def newest() -> int:
+        assert process.poll() is None, (workflow.folder / "said").read_text()
+        names = [path.name for path in folder.glob("step_*.safetensors.manifest.json")]
+        return max((int(re.sub(r"\D", "", name.split(".")[0])) for name in names), default=0)
+
+    wait_for(lambda: newest() > newer_than, 300, "no checkpoint")
+    assert not (workflow.folder / POLICY).exists(), "too late: the run has ended"
+    return newest()
+
+
+def ended_well(workflow: Any, process: subprocess.Popen[str], seconds: float = 600) -> str:
+    """Wait for Snakemake; returns what it said."""
+    process.wait(seconds)
+    said = (workflow.folder / "said").read_text()
+    assert process.returncode == 0, said
+    assert "going on from the checkpoint" in (workflow.folder / f"logs/smoke/{RUN}/train.log").read_text()
+    assert (workflow.folder / SCORES).exists()
+    return said
+
+
+def of_rule(jobs: list[dict[str, str]], rule: str) -> list[dict[str, str]]:
+    """The SLURM jobs of a rule or of a group of rules."""
+    return [job for job in jobs if rule in job["Comment"]]
+
+
+def gpus(job: dict[str, str]) -> str | None:
+    return job.get("TresPerJob")
+
+
+def test_the_smoke_scale_runs_on_slurm_and_each_gpu_job_has_one(
+    cluster: LocalSlurm, real_workflow: Callable[[str], Any]
+) -> None:
+    workflow = real_workflow("smoke")
+    before = len(cluster.jobs())
+    planned = workflow.planned("--config", "scale=smoke")
+    # At smoke scale nothing asks for a GPU by itself.
+    wanted = ["--set-resources", "train:gpu=1", "evaluate:gpu=1", "embed:gpu=1"]
+    workflow.run("snakemake", *SMOKE, *PACE, *wanted, timeout=1800)
+    figures = sorted(path.name for path in (workflow.folder / "results/smoke/figures").glob("*.pdf"))
+    assert figures == ["memory_rl_passive_tmaze.pdf", "radt_dark_room_10x10.pdf"]
+    assert workflow.planned("--config", "scale=smoke") == []
+
+    jobs = cluster.jobs()[before:]
+    assert {job["JobState"] for job in jobs} == {"COMPLETED"}
+    assert len({job["NodeList"] for job in jobs}) > 1
+    # A run is trained and scored in one SLURM job, and a memory made in one; figures and fetches need none.
+    runs = [line for line in planned if line.startswith("train ")]
+    memories = [line for line in planned if line.startswith("index ")]
+    assert len(of_rule(jobs, "run")) == len(runs)
+    assert len(of_rule(jobs, "memory")) == len(memories)
+    assert len(jobs) == len(runs) + len(memories) + len([line for line in planned if line.startswith("generate ")])
+    assert [gpus(job) for job in of_rule(jobs, "generate")] == [None]
+    assert {gpus(job) for job in [*of_rule(jobs, "run"), *of_rule(jobs, "memory")]} == {"gres:gpu:1"}
+
+
+def test_a_job_killed_on_its_node_is_tried_again_and_goes_on(cluster: LocalSlurm, long_run: Any) -> None:
+    process = started(long_run, SCORES)
+    wait_for_checkpoint(long_run, process)
+    (job,) = cluster.queue()
+    for pid in cluster.processes(job):
+        if b"slurmstepd" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    said = ended_well(long_run, process)
+    assert "Trying to restart" in said
+    assert [each["JobState"] for each in cluster.jobs()[-2:]] == ["FAILED", "COMPLETED"]
+
+
+def test_a_node_that_goes_down_is_survived(cluster: LocalSlurm, long_run: Any) -> None:
+    process = started(long_run, SCORES)
+    wait_for_checkpoint(long_run, process)
+    (job,) = cluster.queue()
+    node = cluster.jobs()[-1]["NodeList"]
+    cluster.break_node(node)
+    try:
+        wait_for(lambda: cluster.nodes()[node].startswith("down"), 90, f"{node} is not missed")
+        # SLURM starts it again by itself, two minutes later; the test need not wait for that.
+        wait_for(lambda: cluster.jobs()[-1]["JobState"] == "PENDING", 60, "the job is not queued again")
+        cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        ended_well(long_run, process)
+        assert cluster.jobs()[-1]["JobState"] == "COMPLETED"
+        assert cluster.jobs()[-1]["NodeList"] != node and cluster.jobs()[-1]["Restarts"] == "1"
+    finally:
+        cluster.mend_node(node)
+
+
+def test_ctrl_c_leaves_no_job_and_the_same_command_goes_on(cluster: LocalSlurm, long_run: Any) -> None:
+    process = started(long_run, SCORES)
+    step = wait_for_checkpoint(long_run, process)
+    (job,) = cluster.queue()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) != 0
+    wait_for(lambda: not cluster.queue(), 30, "a job outlives its Snakemake")
+    wait_for(lambda: not cluster.processes(job), 30, "a process outlives its job")
+    assert cluster.jobs()[-1]["JobState"] == "CANCELLED"
+
+    process = started(long_run, SCORES)
+    wait_for_checkpoint(long_run, process, newer_than=step)
+    ended_well(long_run, process)
+
+
+def test_seeds_go_as_arrays_where_they_are_asked_for(cluster: LocalSlurm, finished: Any) -> None:
+    """One sbatch for all runs. Jobs of a group cannot be in an array, so the profile's groups go."""
+    profile = finished.folder / "workflow/profiles/cluster/config.yaml"
+    settings = yaml.safe_load(profile.read_text())
+    del settings["groups"]
+    profile.write_text(yaml.safe_dump(settings))
+    shutil.rmtree(finished.folder / "results/demo/runs/dark_room_10x10/ad")
+    before = len(cluster.jobs())
+    runs = [line for line in finished.planned() if line.startswith("train ")]
+    assert len(runs) > 1
+    finished.run("snakemake", "--profile", "cluster", *PACE, "--slurm-array-jobs", "train")
+    trained = of_rule(cluster.jobs()[before:], "train")
+    assert len(trained) == len(runs)
+    assert len({job["ArrayJobId"] for job in trained}) == 1
+
+
+def test_at_paper_scale_a_gpu_job_asks_for_one_gpu_and_for_what_its_rules_say(
+    cluster: LocalSlurm, finished: Any
+) -> None:
+    """The DAG of a paper's figure through sbatch, with stand-ins for the commands."""
+    target = ["--config", "scale=paper", "--", "results/paper/figures/radt_attention.pdf"]
+    before = len(cluster.jobs())
+    finished.run("snakemake", "--profile", "cluster", *PACE, *target, timeout=1200)
+    jobs = cluster.jobs()[before:]
+    runs = of_rule(jobs, "run")
+    assert runs and {gpus(job) for job in runs} == {"gres:gpu:1"}
+    assert {gpus(job) for job in of_rule(jobs, "memory")} <= {"gres:gpu:1"}
+    assert {gpus(job) for job in of_rule(jobs, "generate")} == {None}
+    assert {job["MinMemoryNode"] for job in runs} == {"16000M"}
+    assert {job["NumCPUs"] for job in runs} == {"4"}

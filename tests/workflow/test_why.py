@@ -1,0 +1,127 @@
+"""`recollect why`: what is stale, in words. Real Snakemake and rules; a stand-in made the artifacts, whose manifests get the
+provenance that the real commands write.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOM = "dark_room_10x10"
+FIGURE = "radt_dark_room_10x10"
+TRAIN = f"train {ROOM}"
+# Run with the copy's own package: what the real commands would have written into the manifests.
+SEAL = """
+import json
+from recollect.stages import paths, why
+from recollect.stages.plan import makes, plan, settings_text
+for job in plan("demo", ["radt_dark_room_10x10"]).needs:
+    for path in makes(job):
+        manifest = paths.manifest(path)
+        known = json.loads(manifest.read_text())
+        known["provenance"] = {"settings": settings_text(job), "code": why._CODE[job.rule](job)}
+        manifest.write_text(json.dumps(known))
+"""
+
+
+@pytest.fixture(scope="module")
+def sealed_once(finished_once: tuple[Any, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished copy with manifests as the real commands write them."""
+    folder = tmp_path_factory.mktemp("why") / "repository"
+    shutil.copytree(finished_once[0].folder, folder, symlinks=True)
+    workflow = type(finished_once[0])(folder, finished_once[0].commands)
+    workflow.run(sys.executable, "-c", SEAL)
+    return workflow
+
+
+@pytest.fixture
+def sealed(sealed_once: Any, tmp_path: Path) -> Any:
+    folder = tmp_path / "repository"
+    shutil.copytree(sealed_once.folder, folder, symlinks=True)
+    return type(sealed_once)(folder, sealed_once.commands)
+
+
+def why(workflow: Any, *figures: str, check: bool = True) -> str:
+    """What `recollect why` says with the copy's package."""
+    return str(workflow.run(sys.executable, "-m", "recollect.cli", "why", *figures, check=check).stdout)
+
+
+def test_of_what_is_done_it_says_so_and_words_change_nothing(sealed: Any) -> None:
+    sealed.edit("src/recollect/methods/dt.py", '"""', '"""Other words. ')
+    for path in [*sealed.folder.rglob("*.md"), *sealed.folder.rglob("*.yaml"), *sealed.folder.rglob("*.py")]:
+        path.touch()
+    assert why(sealed, FIGURE) == f"{FIGURE} (demo): up to date\n"
+
+
+def test_a_changed_hyperparameter_is_named_with_both_values(sealed: Any) -> None:
+    sealed.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
+    said = why(sealed, FIGURE)
+    seeds = sorted(
+        path.name.removeprefix("seed_") for path in (sealed.folder / f"results/demo/runs/{ROOM}/ad").iterdir()
+    )
+    assert (
+        f"{TRAIN} ad (seeds {', '.join(seeds)}): settings changed: method.hyperparameters.context from 100 to 99"
+        in said
+    )
+    assert "that read what those make: 1 figure" in said or "1 figure" in said
+    assert " dt " not in said and "generate" not in said
+
+
+def test_a_changed_loss_is_named_by_its_module(sealed: Any) -> None:
+    with (sealed.folder / "src/recollect/methods/ad.py").open("a") as file:
+        file.write("\nLOSS_SCALE = 2.0\n")
+    said = why(sealed, FIGURE)
+    assert f"{TRAIN} ad" in said and "code changed: methods.ad\n" in said
+    assert "settings changed" not in said and f"{TRAIN} radt" not in said
+
+
+def test_without_the_list_of_modules_it_says_that_it_does_not_know(sealed: Any) -> None:
+    shutil.rmtree(sealed.folder / ".snakemake/recollect-code")
+    with (sealed.folder / "src/recollect/methods/ad.py").open("a") as file:
+        file.write("\nLOSS_SCALE = 2.0\n")
+    assert "code changed; which modules is not known" in why(sealed, FIGURE)
+
+
+def test_missing_is_told_from_never_made(sealed: Any) -> None:
+    policy = f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
+    (sealed.folder / policy).unlink()
+    (sealed.folder / f"results/demo/figures/{FIGURE}.pdf").unlink()
+    said = why(sealed, FIGURE)
+    assert f"figure {FIGURE}: missing: results/demo/figures/{FIGURE}.pdf was made and is gone" in said
+    with (sealed.folder / f"config/figures/{FIGURE}.yaml").open("a") as file:
+        file.write("seeds: [0, 77]\n")
+    assert f"{TRAIN} dt (seed 77): never made" in why(sealed, FIGURE)
+
+
+def test_corruption_that_snakemake_does_not_see_is_named(sealed: Any) -> None:
+    scores = sealed.folder / f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
+    content = scores.read_bytes()
+    manifest = json.loads(scores.with_name(scores.name + ".manifest.json").read_text())
+    assert manifest["size"] == len(content)
+    figure = sealed.folder / f"results/demo/figures/{FIGURE}.png"
+    figure.write_bytes(b"X" + figure.read_bytes()[1:])
+    said = why(sealed, FIGURE)
+    assert (
+        f"figure {FIGURE}: corrupted: results/demo/figures/{FIGURE}.png" in said and "Delete what is corrupted" in said
+    )
+
+
+def test_an_unknown_figure_is_refused(sealed_once: Any) -> None:
+    said = why(sealed_once, "radt_dark_rom_10x10", check=False)
+    assert "did you mean 'radt_dark_room_10x10'?" in said and "Traceback" not in said
+
+
+def test_the_plan_has_the_jobs_that_snakemake_would_run(sealed_once: Any) -> None:
+    code = (
+        "from recollect.stages.plan import plan\nfrom recollect.settings.resolve import names\n"
+        "chosen = [n for n in names('figures') if n.startswith('radt_') or 'tmaze' in n or n == 'helm_memory']\n"
+        "print('\\n'.join(['results/smoke/figures/' + n + '.pdf' for n in chosen]))\n"
+        "print(len(plan('smoke', chosen).needs))"
+    )
+    *targets, count = sealed_once.run(sys.executable, "-c", code).stdout.split()
+    assert len(sealed_once.planned("--", *targets)) == int(count) > 100
