@@ -130,9 +130,10 @@ class Facts:
 
     observation_size: entries of an observation; observation_values: number of values of each entry, empty where the
     observation is not made of small whole numbers; actions: number of discrete actions, 0 where they are continuous;
-    horizon: longest episode; observation_bounds: (low, high) of each entry, empty where one is unbounded; action_size: how many numbers a continuous action is, else 0; own_actions: of each train
-    task, how many of them are its own (the first ones); image_shape: of observations that are images (bytes with three
-    axes) and that no image encoder has turned into vectors, else empty.
+    horizon: longest episode; observation_bounds: (low, high) of each entry, empty where one is unbounded;
+    action_size: how many numbers a continuous action is, else 0; own_actions: of each train task, how many of them
+    are its own (the first ones); image_shape: of observations that are images (bytes with three axes) and that no
+    image encoder has turned into vectors, else empty.
     """
 
     observation_size: int

@@ -173,7 +173,12 @@ def test_every_published_value_of_a_drawn_figure_has_a_place(workdir: Path) -> N
             assert {method for _, method in shown - found} <= undrawn, name
             if name == "radt_ablations":  # which shares its group
                 assert {panel for panel, _ in named - shown} == {"language model"}
-            elif name not in ("radt_language_models", "radt_meta_world", "radt_dmcontrol", "radt_procgen"):  # as these do
+            elif name not in (
+                "radt_language_models",
+                "radt_meta_world",
+                "radt_dmcontrol",
+                "radt_procgen",
+            ):  # as these do
                 assert named == shown, name
 
 
@@ -284,7 +289,13 @@ def test_panels_are_named_by_what_is_not_the_figures_first() -> None:
     made = panels_of(["a", "b"], ("eval", "train"), ("return", "success"))
     assert [panel.name for panel in made[:4]] == ["a", "b", "a/train", "b/train"]
     assert [panel.name for panel in made[4:]] == ["a/success", "b/success", "a/train/success", "b/train/success"]
-    assert panel_names(["a"], {"panels": {"p": {}}, "groups": {"g": {}}}) == ["a", "p", "g", "g/normalised", "aggregation"]
+    assert panel_names(["a"], {"panels": {"p": {}}, "groups": {"g": {}}}) == [
+        "a",
+        "p",
+        "g",
+        "g/normalised",
+        "aggregation",
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- speeds

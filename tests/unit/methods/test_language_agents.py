@@ -270,6 +270,15 @@ def test_a_policy_is_loaded_scored_and_traced(method: str, inputs: Inputs, tmp_p
     assert facts["action"].tolist() == action[[0, 3]].tolist() and facts["outputs"].shape == (2, 2)
     words = {"helm": (2, 4), "helmv2": None, "shelm": (2, 2)}[method]
     assert (facts["tokens"].shape == facts["token_scores"].shape == words) if words else "tokens" not in facts
+    history, maps = policy.agent.history, policy.maps(np.array([0, 3]))
+    read = 2 if method == "shelm" else 1
+    np.testing.assert_allclose(maps["inputs"], history.reader(images_of()[[0, 3]], learn=False), atol=2e-2)  # type: ignore[union-attr, attr-defined]
+    assert maps["history_attention"].shape == (2, 2, 6 // read)
+    seen = maps["history_attention"].astype(float).sum(2)  # the rest is on what stands in front of the window
+    assert (seen > 0.1).all() and (seen < 1.005).all() and not maps["history_attention"][:, :, :-1].any()
+    if words:
+        names = history.memory.vocabulary  # type: ignore[union-attr, attr-defined]
+        assert policy.words([41, 7]) == [names[41], names[7]]
 
 
 @pytest.mark.parametrize("method", METHODS)

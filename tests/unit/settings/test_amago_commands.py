@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -124,3 +125,24 @@ def test_the_t_mazes_exploration_is_a_window_and_the_seed_codes_never_anneals() 
     released = resolve("paper", "amago_tmaze_400", "amago_transformer.released", 42).method.hyperparameters
     assert (released.exploration.kind, released.exploration.never_anneals) == ("window", True)
     assert (released.inputs.input_norm, released.actor_mask) == ("upstream", "upstream")
+
+
+def test_every_switch_of_the_page_exists_and_has_the_default_and_the_value_that_it_says() -> None:
+    from recollect.methods.amago import Hyperparameters
+
+    page = (ROOT / "docs/amago.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| [^|]+ \| `([\w.]+)` \| ([^|]+) \| ([^|]+) \|$", page.split("## Defects of the")[1], re.MULTILINE
+    )
+    assert len(rows) >= 6
+    for option, default, released in rows:
+        value: Any = Hyperparameters()
+        for name in option.split("."):
+            value = getattr(value, name)
+        said = str(value).lower() if isinstance(value, bool) else f"`{value}`"
+        assert said == default.strip(), option
+        changed = json.loads(text) if (text := released.removeprefix("newer: ").strip("` ")) == "true" else text
+        layer: dict[str, Any] = {"online_coefficient": 0} if option == "continuous" else {}
+        for name in reversed(option.split(".")):
+            changed = {name: changed}
+        Hyperparameters.model_validate(layer | changed)

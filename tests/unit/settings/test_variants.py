@@ -103,7 +103,12 @@ def test_every_listed_variant_resolves(workdir: Path) -> None:
     for method in names("methods"):
         for variant in yaml.safe_load((workdir / f"config/methods/{method}.yaml").read_text()).get("variants", {}):
             differs = False
-            for env in (ROOM, "tmaze_active_20", "key_to_door_60"):  # some are the method itself elsewhere
+            for env in (
+                ROOM,
+                "tmaze_active_20",
+                "key_to_door_60",
+                "amago_maze_15",
+            ):  # some are the method itself elsewhere
                 own, base = (resolve("paper", env, name, 42).method for name in (f"{method}.{variant}", method))
                 same = own.model_copy(update={"name": method, "title": "", "evaluation_only": False})
                 differs |= same != base.model_copy(update={"title": ""})

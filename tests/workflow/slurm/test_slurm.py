@@ -184,14 +184,13 @@ def test_seeds_go_as_arrays_where_they_are_asked_for(cluster: LocalSlurm, finish
     settings = yaml.safe_load(profile.read_text())
     del settings["groups"]
     profile.write_text(yaml.safe_dump(settings))
-    shutil.rmtree(finished.folder / "results/demo/runs/dark_room_10x10/ad")
+    runs = [f"results/smoke/runs/tmaze_passive_5/dqn_ff/seed_{seed}/policy.safetensors" for seed in range(3)]
     before = len(cluster.jobs())
-    runs = [line for line in finished.planned() if line.startswith("train ")]
-    assert len(runs) > 1
-    finished.run("snakemake", "--profile", "cluster", *PACE, "--slurm-array-jobs", "train")
-    trained = of_rule(cluster.jobs()[before:], "train")
-    assert len(trained) == len(runs)
-    assert len({job["ArrayJobId"] for job in trained}) == 1
+    finished.run("snakemake", "--profile", "cluster", *PACE, "--slurm-array-jobs", "train", "--", *runs)
+    assert all((finished.folder / run).exists() for run in runs)
+    trained = cluster.jobs()[before:]
+    assert {job["JobState"] for job in trained} == {"COMPLETED"}
+    assert len(trained) == len(runs) and len({job["ArrayJobId"] for job in trained}) == 1
 
 
 def test_at_paper_scale_a_gpu_job_asks_for_one_gpu_and_for_what_its_rules_say(
