@@ -24,7 +24,8 @@ def test_the_default_target_makes_every_default_figure_once_and_in_order(
 ) -> None:
     workflow, ran = finished_once
     assert len(ran) == len(set(ran))
-    assert {c for c in ran if c.startswith("figure")} == {FIGURE, "figure memory_rl_passive_tmaze"}
+    others = {f"figure {name}" for name in ("radt_grid_worlds", "radt_maze_runner_curves", "memory_rl_passive_tmaze")}
+    assert {c for c in ran if c.startswith("figure")} == {FIGURE, *others}
     for suffix in (".pdf", ".png", ".csv", ".json"):
         assert (workflow.folder / f"results/demo/figures/radt_dark_room_10x10{suffix}").is_file()
 
@@ -43,7 +44,8 @@ def test_the_longest_chain_goes_first(finished_once: tuple[Any, list[str]]) -> N
     ]
     places = [next(i for i, command in enumerate(ran) if re.fullmatch(pattern, command)) for pattern in chain]
     assert places == sorted(places)
-    assert places[:2] == [0, 1]
+    histories = sum(command.startswith("generate") for command in ran)
+    assert places[0] < histories and places[1] <= histories + 2  # there are two other worlds whose DT embeds
 
 
 def test_a_second_run_does_nothing(untouched: Any) -> None:
@@ -175,7 +177,8 @@ def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
     paper = untouched.snakemake("--dry-run", "paper")
     asked = dict(re.findall(r"^rule (\w+):.*?resources:[^\n]*gpu=(\d)", paper, re.MULTILINE | re.DOTALL))
     assert asked["train"] == "1"
-    offline = re.findall(rf"wildcards: scale=paper, env={ROOM}, method=radt.*?gpu=(\d)", paper, re.DOTALL)
+    jobs = [job for job in re.split(r"\n(?=(?:local)?rule )", paper) if f"env={ROOM}, method=radt" in job]
+    offline = re.findall(r"gpu=(\d)", "".join(jobs))
     assert offline and set(offline) == {"1"}
     smoke = untouched.snakemake("--dry-run", "smoke")
     assert set(re.findall(r"gpu=(\d)", smoke)) == {"0"}
