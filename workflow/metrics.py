@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 
+from provenance import write_whole  # its neighbour: a script finds what stands beside it
+
 CURVE = {"panel", "method", "x", "y"}
 
 
@@ -37,9 +39,7 @@ def main(scale: str) -> None:
     """Write `metrics/{scale}.json`; run from the repository's root."""
     tables = sorted(Path("results", scale, "figures").glob("*.csv"))
     values = {table.stem: found for table in tables if (found := last_values(table))}
-    target = Path("metrics", f"{scale}.json")
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+    write_whole(Path("metrics", f"{scale}.json"), json.dumps(values, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def save(tracked: Path = TRACKED) -> int:
     packed = json.dumps(records, sort_keys=True, separators=(",", ":")).encode()
     with sealed.sealing(tracked, kind=KIND) as temporary:
         temporary.write_bytes(gzip.compress(packed, mtime=0))  # without a time in its header: same records, same bytes
-    _replace(STAMP, _sha256(tracked))
+    write_whole(STAMP, _sha256(tracked))
     return len(records)
 
 
@@ -75,9 +75,9 @@ def restore(tracked: Path = TRACKED) -> int:
             other.append(target)
             continue
         known = {key: value for key, value in record.items() if key != "file"}
-        _replace(_record_path(target), json.dumps(known))
+        write_whole(_record_path(target), json.dumps(known))
         written += 1
-    _replace(STAMP, sha256)
+    write_whole(STAMP, sha256)
     if other:
         more = f" and {len(other) - 1} more" if len(other) > 1 else ""
         print(f"{tracked}: not about the files here: {other[0]}{more}; their own records stay", file=sys.stderr)
@@ -136,8 +136,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write Snakemake's small state in one go; these files are its own, so no manifest stands beside them."""
+def write_whole(path: Path, text: str) -> None:
+    """Write a small text whole or not at all. For files of Snakemake and git, which have no manifest beside them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}.tmp")
     temporary.write_text(text)
