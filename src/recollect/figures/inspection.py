@@ -21,6 +21,7 @@ from recollect.settings.errors import UserError
 from recollect.trajectories.traces import Trace
 
 TEMPLATE = Path(__file__).with_name("inspection.html")
+MOVING = Path(__file__).with_name("moving.js")  # what the scripts of all pages share
 NUMBERS = ("similarity", "score", "total_return")
 
 
@@ -52,6 +53,7 @@ def filled(template: Path, data: dict[str, Any]) -> str:
     """A page with its data, which has `heading` and whatever its script reads."""
     parts = {
         "{{title}}": html.escape(", ".join([data["title"], data["facts"][1]])),
+        "{{moving}}": MOVING.read_text(encoding="utf-8"),
         "{{data}}": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
     return re.sub(r"\{\{\w+\}\}", lambda found: parts[found.group()], template.read_text(encoding="utf-8"))

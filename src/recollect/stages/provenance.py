@@ -27,7 +27,9 @@ from recollect.settings.resolve import (
 )
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
-TEMPLATES = [Path(__file__).parents[1] / "figures" / name for name in ("inspection.html", "token_page.html")]
+TEMPLATES = [
+    Path(__file__).parents[1] / "figures" / name for name in ("inspection.html", "token_page.html", "moving.js")
+]
 
 
 def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
