@@ -36,6 +36,7 @@ from benchmarks import (  # noqa: E402
     windows,
 )
 from benchmarks.harness import Comparison, Goal, NotTheSame, Side  # noqa: E402
+from benchmarks.long_run import long_run  # noqa: E402
 
 QUICK = [name for name in benchmarks.NAMES if name != "dry_run"]
 
@@ -290,3 +291,12 @@ def test_the_plain_room_pays_the_key_once_and_then_the_door() -> None:
     room = stepping.PlainRoom({"key": (1, 0), "door": (1, 1)})
     rewards = stepping.trace_of_room(room, np.array([2, 1, 0, 2, 4, 3]))[:, 2]
     assert rewards.tolist() == [0, 0, 1, 1, 1, 0]
+
+
+def test_a_long_run_stops_in_time_and_says_how_far_it_got() -> None:
+    said = long_run(2.0, quick=True, comparisons=1)
+    assert 2.0 <= said["seconds"] < 10
+    assert 0 < said["updates"] < said["updates_of_the_run"] and said["environment_steps"] == 21 * said["episodes"]
+    assert said["updates_per_second"] == pytest.approx(said["updates"] / said["seconds"])
+    rates = [value for name, value in said.items() if "per_second" in name]
+    assert len(rates) == 4 and all(rate > 0 for rate in rates)
