@@ -49,6 +49,11 @@ class KeyValueCache:
         self.lengths_B = self.lengths_B.masked_fill(self._mask(mask_B, (self.batch,)), 0)
         self._measure()
 
+    @property
+    def lockstep(self) -> int | None:
+        """The length of all rows, where the host knows that it is the same."""
+        return self._longest if self._shortest == self._longest else None
+
     def clear_context(self) -> None:
         """From now on no row has a context."""
         self._contexts: list[tuple[Tensor, Tensor] | None] = [None] * len(self.layers)

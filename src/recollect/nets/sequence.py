@@ -217,8 +217,11 @@ class TransformerSequence(SequenceModel):
             self._remember(x_BD, state)
         if state.cached and (not self.slides or state.longest < self.context):
             state.longest += 1
-            position_B = state.cache.lengths_B.clamp(max=self.context - 1)  # a full cache says so itself
-            state.newest_BD = x_BD + self.positions.table_LD[position_B]
+            if (length := state.cache.lockstep) is not None:
+                place = self.positions.table_LD[min(length, self.context - 1)]
+            else:
+                place = self.positions.table_LD[state.cache.lengths_B.clamp(max=self.context - 1)]
+            state.newest_BD = x_BD + place  # a full cache says so itself
             return self.transformer.step(state.newest_BD, state.cache), state
         state.cached = False
         assert state.recent_BLD is not None and state.seen_B is not None
