@@ -48,13 +48,14 @@ class Options(Frozen):
     )
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str = Field("learning", description="Split of the scores that is drawn.")
-    chance: float | None = Field(0.5, description="Return of the best agent without the ability; null draws no line.")
+    chance: float | None = Field(None, description="Return of the best agent without the ability: a dotted line.")
     chance_label: str = Field("optimal without memory", description="Its name in the legend.")
     x_scale: Literal["categorical", "log", "linear"] = Field("categorical", description="Spacing of the lengths.")
     x_label: str = "memory length (steps)"
     y_label: str = "final return"
     curve_y_label: str = "return"
     curves: bool = Field(True, description="Draw the learning curves beside the aggregation.")
+    same_y: bool = Field(True, description="All learning curves have one y axis.")
     window: int = Field(learning_curves.WINDOW, ge=1, description="Evaluations in the rolling mean. Published: 10.")
     statistic: statistics.Statistic = Field("mean", description="Aggregate over runs. Published: mean.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
@@ -203,7 +204,7 @@ def _draw_curves(
     looks = style.styles_of(figure.methods)
     columns = -(-len(environments) // depth)
     extra_rows: list[tuple[str, str, float, float]] = []
-    grid = part.subplots(depth, columns, squeeze=False, sharey=True)
+    grid = part.subplots(depth, columns, squeeze=False, sharey=options.same_y)
     for unused in grid.ravel()[len(environments) :]:
         unused.set_visible(False)
     for i, environment in enumerate(environments):
@@ -227,7 +228,10 @@ def _draw_curves(
         first, last = axes.get_xticklabels()  # inside the panel, clear of its neighbours
         first.set_horizontalalignment("left")
         last.set_horizontalalignment("right")
-    style.from_zero(grid[0, 0], measured.table, options.chance)
+        if not options.same_y:
+            style.from_zero(axes, measured.table[measured.table["panel"] == environment], options.chance)
+    if options.same_y:
+        style.from_zero(grid[0, 0], measured.table, options.chance)
     part.supxlabel("environment steps", fontsize=7)
     part.supylabel(options.curve_y_label, fontsize=7)
     return extra_rows
