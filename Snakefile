@@ -23,6 +23,7 @@ include: "rules/inspect.smk"
 include: "rules/page.smk"
 include: "rules/measure.smk"
 include: "rules/figure.smk"
+include: "rules/report.smk"
 include: "rules/targets.smk"
 
 

@@ -5,6 +5,8 @@ the job depends on) and `code` (all of the package that it can reach), so that a
 nothing else. What the hashes stand for is written in the manifest beside each artifact.
 """
 
+import gc
+import inspect
 import runpy
 import sys
 from functools import lru_cache
@@ -20,7 +22,8 @@ from recollect.settings.resolve import (
     published_data,
     uses_gpu,
 )
-from recollect.stages import dependencies, inputs, paths, provenance
+from recollect.settings.still import hold_still
+from recollect.stages import dependencies, inputs, packs, paths, provenance
 from recollect.stages.check import check_once
 
 
@@ -37,6 +40,7 @@ wildcard_constraints:
 
 # ------------------------------------------------------------------------------------ checked before anything runs
 try:
+    hold_still()
     dependencies.find_commands()
     # A killed Snakemake's lock goes; the flock is held for as long as this variable lives.
     ALIVE = runpy.run_path(f"{workflow.basedir}/workflow/stale_lock.py")["clear"]()
@@ -47,6 +51,17 @@ try:
     runpy.run_path(f"{workflow.basedir}/workflow/provenance.py")["restore"]()
 except UserError as error:
     sys.exit(f"error: {error}")
+
+
+# ------------------------------------------------------------------------------------------------- ten thousand jobs
+# Millions of small objects that stay: no need to look for garbage among them so often.
+gc.set_threshold(200_000, 50, 50)
+
+
+def quick(function):
+    """Write a function's parameters down: Snakemake works them out several times for each job."""
+    function.__signature__ = inspect.signature(function)
+    return function
 
 
 # ----------------------------------------------------------------------------------------------------------- packages
@@ -85,7 +100,7 @@ def params_of(part, *wildcard_names):
     def hashed(wildcards):
         return hash_of(part, *(wildcards[name] for name in wildcard_names))
 
-    return hashed
+    return quick(hashed)
 
 
 def memory_code_of(stage):
@@ -95,7 +110,7 @@ def memory_code_of(stage):
         of = (wildcards.scale, wildcards.env, wildcards.method)
         return hash_of("memory_code", stage, *of)
 
-    return hashed
+    return quick(hashed)
 
 
 def model_settings(wildcards):
@@ -150,10 +165,20 @@ def selected(stage, scale=SELECTED.scale):
 
 
 def shown_in_report(wildcards):
-    return selected("figure", wildcards.scale) + selected("page", wildcards.scale)
+    scale = wildcards.scale
+    files = [
+        paths.figure(scale, figure, suffix)
+        for figure in SELECTED.figures
+        for suffix in (".pdf", ".png", ".csv", ".json")
+    ]
+    return files + selected("page", scale)
 
 
-# --------------------------------------------------------------------------------------------- what the report says
+def settings_of_report(wildcards):
+    return hash_of("report_text", wildcards.scale, *SELECTED.figures)
+
+
+# ---------------------------------------------------------------------------------- what Snakemake's own report says
 def figure_category(wildcards):
     return figure_settings(wildcards.scale, wildcards.figure).category or "Figures"
 
@@ -241,6 +266,45 @@ def play_gpus(wildcards):
     return int(wildcards.scale == PAPER and not learns_online(wildcards))
 
 
+@lru_cache(maxsize=None)
+def sizes_of_packs():
+    """From group-components of the profile; none where nothing is grouped. Known only after parsing."""
+    listed = workflow.group_settings.group_components
+    return [size for name, size in listed.items() if name.startswith("pack_")]
+
+
+@lru_cache(maxsize=None)
+def pack_of(scale, env, method):
+    """How many seeds are trained and scored in one job of a cluster."""
+    if scale != PAPER or not sizes_of_packs():
+        return 1
+    fitting = packs.fitting(scale, env, method)
+    return max(size for size in (1, *sizes_of_packs()) if size <= fitting)
+
+
+def seeds_together(wildcards):
+    return pack_of(wildcards.scale, wildcards.env, wildcards.method)
+
+
+def run_group(wildcards):
+    """The job of a cluster that a run belongs to: with its scores and traces, and with other seeds where they fit."""
+    if not sizes_of_packs():
+        # Inside a SLURM job, which knows no profile: a run that fails does not keep the others from running.
+        workflow.execution_settings.keep_going |= workflow.remote_exec
+        for rule in ("train", "evaluate", "inspect"):  # not to be asked for every job
+            workflow.get_rule(rule).group = None
+        return None
+    group = f"run_{wildcards.scale}_{wildcards.env}_{wildcards.method}"
+    # What stands for a group's name in group-components, as `run_{scale}_{env}_{method}` would.
+    workflow.parent_groupids[group] = f"pack_{seeds_together(wildcards)}"
+    return group
+
+
+def play_gpus_of_run(wildcards):
+    """In a pack one by one, as all else, so that neither memory nor cores add up."""
+    return int(seeds_together(wildcards) > 1) or play_gpus(wildcards)
+
+
 def megabytes(small, paper):
     """RAM in MB, more at each attempt. Not computed from input sizes: that doubles the time of a large dry run.
 
@@ -250,17 +314,25 @@ def megabytes(small, paper):
     def mem_mb(wildcards, attempt):
         return (paper if wildcards.scale == PAPER else small) * attempt
 
-    return mem_mb
+    return quick(mem_mb)
 
 
 def minutes(small, paper, resumes=False):
     """Wall time in minutes: a generous limit at paper scale, where jobs are killed at it.
 
-    What resumes needs no more at the next attempt, which would be beyond the limits of most partitions.
+    What resumes needs no more at the next attempt, which would be beyond the limits of most partitions. The runs of a
+    pack share the limit of one: `packs.LIMIT` is below it.
     """
 
     def runtime(wildcards, attempt):
         limit = paper if wildcards.scale == PAPER else small
+        if "seed" in wildcards.keys():
+            limit = -(-limit // seeds_together(wildcards))
         return limit if resumes else limit * attempt
 
-    return runtime
+    return quick(runtime)
+
+
+for asked in list(globals().values()):
+    if inspect.isfunction(asked) and asked.__code__.co_varnames[:1] == ("wildcards",):
+        quick(asked)

@@ -12,6 +12,8 @@ rule evaluate:
     benchmark:
         "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.benchmark.jsonl"
     priority: evaluate_priority
+    group:
+        run_group
     conda:
         packages_to_play
     threads: job_threads
@@ -19,7 +21,7 @@ rule evaluate:
         # The caches of all tasks at once, and their growing memories.
         mem_mb=megabytes(small=1500, paper=12000),
         runtime=minutes(60, 240),
-        gpu=play_gpus,
+        gpu=play_gpus_of_run,
     params:
         settings=params_of("evaluate_settings", "scale", "env", "method"),
         code=params_of("evaluate_code", "scale", "env", "method"),

@@ -1,10 +1,9 @@
-"""Figures, and the report that shows them and the inspection pages of their runs."""
+"""Figures, drawn from what grids of runs have."""
 
 
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
     figure,
-    report_page,
 
 
 rule figure:
@@ -54,21 +53,3 @@ rule figure:
         caption=figure_caption,
     shell:
         "recollect figure --scale {wildcards.scale} --figure {wildcards.figure} > {log} 2>&1"
-
-
-# Snakemake's own report, made by a second Snakemake once the figures are there. It runs nothing and only reads the
-# records, so it needs no lock.
-rule report_page:
-    input:
-        shown=shown_in_report,
-    output:
-        html=paths.report("{scale}"),
-    log:
-        "logs/{scale}/report.log",
-    conda:
-        "../envs/base.yaml"
-    resources:
-        mem_mb=1000,
-        runtime=30,
-    shell:
-        "snakemake --nolock --cores 1 --report {output.html} -- {input.shown} > {log} 2>&1"

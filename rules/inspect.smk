@@ -12,6 +12,8 @@ rule inspect:
     benchmark:
         "logs/{scale}/{env}/{method}/seed_{seed}/inspect.benchmark.jsonl"
     priority: evaluate_priority
+    group:
+        run_group
     conda:
         packages_to_play
     threads: job_threads
@@ -19,7 +21,7 @@ rule inspect:
         # An evaluation, and what is written down of it.
         mem_mb=megabytes(small=1500, paper=12000),
         runtime=minutes(60, 240),
-        gpu=play_gpus,
+        gpu=play_gpus_of_run,
     params:
         settings=params_of("evaluate_settings", "scale", "env", "method"),
         code=params_of("inspect_code", "scale", "env", "method"),

@@ -18,6 +18,8 @@ rule train:
     benchmark:
         "logs/{scale}/{env}/{method}/seed_{seed}/train.benchmark.jsonl"
     priority: train_priority
+    group:
+        run_group
     conda:
         packages_to_play
     threads: job_threads

@@ -212,6 +212,20 @@ def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a fil
 
 
 @app.command()
+def report(
+    scale: Scale = "demo",
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Figure to show, again for more; none: default ones.")
+    ] = None,
+) -> None:
+    """Write the report: one page with figures, captions, provenance and a table of all runs."""
+    from recollect.stages.finished import default_figures
+    from recollect.stages.report import report as stage
+
+    stage(scale, figure or default_figures())
+
+
+@app.command()
 def fetch(
     model: Annotated[
         str | None, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")

@@ -12,6 +12,7 @@ import pytest
 
 FIGURE = "figure radt_dark_room_10x10"
 ROOM = "dark_room_10x10"
+REPORT = "report radt_dark_room_10x10 radt_grid_worlds"
 
 
 def of(commands: list[str], *patterns: str) -> list[str]:
@@ -208,24 +209,32 @@ def test_lint_and_formatter_find_nothing(untouched: Any) -> None:
     untouched.run("snakefmt", "--check", "Snakefile", "rules")
 
 
-def test_the_report_shows_the_figures_with_their_captions(finished: Any) -> None:
-    finished.snakemake("--cores", "1", "report")
-    page = (finished.folder / "results/demo/report.html").read_text()
-    assert "radt_dark_room_10x10.png" in page
-    assert "Evaluation starts with an empty memory" in page
-    assert finished.ran() == []
+def test_the_report_is_made_of_the_selected_figures_and_again_when_one_changed(finished: Any) -> None:
+    chosen = ("--config", "figures=[radt_dark_room_10x10,radt_grid_worlds]", "--", "report")
+    finished.snakemake("--cores", "1", *chosen)
+    assert finished.ran() == [REPORT]
+    assert finished.planned(*chosen) == []
+    finished.edit("config/figures/radt_grid_worlds.yaml", "title: ", "title: Again, ")
+    assert finished.planned(*chosen) == ["figure radt_grid_worlds", REPORT]
 
 
-def test_the_report_shows_the_inspection_pages_of_figures_of_traces(finished: Any) -> None:
+def test_the_report_has_the_inspection_pages_of_figures_of_traces(finished: Any) -> None:
     finished.snakemake("--cores", "1", "--config", "figures=radt_attention", "--", "report")
-    page = (finished.folder / "results/demo/report.html").read_text()
-    assert "Inspection pages" in page and "radt_attention.png" in page
     room = f"{ROOM} radt"
-    expected = {
+    *before, last = finished.ran()
+    assert last == "report radt_attention"
+    assert set(before) == {
         "figure radt_attention",
         *(f"{stage} {room} {seed}" for stage in ("inspect", "page") for seed in (0, 1)),
     }
-    assert set(finished.ran()) == expected
+
+
+def test_snakemakes_own_report_shows_the_figures_with_their_captions(finished: Any) -> None:
+    finished.snakemake("--report", "jobs.html")
+    page = (finished.folder / "jobs.html").read_text()
+    assert "radt_dark_room_10x10.png" in page
+    assert "Evaluation starts with an empty memory" in page
+    assert finished.ran() == []
 
 
 def leave_a_lock(folder: Path, host: str) -> Path:

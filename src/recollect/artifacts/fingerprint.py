@@ -17,11 +17,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from recollect.settings.errors import UserError, nearest
+from recollect.settings.still import remembered
 
 _SOURCE = Path(__file__).resolve().parents[2]
 _BODIES = ("body", "orelse", "finalbody")
 
 
+@remembered
 def code_fingerprint(*modules: str, root: str | Path | None = None, package: str = "recollect") -> str:
     """The first 16 hex digits of a sha256 over every module of the package that the given ones reach.
 
@@ -132,6 +134,7 @@ def _in_package(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
+@remembered
 def _file(base: Path, module: str) -> Path | None:
     path = base.joinpath(*module.split("."))
     for candidate in (path / "__init__.py", path.with_name(path.name + ".py")):

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from recollect.settings.errors import UserError, nearest
+from recollect.settings.still import remembered
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -34,6 +35,7 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     return content
 
 
+@remembered
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 

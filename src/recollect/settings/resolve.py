@@ -39,19 +39,23 @@ from recollect.settings.schema import (
     TokenVocabularySettings,
     VisionLanguageModelSettings,
 )
+from recollect.settings.still import remembered
 
 
+@remembered
 def scale_settings(scale: str) -> ScaleSettings:
     """The settings of a scale (`smoke`, `demo`, `paper`, or a file of the user's)."""
     path = config_folder() / "scales" / f"{scale}.yaml"
     return validated(ScaleSettings, read_yaml(path), where=path)
 
 
+@remembered
 def names(group: str) -> list[str]:
     """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
     return sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
 
 
+@remembered
 def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     """The merged, unchecked settings of an environment."""
     stem, value = environment_stem(env)
@@ -73,6 +77,7 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     return merge(content, {"name": env})
 
 
+@remembered
 def environment_stem(env: str) -> tuple[str, int | str | None]:
     """The file that an environment's name stands for, and what the rest of the name sets (None: it is the file's own).
 
@@ -102,6 +107,7 @@ def _without_old_source(content: Mapping[str, Any], layer: Mapping[str, Any]) ->
     return {**content, "source": {key: value for key, value in old.items() if key != "hyperparameters"}}
 
 
+@remembered
 def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
     """The merged, unchecked settings of a method, or of a variant of one, in one environment."""
     layers: list[Mapping[str, Any]] = []
@@ -176,6 +182,7 @@ def base_method(method: str) -> str:
     return method.partition(".")[0]
 
 
+@remembered
 def figure_settings(scale: str, figure: str) -> FigureSettings:
     """The checked settings of a figure at a scale; `seeds` default to the scale's."""
     path = config_folder() / "figures" / f"{figure}.yaml"
@@ -186,6 +193,7 @@ def figure_settings(scale: str, figure: str) -> FigureSettings:
     return validated(FigureSettings, content, where=path)
 
 
+@remembered
 def figure_reads(scale: str, figure: str) -> str:
     """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
     kind = figure_settings(scale, figure).kind
@@ -195,6 +203,7 @@ def figure_reads(scale: str, figure: str) -> str:
     return next(others, "scores")
 
 
+@remembered
 def language_model(name: str) -> LanguageModelSettings:
     """Where the language model of this name comes from."""
     path = config_folder() / "language_models.yaml"
@@ -204,6 +213,7 @@ def language_model(name: str) -> LanguageModelSettings:
     return validated(LanguageModelSettings, content[name], where=f"{path}: {name}")
 
 
+@remembered
 def vision_language_model(name: str, scale: str | None = None) -> VisionLanguageModelSettings:
     """Where the vision-language model of this name comes from, at a scale that may say how it is trained."""
     path = config_folder() / "vision_language_models.yaml"
@@ -214,6 +224,7 @@ def vision_language_model(name: str, scale: str | None = None) -> VisionLanguage
     return validated(VisionLanguageModelSettings, merge(content[name], at_scale), where=f"{path}: {name}")
 
 
+@remembered
 def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
     """A frozen model of either kind; a name that both kinds have is a language model's."""
     seeing = config_folder() / "vision_language_models.yaml"
@@ -222,6 +233,7 @@ def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSetti
     return vision_language_model(name) if name in read_yaml(seeing) else language_model(name)
 
 
+@remembered
 def token_vocabulary(name: str) -> TokenVocabularySettings:
     """How the token vocabulary of this name is made."""
     path = config_folder() / "token_vocabularies.yaml"
@@ -246,6 +258,7 @@ def prompt_templates(name: str | None) -> tuple[str, ...]:
     return tuple(listed)
 
 
+@remembered
 def published_data(name: str) -> PublishedDataSettings:
     """Where the published data set of this name comes from."""
     path = config_folder() / "published_data.yaml"
@@ -285,6 +298,7 @@ def has_scene(world: str) -> bool:
     return world in _modules("environments", "\nWorld = ", "\ndef scene(")
 
 
+@remembered
 def _modules(package: str, *definitions: str) -> list[str]:
     """Modules of a package that define all of this, found by reading its files (none is imported)."""
     found = importlib.util.find_spec(f"recollect.{package}")
@@ -302,8 +316,8 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
     where = method_path(method) if method == base_method(method) else f"{method_path(method)} (variant '{method}')"
     environment = environment_settings(scale, env)
     content = method_mapping(scale, env, method)
-    hyperparameters = content.pop("hyperparameters", {})
-    shell = validated(MethodSettings, merge(content, {"hyperparameters": {}}), where=where)
+    hyperparameters = content.get("hyperparameters", {})
+    shell = validated(MethodSettings, {**content, "hyperparameters": {}}, where=where)
     module = algorithm_module(shell.algorithm, where=where)
     checked = validated(
         module.Hyperparameters, hyperparameters, where=f"{where}: hyperparameters (scale {scale}, env {env})"

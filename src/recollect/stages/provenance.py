@@ -25,6 +25,7 @@ from recollect.settings.resolve import (
     token_vocabulary,
     vision_language_model,
 )
+from recollect.settings.still import remembered
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
 TEMPLATES = [
@@ -36,6 +37,7 @@ def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
+@remembered
 def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
     """(`method`, `lm` or ``""`` for none, name, seed) of the embedder of a method's memory."""
     memory = method_mapping(scale, env, method).get("memory") or {}
@@ -145,6 +147,13 @@ def figure_text(scale: str, figure: str) -> str:
     return canonical({"figure": chosen.model_dump(mode="json"), "titles": titles})
 
 
+def report_text(scale: str, *figures: str) -> str:
+    """Everything in the configuration that a report depends on besides what its figures do, and the page it is put into."""
+    page = TEMPLATES[0].with_name("report.html")
+    categories = {figure: figure_settings(scale, figure).category for figure in figures}
+    return canonical({"figures": categories, "template": digest(page.read_text(encoding="utf-8"))})
+
+
 def evaluates_while_training(method: Mapping[str, Any]) -> bool:
     """Whether a method, as its mapping says, is judged while it learns."""
     optimisation = (method.get("hyperparameters") or {}).get("optimisation") or {}
@@ -251,6 +260,11 @@ def page_code(scale: str, env: str, method: str) -> str:
 def figure_code(scale: str, figure: str) -> str:
     """Fingerprint of the code that draws a figure."""
     return code_fingerprint("recollect.stages.figure", f"recollect.figures.{figure_settings(scale, figure).kind}")
+
+
+def report_code() -> str:
+    """Fingerprint of the code that writes reports."""
+    return code_fingerprint("recollect.stages.report")
 
 
 def digest(text: str) -> str:

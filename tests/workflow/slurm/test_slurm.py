@@ -182,7 +182,7 @@ def test_seeds_go_as_arrays_where_they_are_asked_for(cluster: LocalSlurm, finish
     """One sbatch for all runs. Jobs of a group cannot be in an array, so the profile's groups go."""
     profile = finished.folder / "workflow/profiles/cluster/config.yaml"
     settings = yaml.safe_load(profile.read_text())
-    del settings["groups"]
+    del settings["groups"], settings["group-components"]
     profile.write_text(yaml.safe_dump(settings))
     runs = [f"results/smoke/runs/tmaze_passive_5/dqn_ff/seed_{seed}/policy.safetensors" for seed in range(3)]
     before = len(cluster.jobs())
@@ -207,3 +207,32 @@ def test_at_paper_scale_a_gpu_job_asks_for_one_gpu_and_for_what_its_rules_say(
     assert {gpus(job) for job in of_rule(jobs, "generate")} == {None}
     assert {job["MinMemoryNode"] for job in runs} == {"16000M"}
     assert {job["NumCPUs"] for job in runs} == {"4"}
+
+
+def test_runs_that_fail_do_not_cost_the_others_of_their_slurm_job_what_they_made(
+    cluster: LocalSlurm, finished: Any, tmp_path: Path
+) -> None:
+    """Four seeds in one SLURM job, of which three fail."""
+    command = tmp_path / "bin/recollect"
+    command.parent.mkdir()
+    command.write_text(
+        '#!/bin/sh\ncase "$1 $*" in train*--seed\\ [123]*) [ -e broken ] && exit 1;; esac\n'
+        f'exec {finished.commands}/recollect "$@"\n'
+    )
+    command.chmod(0o755)
+    workflow = replace(finished, commands=command.parent)
+    runs = [f"results/paper/runs/tmaze_passive_50/dqn_lstm/seed_{seed}/scores.parquet" for seed in range(4)]
+    (workflow.folder / "broken").touch()
+    before = len(cluster.jobs())
+    arguments = ["--profile", "cluster", *PACE, "--", *runs]
+    workflow.ran()
+    assert workflow.run("snakemake", "--retries", "0", *arguments, check=False).returncode != 0
+    (job,) = cluster.jobs()[before:]
+    assert job["JobState"] == "FAILED"
+    assert [(workflow.folder / run).exists() for run in runs] == [True, False, False, False]
+
+    (workflow.folder / "broken").unlink()
+    workflow.ran()
+    workflow.run("snakemake", *arguments)
+    tried = [f"{stage} tmaze_passive_50 dqn_lstm {seed}" for stage in ("evaluate", "train") for seed in (1, 2, 3)]
+    assert sorted(workflow.ran()) == tried and len(cluster.jobs()) == before + 2

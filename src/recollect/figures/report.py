@@ -1,0 +1,263 @@
+"""The report: one HTML page with the figures, their captions, where everything is from, and a table of all runs.
+
+The page (`report.html`: style and script, written by hand) holds its pictures and needs nothing else; links lead to the
+files beside it. Every row stands in the HTML itself: without its script it is still a whole page, unsorted.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recollect.figures.spec import SMOKE_WORDS
+
+TEMPLATE = Path(__file__).with_name("report.html")
+CURRENT = "current"  # the state of a run that today's settings and code would make
+SHOWN_SCORES = 4  # per run; the others stand in its table of scores
+NARROW = 1300  # pixels: the width below which a caption has room beside its picture
+PIXEL = 0.48  # of the page, for one of a picture's (300 per inch)
+
+#: Heading, and whether it is a number. The order of `_row`.
+COLUMNS = (
+    ("Environment", False),
+    ("Method", False),
+    ("Seed", True),
+    ("Final score", True),
+    ("Env. steps", True),
+    ("Updates", True),
+    ("Wall time", True),
+    ("Device", False),
+    ("State", False),
+    ("Config, code", False),
+    ("Files", False),
+)
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A drawn figure.
+
+    Attributes:
+        about: its JSON manifest (docs/formats.md).
+        picture: its PNG.
+        files: name -> address.
+        pages: inspection pages of its runs, name -> address.
+        runs: how many stand behind it.
+        config: fingerprint of its settings.
+    """
+
+    about: Mapping[str, Any]
+    category: str
+    picture: bytes
+    files: Mapping[str, str]
+    pages: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 0
+    config: str | None = None
+
+
+@dataclass(frozen=True)
+class ReportRun:
+    """A run behind some figures. What is not known is None.
+
+    Attributes:
+        environment, method: titles; `env` and `name` are what they are called in paths.
+        scores: what was scored, in words -> value; the figures' own metric first.
+        env_steps, updates: how long it was trained, in steps of the environment and of gradients.
+        seconds: wall time of its jobs; with `resumed` only of the last part.
+        state: `CURRENT`, or what differs.
+        config, code: fingerprints of the settings and the code that its scores are from.
+        files: name -> address.
+    """
+
+    environment: str
+    env: str
+    method: str
+    name: str
+    seed: int
+    figures: Sequence[str]
+    state: str
+    scores: Mapping[str, float] = field(default_factory=dict)
+    env_steps: int | None = None
+    updates: int | None = None
+    seconds: float | None = None
+    resumed: bool = False
+    device: str | None = None
+    config: str | None = None
+    code: str | None = None
+    manifest: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def report_page(
+    scale: str, figures: Sequence[ReportFigure], runs: Sequence[ReportRun], facts: Mapping[str, str]
+) -> str:
+    """The page.
+
+    Args:
+        figures, runs: in the order in which they are shown.
+        facts: name -> value, what stands under `Provenance` besides the fingerprints.
+    """
+    digits = _digits(runs)
+    wiring = any(figure.about["wiring_test"] for figure in figures)
+    counts = [f"scale {scale}", _count(len(figures), "figure"), _count(len(runs), "run")]
+    parts = {
+        "title": _text(f"Recollect: results at {scale} scale"),
+        "facts": _text(" · ".join([*counts, *(f"commit {facts[key]}" for key in ("Commit",) if key in facts)])),
+        "warning": f'<p class="warning">{_text(SMOKE_WORDS)}</p>' if wiring else "",
+        "contents": _contents(figures),
+        "figures": _by_category(figures),
+        "states": _text(", ".join(f"{number:,} × {state}" for state, number in Counter(r.state for r in runs).items())),
+        "headings": "".join(
+            f'<th scope="col"{" class=number" if number else ""} aria-sort="none"><button>{_text(name)}</button></th>'
+            for name, number in COLUMNS
+        ),
+        "labels": "".join(
+            f'td:nth-child({place})::before {{ content: "{name}"; }} ' for place, (name, _) in enumerate(COLUMNS, 1)
+        ),
+        "rows": "\n".join(_row(run, digits) for run in runs),
+        "provenance": "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items()),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found.group(1)], TEMPLATE.read_text(encoding="utf-8"))
+
+
+# ----------------------------------------------------------------------------------------------------------- figures
+
+
+def _contents(figures: Sequence[ReportFigure]) -> str:
+    titles = [(figure.about["figure"], figure.about["title"] or figure.about["figure"]) for figure in figures]
+    return "".join(f'<li><a href="#{_text(name)}">{_text(title)}</a></li>' for name, title in titles)
+
+
+def _by_category(figures: Sequence[ReportFigure]) -> str:
+    parts = []
+    for category in dict.fromkeys(figure.category for figure in figures):
+        shown = "\n".join(_figure(figure) for figure in figures if figure.category == category)
+        parts.append(f"<section>\n<h2>{_text(category)}</h2>\n{shown}\n</section>")
+    return "\n".join(parts)
+
+
+def _figure(figure: ReportFigure) -> str:
+    about = figure.about
+    name, title = str(about["figure"]), str(about["title"] or about["figure"])
+    width, height = _size(figure.picture)
+    caption = str(about["caption"])
+    for warning in about["warnings"]:  # said by itself, below
+        caption = caption.replace(warning, " ")
+    warnings = "".join(f'<p class="warning">{_text(warning)}</p>' for warning in about["warnings"])
+    published = "" if not about["published"] else f", {_count(len(about['published']), 'published value')} drawn"
+    facts = {
+        "Methods": ", ".join(about["methods"].values()),
+        "Seeds": ", ".join(map(str, about["seeds"])),
+        "Drawn from": f"{_count(len(about['inputs']), 'file')} of its runs, by kind {about['kind']}{published}",
+        "Config": figure.config,
+        "Code": about["code_fingerprint"],
+        "Packages": str(about["provenance"].get("environment_lock") or "")[:16],
+        "Picture": f"sha256 {about['outputs'].get('png', '?')[:16]}…; those of all files and inputs stand in the JSON",
+    }
+    known = "".join(f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>" for key, value in facts.items() if value)
+    picture = base64.b64encode(figure.picture).decode()
+    size = f'width="{round(width * PIXEL)}" height="{round(height * PIXEL)}"'
+    return f"""<figure id="{_text(name)}"{' class="narrow"' if width < NARROW else ""}>
+<h3>{_text(title)}</h3>
+<a href="{_text(figure.files["PNG"])}"><img alt="{_text(title)}" {size} src="data:image/png;base64,{picture}"></a>
+<figcaption><p>{_text(" ".join(caption.split()))}</p>{warnings}
+<p class="links">{_links(figure.files)} <a href="#runs" data-filter="figure:{_text(name)}">{_count(figure.runs, "run")}</a></p>
+{_pages(figure.pages)}<details><summary>Provenance</summary><dl>{known}</dl></details></figcaption>
+</figure>"""
+
+
+def _pages(pages: Mapping[str, str]) -> str:
+    if not pages:
+        return ""
+    links = "".join(f'<li><a href="{_text(href)}">{_text(name)}</a></li>' for name, href in pages.items())
+    return f"<details><summary>Inspection pages of {_count(len(pages), 'run')}</summary><ul>{links}</ul></details>"
+
+
+def _links(files: Mapping[str, str]) -> str:
+    return " ".join(f'<a href="{_text(href)}">{_text(name)}</a>' for name, href in files.items())
+
+
+def _size(png: bytes) -> tuple[int, int]:
+    """Width and height in pixels, as the file's header says."""
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
+
+# -------------------------------------------------------------------------------------------------------------- runs
+
+
+def _row(run: ReportRun, digits: Mapping[tuple[str, str], int]) -> str:
+    shown = [(words, value, digits[run.env, words]) for words, value in list(run.scores.items())[:SHOWN_SCORES]]
+    scores = "".join(f"<b>{_number(value, places)}</b> <i>{_text(words)}</i>" for words, value, places in shown)
+    if len(run.scores) > SHOWN_SCORES:
+        scores += f"<i>and {len(run.scores) - SHOWN_SCORES} more</i>"
+    first = next(iter(run.scores.values()), None)
+    prints = " ".join(print_[:8] for print_ in (run.config, run.code) if print_ is not None)
+    full = f"config {run.config}, code {run.code}"
+    if run.manifest is not None:
+        prints = f'<a class="print" href="{_text(run.manifest)}" title="{_text(full)}">{prints}</a>'
+    time = None if run.seconds is None else ("≥ " if run.resumed else "") + duration(run.seconds)
+    cells = (
+        f"<td>{_text(run.environment)}<i>{_text(run.env)}</i></td>",
+        f"<td>{_text(run.method)}<i>{_text(run.name)}</i></td>",
+        _cell(run.seed, str(run.seed)),
+        _cell(first, scores),
+        _cell(run.env_steps, None if run.env_steps is None else f"{run.env_steps:,}"),
+        _cell(run.updates, None if run.updates is None else f"{run.updates:,}"),
+        _cell(run.seconds, time),
+        f"<td>{_text(run.device or '–')}</td>",
+        f"<td{'' if run.state == CURRENT else ' class=stale'}>{_text(run.state)}</td>",
+        f"<td>{prints or '–'}</td>",
+        f'<td class="links">{_links(run.files) or "–"}</td>',
+    )
+    words = _text(" ".join([f"seed:{run.seed}", *(f"figure:{name}" for name in run.figures)]))
+    return f'<tr data-words="{words}">{"".join(cells)}</tr>'
+
+
+def _cell(value: float | None, shown: str | None) -> str:
+    """A cell that is sorted by its value; empty ones stay last."""
+    if value is None or not math.isfinite(value):
+        return f'<td class="number" data-value="">{shown or "–"}</td>'
+    return f'<td class="number" data-value="{value:.12g}">{shown}</td>'
+
+
+def _digits(runs: Iterable[ReportRun]) -> dict[tuple[str, str], int]:
+    """(env, what was scored) -> decimals: three figures of the largest, the same in all rows that are compared."""
+    largest: dict[tuple[str, str], float] = {}
+    for run in runs:
+        for words, value in run.scores.items():
+            largest[run.env, words] = max(largest.get((run.env, words), 0.0), abs(value) if math.isfinite(value) else 0)
+    return {
+        key: max(0, min(3, 2 - math.floor(math.log10(value)))) if value > 0 else 2 for key, value in largest.items()
+    }
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}".replace("-", "−") if math.isfinite(value) else "not a number"
+
+
+def duration(seconds: float) -> str:
+    """``0.5 s``, ``14 s``, ``2 min 21 s``, ``3 h 05 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value)).replace(" %", "&nbsp;%")

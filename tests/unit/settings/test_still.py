@@ -1,0 +1,47 @@
+"""Files are read again each time, until a process says that nothing changes any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recollect.settings import still
+from recollect.settings.resolve import method_mapping, resolve
+from recollect.settings.still import hold_still, remembered
+
+ROOM = "dark_room_10x10"
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next test finds this process as it was."""
+    monkeypatch.setattr(still, "_still", False)
+
+
+def test_a_function_is_asked_each_time_until_the_process_holds_still() -> None:
+    asked: list[str] = []
+
+    @remembered
+    def answer(question: str) -> int:
+        asked.append(question)
+        return len(asked)
+
+    assert [answer("a"), answer("a")] == [1, 2]
+    hold_still()
+    assert [answer("a"), answer("a"), answer("b"), answer("a")] == [3, 3, 4, 3]
+
+
+def test_a_changed_configuration_is_seen_by_a_process_that_did_not_hold_still(workdir: Path) -> None:
+    assert method_mapping("smoke", ROOM, "dt")["title"] == "DT"
+    path = workdir / "config/methods/dt.yaml"
+    path.write_text(path.read_text().replace("title: DT", "title: Another"))
+    assert method_mapping("smoke", ROOM, "dt")["title"] == "Another"
+
+
+def test_nobody_changes_what_is_remembered(workdir: Path) -> None:
+    fresh = method_mapping("smoke", ROOM, "radt")
+    hold_still()
+    first = resolve("smoke", ROOM, "radt", 0)
+    assert resolve("smoke", ROOM, "radt", 0) == first
+    assert method_mapping("smoke", ROOM, "radt") == fresh

@@ -1,0 +1,64 @@
+"""Packs: as many seeds in one job of a cluster as fit by the forecast, and never reckoned twice for nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recollect.stages import packs
+
+ROOM, OTHER = "dark_room_10x10", "dark_room_20x20"
+
+
+@pytest.fixture
+def made(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with one figure about DT, on machines where every job takes an hour and nothing more."""
+    monkeypatch.setattr(packs, "hours_of", packs.hours_of.__wrapped__)  # as in a process of its own, each time
+    figure = yaml.safe_load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    for other in (workdir / "config/figures").glob("*.yaml"):
+        other.unlink()
+    small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [0, 1], "references": []}
+    (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    takes(workdir, hours=1)
+    return workdir
+
+
+def takes(folder: Path, hours: float) -> None:
+    """From now on every job takes so long."""
+    path = folder / "config/speeds.yaml"
+    machine = {"name": "made up", "startup": 3600 * hours, "pass": 0, "flop": 1e30, "world": 0}
+    both = {"cpu": {**machine, "basis": "recorded"}, "cuda": {**machine, "basis": "assumed"}}
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "machines": both}))
+
+
+@pytest.mark.parametrize(("hours", "seeds"), [(1, 10), (2.4, 4), (10, 1), (30, 1)])
+def test_as_many_seeds_go_together_as_are_trained_and_scored_within_the_limit(
+    made: Path, hours: float, seeds: int
+) -> None:
+    takes(made, hours)
+    assert packs.fitting("paper", ROOM, "dt") == seeds  # 20 hours; training and scores take `hours` each
+
+
+def test_what_no_figure_is_about_stays_alone(made: Path) -> None:
+    assert packs.fitting("paper", OTHER, "dt") == packs.fitting("paper", ROOM, "ad") == 1
+
+
+def test_hours_are_forecast_again_when_the_configuration_changed_and_only_then(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert packs.hours_of("paper") == {f"{ROOM} dt": 2.0}
+    reckon = packs.forecast
+    monkeypatch.setattr(packs, "forecast", lambda scale: pytest.fail("forecast for nothing"))
+    assert packs.fitting("paper", ROOM, "dt") == 10
+    monkeypatch.setattr(packs, "forecast", reckon)
+    takes(made, hours=5)
+    assert packs.fitting("paper", ROOM, "dt") == 2
+    assert packs.fitting("smoke", ROOM, "dt") == 2
+
+
+def test_a_damaged_file_of_hours_is_made_again(made: Path) -> None:
+    packs.hours_of("paper")
+    packs.FILE.write_text("{}")
+    assert packs.fitting("paper", ROOM, "dt") == 10

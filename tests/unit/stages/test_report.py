@@ -1,0 +1,196 @@
+"""The report's rows say what the runs left, in words and numbers that a person reads, and which of it is not of today."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+
+import made_results
+import pytest
+import yaml
+from made_results import MAZE, ROOM, SCALE, configure, last_score, write_run, write_time
+from typer.testing import CliRunner
+
+from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.sealed import verify, write_table
+from recollect.cli import app
+from recollect.figures.report import COLUMNS, duration
+from recollect.settings.errors import UserError
+from recollect.stages import paths
+from recollect.stages.report import commit, report
+
+
+def page(*figures: str) -> str:
+    report(SCALE, figures)
+    verify(paths.report(SCALE), kind="report")
+    return paths.report(SCALE).read_text(encoding="utf-8")
+
+
+def rows(html: str) -> list[dict[str, str]]:
+    """The table as it is read: heading to text, the lines of a cell with a blank between them."""
+    body = html.split("<tbody>")[1].split("</tbody>")[0]
+    names = [name for name, _ in COLUMNS]
+    found = []
+    for row in re.findall(r"<tr.*?</tr>", body):
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+        words = (" ".join(re.sub(r"<[^>]+>", " ", unescape(cell)).split()) for cell in cells)
+        found.append(dict(zip(names, words, strict=True)))
+    return found
+
+
+@pytest.fixture
+def few(workdir: Path) -> str:
+    """A drawn figure of five runs."""
+    return made_results.few_runs()
+
+
+def about_runs(name: str, environment: str, *methods: str, seeds: tuple[int, ...] = (0,), kind: str = "") -> None:
+    """Let a drawn figure be about other runs than those it was drawn from: for tests of the table alone."""
+    options = {"kind": kind or "in_context_curve", "options": {}}
+    configure(name, [environment], methods, seeds, **options)
+
+
+def test_a_row_says_what_an_offline_run_left(few: str) -> None:
+    found = rows(page(few))
+    assert len(found) == 5
+    row = found[3]
+    assert (row["Environment"], row["Method"], row["Seed"]) == (f"Dark-Room 10×10 {ROOM}", "AD ad", "3")
+    assert row["Final score"] == f"{last_score(3):.2f} return, episode 3"
+    assert (row["Env. steps"], row["Updates"]) == ("–", "200")
+    assert (row["Wall time"], row["Device"], row["State"]) == ("1 min 47 s", "cpu", "current")
+    made = verify(paths.scores(SCALE, ROOM, "ad", 3))["provenance"]
+    assert row["Config, code"].split()[1] == made["code"][:8]
+    assert row["Files"] == "folder"
+
+
+def test_a_row_says_what_an_online_run_left(few: str) -> None:
+    write_run(MAZE, "dqn_gpt", 2)
+    about_runs(few, MAZE, "dqn_gpt", seeds=(2,), kind="length_aggregation")
+    (row,) = rows(page(few))
+    assert row["Final score"] == f"{last_score(2):.2f} return"  # not the evaluations on the way
+    assert (row["Env. steps"], row["Updates"]) == ("2,560", "40")
+
+
+def test_a_variant_that_is_not_trained_has_the_updates_of_its_base_and_its_own_time(few: str) -> None:
+    variant = "radt.every_25"
+    for method in ("radt", variant):
+        write_run(ROOM, method, 0)
+    paths.train_table(SCALE, ROOM, variant, 0).unlink()
+    about_runs(few, ROOM, variant)
+    (row,) = rows(page(few))
+    assert (row["Updates"], row["Wall time"], row["State"]) == ("200", "4.0 s", "current")
+
+
+def test_a_measured_run_is_shown_with_its_speeds(few: str) -> None:
+    metrics = ["samples_per_second", "steps_per_second_alone", "steps_per_second_together"]
+    table = scores_frame(env=ROOM, method="ad", step=0, split="speed", metric=metrics, value=[12345.678, 9.87654, 2e5])
+    write_table(paths.speed(SCALE, ROOM, "ad", 7), table.assign(seed=7), kind="speed", provenance={"device": "cuda"})
+    about_runs(few, ROOM, "ad", seeds=(7,), kind="throughput")
+    (row,) = rows(page(few))
+    shown = "12,346 samples per second 9.88 steps per second alone 200,000 steps per second together"
+    assert (row["Final score"], row["Device"], row["Files"]) == (shown, "cuda", "–")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "state"),
+    [(True, False, "other settings"), (False, True, "other code"), (True, True, "other settings and code")],
+)
+def test_runs_of_other_settings_or_code_are_named(few: str, settings: bool, code: bool, state: str) -> None:
+    if settings:
+        path = Path("config/methods/ad.yaml")
+        content = yaml.safe_load(path.read_text())
+        content["hyperparameters"]["context"] = 33
+        path.write_text(yaml.safe_dump(content))
+    if code:
+        for seed in range(5):
+            path = paths.manifest(paths.train_table(SCALE, ROOM, "ad", seed))
+            path.write_text(re.sub(r'"code": "\w+"', '"code": "0123456789abcdef"', path.read_text()))
+    html = page(few)
+    assert {row["State"] for row in rows(html)} == {state}
+    assert f"5 × {state}" in html
+
+
+def test_runs_that_lie_elsewhere_are_rows_without_links(few: str) -> None:
+    shutil.rmtree("results/demo/runs")
+    shutil.rmtree("logs")
+    found = rows(page(few))
+    assert [row["Seed"] for row in found] == list("01234")
+    assert {row["State"] for row in found} == {"not here"}
+    assert {row[name] for row in found for name in ("Final score", "Wall time", "Config, code", "Files")} == {"–"}
+
+
+def test_an_interrupted_run_is_not_said_to_have_taken_its_last_part(few: str) -> None:
+    write_time(ROOM, "ad", 0, "train", 30.0, "going on from the checkpoint of step 100\n")
+    assert [row["Wall time"] for row in rows(page(few))][:2] == ["≥ 34 s", "1 min 45 s"]
+
+
+def test_a_run_of_two_figures_is_one_row(few: str) -> None:
+    made_results.copy_of(few, "again")
+    about_runs("again", ROOM, "ad", seeds=(3, 4))
+    html = page(few, "again")
+    assert len(rows(html)) == 5
+    behind = {name: len(re.findall(rf'<tr data-words="[^"]*figure:{name}\b', html)) for name in (few, "again")}
+    assert behind == {few: 5, "again": 2}
+    assert len(re.findall('<figure id="(few|again)"', html)) == 2
+
+
+def test_the_caption_is_text_and_its_warnings_stand_out(workdir: Path) -> None:
+    options = {"kind": "in_context_curve", "options": {"resamples": 100}, "caption": "Is <b>a < b</b>? </script>"}
+    name = configure("few", [ROOM], ["ad"], [0, 1], **options)
+    for seed in (0, 1):
+        write_run(ROOM, "ad", seed)
+    made_results.figure(SCALE, name)
+    html = page(name)
+    assert "Is &lt;b&gt;a &lt; b&lt;/b&gt;? &lt;/script&gt;" in html
+    assert re.findall(r'<p class="warning">(.*?)</p>', html)[0].startswith("Warning: interval from 2 seeds")
+    assert html.count("interval from 2 seeds is too narrow") == 1
+
+
+def test_a_wiring_test_says_so_at_the_top(few: str) -> None:
+    assert "SMOKE" not in page(few)
+    made_results.copy_of(few, "again", wiring_test=True)
+    about_runs("again", ROOM, "ad")
+    assert "SMOKE: wiring test, not a result" in page(few, "again").split("</header>")[0].split("<body>")[1]
+
+
+def test_a_missing_figure_and_a_corrupted_run_are_refused_and_no_page_is_written(few: str) -> None:
+    with pytest.raises(UserError, match=r"figures/radt_dark_room_10x10\.pdf"):
+        report(SCALE, ["radt_dark_room_10x10"])
+    path = paths.scores(SCALE, ROOM, "ad", 0)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match="cut short"):
+        report(SCALE, [few])
+    assert not paths.report(SCALE).exists()
+
+
+def test_the_command_writes_the_named_figures(few: str) -> None:
+    done = CliRunner().invoke(app, ["report", "--scale", SCALE, "--figure", few], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "What few shows." in paths.report(SCALE).read_text()
+
+
+def test_same_results_same_bytes(few: str) -> None:
+    assert page(few) == page(few)
+
+
+def test_the_commit_says_whether_files_differ_from_it(workdir: Path) -> None:
+    assert commit() == ""
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "config"], [*who, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], check=True)
+    clean = commit()
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    Path("config/methods/ad.yaml").write_text("")
+    assert commit() == f"{clean} with changes"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.49, "0.5 s"), (9.96, "10 s"), (59.6, "1 min 00 s"), (141.8, "2 min 22 s"), (3599.7, "1 h 00 min"),
+     (11094.0, "3 h 05 min")],
+)  # fmt: skip
+def test_times_are_said_as_people_say_them(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
