@@ -291,8 +291,8 @@ def run_group(wildcards):
     if not sizes_of_packs():
         # Inside a SLURM job, which knows no profile: a run that fails does not keep the others from running.
         workflow.execution_settings.keep_going |= workflow.remote_exec
-        for rule in ("train", "evaluate", "inspect"):  # not to be asked for every job
-            workflow.get_rule(rule).group = None
+        for stage in ("train", "evaluate", "inspect"):  # not to be asked for every job
+            workflow.get_rule(stage).group = None
         return None
     group = f"run_{wildcards.scale}_{wildcards.env}_{wildcards.method}"
     # What stands for a group's name in group-components, as `run_{scale}_{env}_{method}` would.

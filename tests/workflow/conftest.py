@@ -33,6 +33,7 @@ data = "data/{scale}/{env}/".format(**o) if "env" in o else ""
 memory = data + o.get("method", "") + "/"
 run = "results/{scale}/runs/{env}/{method}/seed_{seed}/".format(**o) if "seed" in o else ""
 figure = "results/{scale}/figures/{figure}".format(**o) if "figure" in o else ""
+seeing = "data/{scale}/models/{model}/".format(**o) if stage == "train-vision-language" else ""
 outputs = {
     "generate": [data + "histories.safetensors"],
     "embed": [memory + "embeddings.safetensors"],
@@ -45,6 +46,8 @@ outputs = {
     "report": ["results/{scale}/report.html".format(**o)],
     "figure": [figure + suffix for suffix in (".pdf", ".png", ".csv", ".json")],
     "fetch": ["data/models/{}/model.safetensors".format(o.get("model"))],
+    "train-vision-language": [seeing + "model.safetensors", seeing + "accuracy.json"],
+    "embed-vocabulary": ["data/{}/token_vocabularies/{}.safetensors".format(o.get("scale"), o.get("vocabulary"))],
 }[stage]
 salt = pathlib.Path("salt").read_text() if pathlib.Path("salt").exists() else ""
 for name in outputs:

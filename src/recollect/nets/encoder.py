@@ -69,12 +69,16 @@ class Encoder:
         ends_B = torch.arange(B, device=x_BTD.device) * T + lengths_B - 1
         maps = []
         for number, (qkv, out, norm_attention, mlp_in, mlp_out, norm_mlp) in enumerate(self.layers):
-            both = _blocks(linear(h_ND, *qkv), index_N, B * T).view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
-            q, k, v = both
             pick = last and number == len(self.layers) - 1
-            if pick:
-                q = q.take_along_dim((lengths_B - 1)[:, None, None, None], 2)
+            if pick:  # queries of the last tokens only
+                weight_ED, bias_E = qkv
+                both = _blocks(linear(h_ND, weight_ED[D:], bias_E[D:]), index_N, B * T)
+                k, v = both.view(B, T, 2, H, D // H).permute(2, 0, 3, 1, 4)
                 h_ND = _blocks(h_ND, index_N, B * T)[ends_B]
+                q = linear(h_ND, weight_ED[:D], bias_E[:D]).view(B, H, 1, D // H)
+            else:
+                both = _blocks(linear(h_ND, *qkv), index_N, B * T)
+                q, k, v = both.view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
             scores = torch.matmul(q, k.transpose(2, 3)).mul_((D // H) ** -0.5)
             weights = (scores if bias is None else scores.add_(bias)).softmax(-1)
             y_ND = torch.matmul(weights, v).transpose(1, 2).reshape(-1, D)

@@ -10,6 +10,7 @@ import pytest
 from recollect.environments import meta_key_door, registry
 from recollect.environments.meta_key_door import MOVES_A2
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import figure_settings, resolve
 
 LEFT, UP, RIGHT, DOWN, STAY = range(5)  # changes of (x, y): y - 1, x - 1, y + 1, x + 1, none
 
@@ -40,7 +41,7 @@ def returns(count: int, informed: bool, **options: Any) -> np.ndarray:
     """Of one rollout of each of `count` instances."""
     world = make(count, **options)
     draws, total_B = np.random.default_rng(0), np.zeros(count)
-    for _ in range(500):
+    for _ in range(world.horizon):
         action_B = draws.integers(5, size=count)
         if informed:  # to the key, then to the door, first along x
             state = world.get_state()
@@ -65,6 +66,15 @@ def test_random_and_informed_returns_are_those_of_the_specification(
     assert informed.mean() == pytest.approx(best, abs=4)
     if (timing, size) == ("seed", 9):
         assert 82 < np.median(informed) < 92  # about 1000 over 11 or 12 steps; published 83
+
+
+def test_the_optimum_of_the_demos_figure_is_the_return_of_an_informed_policy() -> None:
+    """Exact over all places of a 3 x 3 room: 29.682 in 50 steps."""
+    options = resolve("demo", "amago_dark_key_door_3", "amago_transformer", 0).environment.options
+    drawn = figure_settings("demo", "amago_dark_key_door").options["optimum"]
+    informed = returns(4000, True, **options)
+    assert informed.mean() == pytest.approx(29.682, abs=0.5) and 5 * drawn == pytest.approx(29.682, abs=0.02)
+    assert returns(4000, False, **options).mean() == pytest.approx(3.21, abs=0.1)
 
 
 def test_an_episode_that_is_not_won_lasts_51_steps_in_the_seed_timing_and_50_in_the_other() -> None:
