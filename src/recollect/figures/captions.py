@@ -31,11 +31,20 @@ def lines_of(table: pd.DataFrame) -> pd.DataFrame:
     return measured(table).groupby(["panel", "method"], sort=False)[["seeds", "tasks"]].max()
 
 
+def over_tasks(table: pd.DataFrame) -> bool:
+    """Whether all lines are of one seed and have intervals, which then are over its tasks."""
+    rows = measured(table)
+    return bool(rows["seeds"].max() == 1 and rows["low"].notna().any())
+
+
 def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
     """One sentence for each number of seeds in the figure that is too small for its interval, worst case over tasks."""
     rows = lines_of(table)
     worst = rows.groupby("seeds")["tasks"].min()
-    sentences = [narrow_interval_warning(int(str(seeds)), int(tasks), statistic) for seeds, tasks in worst.items()]
+    sentences = [
+        narrow_interval_warning(int(str(seeds)), int(tasks), statistic, over_tasks=over_tasks(table))
+        for seeds, tasks in worst.items()
+    ]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -43,7 +52,7 @@ def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -
     """The lines at the bottom of a figure: scale, seeds, tasks, what the band is, and warnings."""
     rows = lines_of(table)
     facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
-    many = rows["seeds"].max() > 1
+    many = rows["seeds"].max() > 1 or over_tasks(table)
     facts.append(f"{STATISTIC_WORDS[statistic]}{', 95 % bootstrap interval' if many else ''}")
     lines = [" · ".join(facts)]
     if figure.random_models:
@@ -64,7 +73,8 @@ def notes_on_method(
 ) -> list[str]:
     """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources."""
     rows = lines_of(table)
-    many = rows["seeds"].max() > 1
+    many = rows["seeds"].max() > 1 or over_tasks(table)
+    over = "tasks" if over_tasks(table) else over
     word = STATISTIC_WORDS[statistic]
     counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"
     base = f"{word[0].upper()}{word[1:]} over {counts}"

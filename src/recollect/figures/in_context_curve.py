@@ -1,14 +1,15 @@
 """Return against in-context episode: does a policy with frozen weights get better the longer it stays in a task?
 
 One panel per environment (and task split), one line per method: the mean (or IQM) over seeds and tasks at each ICL
-episode, counted from 1, with the stratified bootstrap interval over both. With `x: step` the mean over all episodes of
-each evaluation that was made while training, against the training step. The optimum is a dotted line; published values
-are dashed, and only where they are of the figure's own scale (RA-DT, Schmied et al. 2024, figures 3, 4, 14, 15 and 21).
+episode, counted from 1, with the stratified bootstrap interval over both; of one seed it is over the tasks, and the figure
+says so. With `x: step` the mean over all episodes of each evaluation that was made while training, against the training
+step. The optimum is a dotted line; published values are dashed, and only where they are of the figure's own scale (RA-DT,
+Schmied et al. 2024, figures 3, 4, 14, 15 and 21).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,9 @@ class Options(Frozen):
     x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
     step: int | None = Field(
         None, description="Training step whose evaluation is drawn (x: episode); null: the last of each run."
+    )
+    average: int = Field(
+        1, ge=1, description="So many successive episodes make one point, their mean (x: episode). The paper's: 1."
     )
     statistic: statistics.Statistic = Field("mean", description="Aggregate over seeds and tasks. The paper's: mean.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
@@ -104,6 +108,8 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     else:
         at = ", ".join(f"{step:,}" for step in sorted(set(rows["step"])))
         drawn = f"Policies after training step {at}; {said}."
+        if options.average > 1:
+            drawn += f" Each point is the mean of {options.average} successive episodes, and stands at the middle one."
     told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, OVER)
     return Drawn(canvas, whole, meaning, (*told, drawn, *notes))
 
@@ -133,16 +139,32 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
                 tasks_of[method] = at[-1][1]
             else:
                 scores_SNX, tasks_of[method], episodes = reading.score_array(cell, figure)
-                x = [episode + 1 for episode in episodes]
+                scores_SNX, x = _averaged(scores_SNX, episodes, figure, options.average)
             rng = generator("bootstrap", figure.id, panel.name, method)
-            bounds = statistics.stratified_bootstrap(
-                scores_SNX, rng, statistic=options.statistic, resamples=options.resamples
-            )
+            how: Any = {"statistic": options.statistic, "resamples": options.resamples}
+            if len(scores_SNX) == 1:
+                bounds = statistics.task_bootstrap(scores_SNX[0], rng, **how)
+            else:
+                bounds = statistics.stratified_bootstrap(scores_SNX, rng, **how)
             columns = {"x": np.array(x, float), "y": bounds.value, "low": bounds.low, "high": bounds.high}
             about = {"panel": panel.name, "method": method, "seeds": len(figure.seeds), "tasks": scores_SNX.shape[1]}
             parts.append(pd.DataFrame(columns).assign(**about))
         _check_same_tasks(tasks_of, panel.environment, figure)
     return pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+
+
+def _averaged(
+    scores_SNE: np.ndarray, episodes: list[int], figure: FigureSpec, size: int
+) -> tuple[np.ndarray, list[float]]:
+    """Means of so many successive episodes [S, N, X], and where they stand, episodes counted from 1."""
+    if len(episodes) % size:
+        raise UserError(
+            f"{len(episodes)} episodes cannot be averaged by {size}",
+            where=f"figure '{figure.id}'",
+            do="choose an option 'average' that divides the number of episodes",
+        )
+    middle = np.array(episodes, float).reshape(-1, size).mean(1) + 1
+    return scores_SNE.reshape(*scores_SNE.shape[:2], -1, size).mean(3), middle.tolist()
 
 
 def _check_same_tasks(tasks_of: dict[str, list[int]], environment: str, figure: FigureSpec) -> None:
@@ -195,7 +217,7 @@ def _plot(
         elif optimum is not None:
             axes.set_title(f"optimum {optimum:g} ↑", loc="right", fontsize=5.6, color="#595959")
             notes.append(f"The optimum on {name}, {optimum:g}, lies above the axis.")
-        (style.episode_axis if options.x == "episode" else style.step_axis)(axes, last)
+        (style.episode_axis if options.x == "episode" else style.step_axis)(axes, last + (options.average - 1) / 2)
         style.from_zero(axes, here)
         axes.set_ylabel(options.y_label if i % columns == 0 else "")
         x_label = options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]

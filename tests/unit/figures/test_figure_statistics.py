@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -139,3 +141,15 @@ def test_few_seeds_carry_a_warning() -> None:
     assert "about 50 %" in str(statistics.narrow_interval_warning(2, 1, "iqm"))
     assert "no interval" in str(statistics.narrow_interval_warning(1, 20, "mean"))
     assert statistics.narrow_interval_warning(4, 1, "mean") is None
+    assert "nothing of other seeds" in str(statistics.narrow_interval_warning(1, 20, "mean", over_tasks=True))
+
+
+@pytest.mark.parametrize("statistic", ["mean", "iqm"])
+def test_the_interval_of_one_run_is_over_its_tasks(statistic: Any) -> None:
+    """Tasks drawn from a normal distribution: the interval is that of their mean, and holds it as often as it says."""
+    scores_NX = rng(3).standard_normal((40, 400))
+    bounds = statistics.task_bootstrap(scores_NX, rng(4), statistic=statistic, resamples=400)
+    assert bounds.value.shape == bounds.low.shape == (400,) and (bounds.low < bounds.value).all()
+    assert ((bounds.low <= 0) & (bounds.high >= 0)).mean() == pytest.approx(0.94, abs=0.03)
+    alone = statistics.task_bootstrap(scores_NX[:1], rng(4), statistic=statistic)
+    assert np.isnan(alone.low).all() and np.array_equal(alone.value, scores_NX[0])

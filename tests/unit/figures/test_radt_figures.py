@@ -182,16 +182,14 @@ def test_every_published_value_of_a_drawn_figure_has_a_place(workdir: Path) -> N
                 assert named == shown, name
 
 
-def test_default_figures_are_as_they_were(workdir: Path) -> None:
+def test_default_figures_are_of_every_line_of_research(workdir: Path) -> None:
     import yaml
 
-    assert yaml.safe_load((workdir / "config/config.yaml").read_text())["figures"] == [
-        "radt_dark_room_10x10",
-        "radt_grid_worlds",
-        "radt_maze_runner_curves",
-        "memory_rl_passive_tmaze",
-    ]
-    assert figure_settings("demo", "radt_dark_room_10x10").methods == ("radt", "radt_agnostic", "ad", "dt")
+    default = yaml.safe_load((workdir / "config/config.yaml").read_text())["figures"]
+    assert default[:3] == ["radt_dark_room_10x10", "radt_grid_worlds", "radt_maze_runner_curves"]
+    assert {name.split("_")[0] for name in default} == {"radt", "memory", "amago", "helm"}  # every line of research
+    assert figure_settings("demo", "radt_dark_room_10x10").methods == ("radt", "ad", "dt")
+    assert figure_settings("paper", "radt_dark_room_10x10").methods == ("radt", "radt_agnostic", "ad", "dt")
     assert set(MINE) <= set(names("figures"))
 
 
@@ -275,6 +273,29 @@ def test_against_training_steps_a_point_is_the_mean_over_all_episodes() -> None:
     assert np.allclose(rows["y"], cell(scores, method="radt").groupby("step")["value"].mean())
     assert (rows["low"] < rows["y"]).all() and drawn.axes["x"] == "training step"
     assert any("mean over the 8 in-context episodes" in note for note in drawn.notes)
+
+
+def test_successive_episodes_can_make_one_point() -> None:
+    figure = spec("in_context_curve", options={"average": 4, "resamples": 100})
+    scores = made_scores(figure)
+    drawn = draw(scores, figure)
+    rows = cell(drawn.table, method="radt")
+    means = cell(scores, method="radt").groupby("episode")["value"].mean().to_numpy()
+    assert rows["x"].tolist() == [2.5, 6.5]  # the middle of episodes 1 to 4, and of 5 to 8
+    assert np.allclose(rows["y"], means.reshape(2, 4).mean(1)) and (rows["low"] < rows["y"]).all()
+    assert any("mean of 4 successive episodes" in note for note in drawn.notes)
+    with pytest.raises(UserError, match="8 episodes cannot be averaged by 3"):
+        draw(scores, spec("in_context_curve", options={"average": 3}))
+
+
+def test_one_seed_has_an_interval_over_tasks_and_the_figure_says_so() -> None:
+    figure = spec("in_context_curve", seeds=[0], options={"resamples": 100})
+    drawn = draw(made_scores(figure, tasks=5), figure)
+    assert (drawn.table["low"] < drawn.table["y"]).all()
+    assert any("Interval over the tasks of 1 seed, which says nothing of other seeds" in t for t in texts(drawn.figure))
+    assert any("bootstrap intervals over tasks" in note for note in drawn.notes)
+    alone = draw(made_scores(figure, tasks=1), figure)
+    assert alone.table["low"].isna().all() and "No interval can be given from 1 seed." in texts(alone.figure)
 
 
 def test_an_evaluation_that_one_seed_lacks_is_refused() -> None:

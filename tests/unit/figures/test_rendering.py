@@ -102,7 +102,7 @@ def length_spec(**changes: Any) -> FigureSpec:
         "environments": list(TMAZE),
         "methods": ["dqn_gpt", "dqn_lstm"],
         "seeds": [0, 1, 2, 3],
-        "options": {"lengths": TMAZE, "ends": {"tmaze_50": 1000}, "resamples": 200, "window": 1},
+        "options": {"lengths": TMAZE, "ends": {"tmaze_50": 1000}, "resamples": 200, "window": 1, "chance": 0.5},
     }
     return figure_spec({**values, **changes})
 
@@ -201,7 +201,7 @@ def test_points_beyond_some_runs_count_fewer_seeds_but_do_not_change_the_small_p
     scores = tmaze_scores()
     late = (scores["env"] == "tmaze_10") & (scores["seed"] > 0) & (scores["step"] > 950)
     ends = {"tmaze_10": 1000, "tmaze_50": 1000}
-    drawn = draw(scores[~late], length_spec(options={"lengths": TMAZE, "ends": ends, "resamples": 100}))
+    drawn = draw(scores[~late], length_spec(options={"lengths": TMAZE, "ends": ends, "resamples": 100, "chance": 0.5}))
     curve = drawn.table[drawn.table["panel"] == "tmaze_10"]
     assert set(curve.loc[curve["x"] > 950, "seeds"]) == {0, 1} and curve.loc[curve["x"] > 950, "low"].isna().all()
     assert any("3 to 4 seeds" in text.get_text() for text in drawn.figure.texts)
