@@ -28,7 +28,10 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PAGE_IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PAPERS_AND_GUIDES = ("radt", "memory_rl", "amago", "adding", "formats", "reliability", "workflow")
 SPECIFIED = ("README.md", *(f"docs/{name}.md" for name in PAPERS_AND_GUIDES))
-DEMO_PICTURES = ("docs/figures/radt_dark_room_10x10.png", "docs/figures/memory_rl_passive_tmaze.png")
+DEMO_PICTURES = tuple(
+    f"docs/figures/{name}.png"
+    for name in ("radt_dark_room_10x10", "memory_rl_passive_tmaze", "amago_dark_key_door", "helm_minigrid")
+)
 
 
 @pytest.fixture(autouse=True)
