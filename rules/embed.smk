@@ -68,7 +68,7 @@ rule train_vision_language:
         "logs/{scale}/models/{model}.log",
     benchmark:
         "logs/{scale}/models/{model}.benchmark.jsonl"
-    priority: 70
+    priority: 58
     conda:
         "../envs/base.yaml"
     resources:
@@ -92,7 +92,7 @@ rule embed_vocabulary:
         "logs/{scale}/token_vocabularies/{vocabulary}.log",
     benchmark:
         "logs/{scale}/token_vocabularies/{vocabulary}.benchmark.jsonl"
-    priority: 65
+    priority: 57
     conda:
         "../envs/base.yaml"
     threads: job_threads

@@ -26,6 +26,7 @@ localrules:
 rule all:
     input:
         selected("figure"),
+        selected("page"),
 
 
 # Every figure of config/figures, at the scale of the papers.
@@ -38,6 +39,7 @@ rule paper:
 rule smoke:
     input:
         selected("figure", "smoke"),
+        selected("page", "smoke"),
 
 
 rule report:
