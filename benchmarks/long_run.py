@@ -38,9 +38,10 @@ def long_run(seconds: float, quick: bool, comparisons: int = 3) -> dict[str, Any
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = settings_of(quick)
     trainer: OnlineTrainer = make_trainer(settings, device)
-    run_folder = Path(tempfile.mkdtemp())
+    kept = tempfile.TemporaryDirectory()  # until the function ends
+    folder = Path(kept.name)
     run = Run(
-        run_folder / "run", run_folder / "checkpoints", checkpoint_every=0, settings_text="", evaluate=lambda p, s: None,
+        folder / "run", folder / "checkpoints", checkpoint_every=0, settings_text="", evaluate=lambda p, s: None,
         env=settings.environment.name, method=settings.method.name, seed=settings.seed,
     )  # fmt: skip
     spent, plain_updates, plain_steps, own_steps = 0.0, [], [], []

@@ -37,6 +37,11 @@ def over_tasks(table: pd.DataFrame) -> bool:
     return bool(rows["seeds"].max() == 1 and rows["low"].notna().any())
 
 
+def has_intervals(table: pd.DataFrame) -> bool:
+    """Whether a figure says something of intervals."""
+    return bool(lines_of(table)["seeds"].max() > 1) or over_tasks(table)
+
+
 def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
     """One sentence for each number of seeds in the figure that is too small for its interval, worst case over tasks."""
     rows = lines_of(table)
@@ -52,8 +57,7 @@ def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -
     """The lines at the bottom of a figure: scale, seeds, tasks, what the band is, and warnings."""
     rows = lines_of(table)
     facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
-    many = rows["seeds"].max() > 1 or over_tasks(table)
-    facts.append(f"{STATISTIC_WORDS[statistic]}{', 95 % bootstrap interval' if many else ''}")
+    facts.append(f"{STATISTIC_WORDS[statistic]}{', 95 % bootstrap interval' if has_intervals(table) else ''}")
     lines = [" · ".join(facts)]
     if figure.random_models:
         lines.append("A random model took the place of a pretrained one.")
@@ -73,13 +77,14 @@ def notes_on_method(
 ) -> list[str]:
     """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources."""
     rows = lines_of(table)
-    many = rows["seeds"].max() > 1 or over_tasks(table)
     over = "tasks" if over_tasks(table) else over
     word = STATISTIC_WORDS[statistic]
     counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"
     base = f"{word[0].upper()}{word[1:]} over {counts}"
     notes = [
-        f"{base}; bands are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)" if many else base
+        f"{base}; bands are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"
+        if has_intervals(table)
+        else base
     ]
     notes += [f"Warning: {sentence}" for sentence in interval_warnings(table, statistic)]
     panels = dict.fromkeys(table["panel"])

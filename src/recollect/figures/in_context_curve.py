@@ -9,7 +9,7 @@ Schmied et al. 2024, figures 3, 4, 14, 15 and 21).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -141,11 +141,11 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
                 scores_SNX, tasks_of[method], episodes = reading.score_array(cell, figure)
                 scores_SNX, x = _averaged(scores_SNX, episodes, figure, options.average)
             rng = generator("bootstrap", figure.id, panel.name, method)
-            how: Any = {"statistic": options.statistic, "resamples": options.resamples}
-            if len(scores_SNX) == 1:
-                bounds = statistics.task_bootstrap(scores_SNX[0], rng, **how)
-            else:
-                bounds = statistics.stratified_bootstrap(scores_SNX, rng, **how)
+            # Of one seed the tasks are resampled, in the place of seeds.
+            resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX
+            bounds = statistics.stratified_bootstrap(
+                resampled, rng, statistic=options.statistic, resamples=options.resamples
+            )
             columns = {"x": np.array(x, float), "y": bounds.value, "low": bounds.low, "high": bounds.high}
             about = {"panel": panel.name, "method": method, "seeds": len(figure.seeds), "tasks": scores_SNX.shape[1]}
             parts.append(pd.DataFrame(columns).assign(**about))
@@ -217,7 +217,10 @@ def _plot(
         elif optimum is not None:
             axes.set_title(f"optimum {optimum:g} ↑", loc="right", fontsize=5.6, color="#595959")
             notes.append(f"The optimum on {name}, {optimum:g}, lies above the axis.")
-        (style.episode_axis if options.x == "episode" else style.step_axis)(axes, last + (options.average - 1) / 2)
+        if options.x == "episode":
+            style.episode_axis(axes, last + (options.average - 1) / 2)
+        else:
+            style.step_axis(axes, last)
         style.from_zero(axes, here)
         axes.set_ylabel(options.y_label if i % columns == 0 else "")
         x_label = options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]

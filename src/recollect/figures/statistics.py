@@ -69,8 +69,8 @@ def stratified_bootstrap(
         level: nominal coverage.
 
     Returns:
-        The aggregate and its bounds, of the trailing shape. With one seed the bounds are NaN: nothing can be resampled;
-        see `task_bootstrap`.
+        The aggregate and its bounds, of the trailing shape. With one seed the bounds are NaN: nothing can be resampled.
+        Tasks in the place of seeds, ``[tasks, 1, ...]``, give the interval of one run over its tasks.
     """
     scores = np.asarray(scores_SN, dtype=np.float64)
     if scores.ndim < 2 or scores.size == 0:
@@ -89,24 +89,6 @@ def stratified_bootstrap(
     else:
         resampled = _resampled_iqm(flat, index_RSN)
     return Interval(value.reshape(trailing), *_percentiles(resampled, level, trailing))
-
-
-def task_bootstrap(
-    scores_N: Floats, rng: np.random.Generator, *, statistic: Statistic = "mean", resamples: int = RESAMPLES
-) -> Interval:
-    """Aggregate of one run over its tasks ``[tasks, ...]``, and the percentile interval of resampling the tasks.
-
-    It says how much other tasks would change the result, and nothing of other seeds. One task: the bounds are NaN.
-    """
-    scores = np.asarray(scores_N, dtype=np.float64)
-    tasks, *trailing = scores.shape
-    aggregate = mean if statistic == "mean" else iqm
-    if tasks == 1:
-        nothing = np.full(trailing, np.nan)
-        return Interval(aggregate(scores), nothing, nothing.copy())
-    flat = scores.reshape(tasks, -1)
-    resampled = np.stack([aggregate(flat[index_N]) for index_N in rng.integers(0, tasks, size=(resamples, tasks))])
-    return Interval(aggregate(flat).reshape(trailing), *_percentiles(resampled, LEVEL, trailing))
 
 
 def performance_profile(
@@ -201,7 +183,7 @@ def actual_coverage(seeds: int, tasks: int, statistic: Statistic) -> float | Non
 
 
 def narrow_interval_warning(seeds: int, tasks: int, statistic: Statistic, *, over_tasks: bool = False) -> str | None:
-    """The sentence that a figure from three seeds or fewer carries, or ``None``. `over_tasks`: of `task_bootstrap`."""
+    """The sentence that a figure from three seeds or fewer carries, or ``None``. `over_tasks`: one run's."""
     if seeds == 1 and over_tasks:
         return "interval over the tasks of 1 seed, which says nothing of other seeds"
     if seeds == 1:

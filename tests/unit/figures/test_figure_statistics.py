@@ -148,8 +148,8 @@ def test_few_seeds_carry_a_warning() -> None:
 def test_the_interval_of_one_run_is_over_its_tasks(statistic: Any) -> None:
     """Tasks drawn from a normal distribution: the interval is that of their mean, and holds it as often as it says."""
     scores_NX = rng(3).standard_normal((40, 400))
-    bounds = statistics.task_bootstrap(scores_NX, rng(4), statistic=statistic, resamples=400)
+    bounds = statistics.stratified_bootstrap(scores_NX[:, None], rng(4), statistic=statistic, resamples=400)
     assert bounds.value.shape == bounds.low.shape == (400,) and (bounds.low < bounds.value).all()
     assert ((bounds.low <= 0) & (bounds.high >= 0)).mean() == pytest.approx(0.94, abs=0.03)
-    alone = statistics.task_bootstrap(scores_NX[:1], rng(4), statistic=statistic)
+    alone = statistics.stratified_bootstrap(scores_NX[:1, None], rng(4), statistic=statistic)
     assert np.isnan(alone.low).all() and np.array_equal(alone.value, scores_NX[0])

@@ -1,7 +1,9 @@
 """Promises of the dropout stream."""
 
 import copy
+import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,3 +49,15 @@ def test_the_stream_is_a_function_of_the_seed_and_is_copied_with_the_object() ->
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (4, 0, 2)])
 def test_any_shape_is_served(shape: tuple[int, ...]) -> None:
     assert Dropout(0).keep(shape, 0.5).shape == shape
+
+
+def test_what_is_drawn_ahead_changes_nothing_of_the_stream() -> None:
+    """Small and large masks in any order use up the words of the generator one after the other."""
+    sizes = [(3,), (70, 90), (1,), (4096,), (5, 7), (20_000,), (2,)] * 3
+    words = np.random.Generator(np.random.SFC64(4)).integers(0, 2**64, 30_000, dtype=np.uint64).view(np.int16)
+    stream, at = Dropout(4), 0
+    for shape in sizes:
+        count = math.prod(shape)
+        expected = words[at : at + count] >= round(0.3 * 65536) - 32768
+        assert np.array_equal(stream.keep(shape, 0.3).numpy().ravel(), expected)
+        at += -(-count // 4) * 4
