@@ -278,7 +278,7 @@ def pack_of(scale, env, method):
     """How many seeds are trained and scored in one job of a cluster."""
     if scale != PAPER or not sizes_of_packs():
         return 1
-    fitting = packs.fitting(scale, env, method)
+    fitting = packs.fitting(scale, env, method, SELECTED.job_hours)
     return max(size for size in (1, *sizes_of_packs()) if size <= fitting)
 
 
@@ -320,15 +320,19 @@ def megabytes(small, paper):
 def minutes(small, paper, resumes=False):
     """Wall time in minutes: a generous limit at paper scale, where jobs are killed at it.
 
-    What resumes needs no more at the next attempt, which would be beyond the limits of most partitions. The runs of a
-    pack share the limit of one: `packs.LIMIT` is below it.
+    What resumes needs no more at the next attempt, nor what shares a SLURM job with it: more would be beyond the limits of
+    most partitions. The runs of a pack share the limit of one. `job_hours` makes the longest SLURM jobs shorter: a run
+    with its scores and traces, and a memory's keys with their index.
     """
 
     def runtime(wildcards, attempt):
         limit = paper if wildcards.scale == PAPER else small
-        if "seed" in wildcards.keys():
-            limit = -(-limit // seeds_together(wildcards))
-        return limit if resumes else limit * attempt
+        if "seed" not in wildcards.keys():
+            limit = min(limit, int(SELECTED.job_hours * 60 / 2))
+            return limit if resumes else limit * attempt
+        limit = int(limit * min(1, SELECTED.job_hours / packs.JOB_HOURS))
+        limit = -(-limit // seeds_together(wildcards))
+        return limit if resumes or sizes_of_packs() else limit * attempt
 
     return quick(runtime)
 

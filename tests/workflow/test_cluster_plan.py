@@ -27,6 +27,11 @@ def submissions(plan: list[str]) -> Counter[str]:
     return Counter((one[1] or one[2]) if one else "unknown" for one in said)
 
 
+def minutes_of(block: str) -> int:
+    """What a call of `sbatch` asks for: a group's jobs come one after the other."""
+    return sum(map(int, re.findall(r"^ *resources: .*runtime=(\d+)", block, re.MULTILINE)))
+
+
 @pytest.fixture(scope="module")
 def paper(finished_once: Any) -> list[str]:
     """The plan of all figures at the scale of the papers."""
@@ -52,12 +57,20 @@ def test_all_figures_of_the_papers_take_fewer_than_three_thousand_submissions(pa
 @pytest.mark.slow
 def test_seeds_that_share_a_submission_ask_for_no_more_than_one_of_them_would(paper: list[str]) -> None:
     runs = [block for block in paper if block.startswith("Group job run_")]
-    minutes = [sum(map(int, re.findall(r"^ *resources: .*runtime=(\d+)", block, re.MULTILINE))) for block in runs]
+    minutes = [minutes_of(block) for block in runs]
     seeds = [len(set(re.findall(r"seed=(\d+)$", block, re.MULTILINE))) for block in runs]
     assert max(seeds) > 3 and max(minutes) <= ONE_RUN
     # Of what a pack holds only one has the GPU, memory and cores at a time: all ask for the GPU.
     shared = [block for block, count in zip(runs, seeds, strict=True) if count > 1]
     assert not any("gpu=0" in block for block in shared)
+
+
+@pytest.mark.parametrize("hours", [32, 12])
+def test_no_submission_asks_for_more_hours_than_a_job_may_take(hours: int, untouched: Any) -> None:
+    target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]
+    plan = planned(untouched, "--config", "scale=paper", f"job_hours={hours}", *target)
+    minutes = [minutes_of(block) for block in plan]
+    assert len(plan) > 5 and 60 * hours * 0.7 < max(minutes) <= 60 * hours
 
 
 @pytest.mark.slow

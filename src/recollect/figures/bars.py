@@ -52,6 +52,7 @@ class Options(Frozen):
     metric_labels: dict[str, str] = Field(default_factory=dict, description="Metric -> words.")
     statistic: statistics.Statistic = Field("mean", description="Aggregate over seeds and tasks. The paper's: mean.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
+    top: float | None = Field(None, gt=0, description="Highest possible value, e.g. 1 of a rate: axes go so far.")
     decimals: int = Field(0, ge=0, le=3, description="Of the numbers beside the bars.")
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
 
@@ -181,7 +182,7 @@ def _plot(
         axes.set_xticks(ticks, [style.short_steps(tick) if high >= 1000 else f"{tick:g}" for tick in ticks])
     for unused in grid.ravel()[len(names) :]:
         unused.set_visible(False)
-    handles = [_published_handle()] if extra_rows else []
+    handles = [_published_handle(figure)] if extra_rows else []
     style.finish(canvas, figure, handles, captions.small_print(figure, table, options.statistic))
     return canvas, with_extra_rows(table, extra_rows)
 
@@ -192,7 +193,7 @@ def _draw_panel(
     bases = style.styles_of(list(dict.fromkeys(method.partition(".")[0] for method in figure.methods)))
     extra_rows: list[tuple[str, str, float, float]] = []
     published = {item.method: item for item in figure.references_of(name)}
-    right = float(np.nanmax(rows[["y", "high"]].to_numpy()))
+    right = max(float(np.nanmax(rows[["y", "high"]].to_numpy())), options.top or 0)
     for method, place, y in zip(rows["method"], rows["x"], rows["y"], strict=True):
         color = bases[method.partition(".")[0]].color
         axes.barh(place, y, height=0.68, color=style.tinted(color, TINT) if "." in method else color, zorder=2)
@@ -215,6 +216,6 @@ def _draw_panel(
     return extra_rows
 
 
-def _published_handle() -> Line2D:
+def _published_handle(figure: FigureSpec) -> Line2D:
     return Line2D([], [], color=style.BLACK, linestyle="none", marker="D", markersize=3.4, markerfacecolor="white",
-                  markeredgecolor=style.BLACK, label="published (read off the paper's figure)")  # fmt: skip
+                  markeredgecolor=style.BLACK, label=style.published_label(figure))  # fmt: skip

@@ -37,6 +37,7 @@ class Options(Frozen):
     window: int = Field(learning_curves.WINDOW, ge=1, description="Evaluations in the rolling mean. Published: 10.")
     statistic: statistics.Statistic = Field("mean", description="Aggregate over runs. Published: mean.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
+    x_label: str = "environment steps"
     y_label: str = "return"
     same_y: bool = Field(False, description="All panels have one y axis.")
     titles: dict[str, str] = Field(
@@ -110,7 +111,7 @@ def _plot(table: pd.DataFrame, ends: dict[str, int], dropped: list[str], figure:
         if place % columns == 0:
             axes.set_ylabel(options.y_label)
         if place + columns >= count:
-            axes.set_xlabel("environment steps")
+            axes.set_xlabel(options.x_label)
     if options.same_y:
         style.from_zero(grid[0, 0], table, None if isinstance(options.lines, dict) else options.lines)
     extras = list(dict.fromkeys(PUBLISHED if row[1].startswith(PUBLISHED) else row[1] for row in extra_rows))
@@ -146,7 +147,7 @@ def _panel(
     extra_rows = []
     for item in figure.references_of(environment):
         if item.method in looks:
-            style.draw_published(axes, item.x, item.y, looks[item.method])
+            style.draw_published(axes, item.x, item.y, looks[item.method], end)
             extra_rows += [(environment, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)]
     height = options.lines.get(environment) if isinstance(options.lines, dict) else options.lines
     if height is not None:

@@ -133,9 +133,10 @@ def average(
 
 def notes(window: int, points: int, dropped: list[str]) -> list[str]:
     """Sentences for the caption: how runs became curves, and which were dropped."""
+    smoothed = f"smoothed by a rolling mean over {window} and " if window > 1 else ""
     said = (
-        f"Evaluations are smoothed by a rolling mean over {window} and interpolated onto {points} points; the final value of "
-        f"a run is the mean of its last {max(1, points // FINAL)}."
+        f"Evaluations are {smoothed}interpolated onto {points} points; the final value of a run is the mean of its last "
+        f"{max(1, points // FINAL)}."
     )
     gone = f"Dropped, because they stopped before 0.9 of the plot: {'; '.join(dropped)}."
     return [said, gone] if dropped else [said]

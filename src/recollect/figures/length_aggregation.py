@@ -212,13 +212,13 @@ def _draw_curves(
         for k, (method, look) in enumerate(looks.items()):
             rows = measured.table[(measured.table["panel"] == environment) & (measured.table["method"] == method)]
             style.draw_band(axes, rows, look, markers=3, first=40 + (k * 100) // len(looks))
+        end = measured.ends[environment]
         for item in figure.references_of(environment):
             if item.method in looks:
-                style.draw_published(axes, item.x, item.y, looks[item.method])
+                style.draw_published(axes, item.x, item.y, looks[item.method], end)
                 extra_rows += [
                     (environment, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)
                 ]
-        end = measured.ends[environment]
         if options.chance is not None:
             style.draw_line(axes, options.chance)
             extra_rows += [(environment, LINE + options.chance_label, x, options.chance) for x in (0.0, float(end))]

@@ -114,6 +114,7 @@ def _of_group(
             y=points.y,
             last_five=points.last_five,
             source=f"{group.source}, {group.reading}",
+            reading=group.reading,
             scale=group.scale,
         )
         for panel, curves in group.curves.items()

@@ -132,7 +132,7 @@ def _plot(table: pd.DataFrame, panels: dict[str, dict[str, str]], figure: Figure
     for handle in handles:
         handle.set_linestyle("none")
     if extra_rows:
-        handles.append(_published_handle())
+        handles.append(_published_handle(figure))
     style.finish(canvas, figure, handles, captions.small_print(figure, table, options.statistic))
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
@@ -172,6 +172,6 @@ def _draw_panel(
     return extra_rows
 
 
-def _published_handle() -> Line2D:
+def _published_handle(figure: FigureSpec) -> Line2D:
     return Line2D([], [], color=style.GREY, linestyle="none", marker="o", markersize=3.4, markerfacecolor="none",
-                  markeredgewidth=0.7, markeredgecolor=style.GREY, label="published (read off the paper's figure)")  # fmt: skip
+                  markeredgewidth=0.7, markeredgecolor=style.GREY, label=style.published_label(figure))  # fmt: skip

@@ -37,6 +37,7 @@ class Reference(Frozen):
     y: tuple[float, ...] = Field(min_length=1)
     last_five: float | None = Field(None, description="Mean over the last five episodes, where it was read off.")
     source: str = Field(description='Where it is from and how it was read, e.g. "read off the paper\'s figure".')
+    reading: str = Field("read off the paper's figure", description="How it was read, for the legend.")
     scale: str = "paper"
 
     @model_validator(mode="after")

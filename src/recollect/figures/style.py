@@ -177,12 +177,25 @@ def draw_band(
     )
 
 
-def draw_published(axes: Axes, x: Sequence[float], y: Sequence[float], look: MethodStyle) -> None:
-    """Draw a published curve: thin short dashes, with open markers at the points that the paper gives."""
+def draw_published(
+    axes: Axes, x: Sequence[float], y: Sequence[float], look: MethodStyle, until: float = float("inf")
+) -> None:
+    """Draw a published curve: thin short dashes, with open markers at the points that the paper gives.
+
+    Markers are whole at the edge of a panel, too; those right of `until`, where the x axis ends, are left out.
+    """
+    axes.plot(x, y, color=look.color, linestyle=SHORT_DASH, linewidth=0.8, alpha=0.9, zorder=2.5)
+    inside = [(a, b) for a, b in zip(x, y, strict=True) if a <= until]
     axes.plot(
-        x, y, color=look.color, linestyle=SHORT_DASH, linewidth=0.8, marker=look.marker, markersize=3.2,
-        markerfacecolor="white", markeredgecolor=look.color, markeredgewidth=0.7, alpha=0.9, zorder=2.5,
+        *np.array(inside).reshape(-1, 2).T, look.marker, markersize=3.2, markerfacecolor="white",
+        markeredgecolor=look.color, markeredgewidth=0.7, alpha=0.9, zorder=2.5, clip_on=False,
     )  # fmt: skip
+
+
+def published_label(figure: FigureSpec) -> str:
+    """What the legend calls published values: how they were had, too."""
+    readings = dict.fromkeys(item.reading for item in figure.references if item.scale == figure.scale)
+    return f"published ({' and '.join(readings)})"
 
 
 def draw_line(axes: Axes, y: float) -> None:
@@ -201,7 +214,7 @@ def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Se
         if extra == PUBLISHED:
             handles.append(
                 Line2D([], [], color=GREY, linestyle=SHORT_DASH, linewidth=0.8, marker="o", markersize=3.2,
-                       markerfacecolor="white", markeredgecolor=GREY, label="published (read off the paper's figure)")
+                       markerfacecolor="white", markeredgecolor=GREY, label=published_label(figure))
             )  # fmt: skip
         else:
             text = extra.removeprefix(LINE)
@@ -314,7 +327,9 @@ def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None
 
     A little below it where a constant `line` at 0 would hide behind the x axis.
     """
-    if rows[["y", "low"]].min().min() >= 0:
+    beside = axes.get_shared_y_axes().get_siblings(axes)
+    drawn = [np.min(one.get_ydata()) for other in beside for one in other.lines if len(one.get_ydata())]
+    if np.nanmin([rows[["y", "low"]].min().min(), *drawn]) >= 0:
         axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1] if line == 0 else 0)
 
 

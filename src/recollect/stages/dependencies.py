@@ -46,6 +46,7 @@ from recollect.stages.inputs import (
     vision_names,
     vocabulary_inputs,
 )
+from recollect.stages.packs import JOB_HOURS
 
 Run = tuple[str, str, int]
 """(env, method, seed)"""
@@ -57,6 +58,7 @@ class Selection(Frozen):
 
     scale: str = Field(description="One of config/scales.")
     figures: tuple[str, ...] = Field(description="Some of config/figures, or `all` of them.")
+    job_hours: float = Field(JOB_HOURS, ge=1, description="Longest SLURM job at paper scale; docs/cluster.md.")
 
     @field_validator("figures", mode="before")
     @classmethod

@@ -18,13 +18,14 @@ from recollect.settings.resolve import names
 from recollect.stages.check import state
 
 FILE = Path(".snakemake") / "recollect-hours.json"
-LIMIT = 20  # hours of a pack; the job that holds it asks for 24, and for four more for its scores
+JOB_HOURS = 32  # of a SLURM job as the rules ask for it: training 24, and four each for scores and traces
+FILLED = 20 / JOB_HOURS  # how much of it a pack takes by the forecast, which may be wrong
 
 
-def fitting(scale: str, env: str, method: str) -> int:
-    """How many runs, trained and scored, fit into one job; 1 for what no figure is about."""
-    hours = hours_of(scale).get(f"{env} {method}", LIMIT)
-    return max(1, int(LIMIT / hours))
+def fitting(scale: str, env: str, method: str, job_hours: float = JOB_HOURS) -> int:
+    """How many runs, trained and scored, fit into one job of so many hours; 1 for what no figure is about."""
+    limit = FILLED * min(job_hours, JOB_HOURS)
+    return max(1, int(limit / hours_of(scale).get(f"{env} {method}", limit)))
 
 
 @cache

@@ -197,3 +197,32 @@ def test_a_policy_that_does_not_attend_is_refused() -> None:
         drawn_attention(traces)
     with pytest.raises(UserError, match="attention is drawn of one method, not 2"):
         drawn_attention(traces, methods=["dqn_gpt", "dqn_lstm"])
+
+
+# ------------------------------------------------------------------------------------------------------ published points
+
+
+def test_a_published_point_is_whole_at_the_edge_of_a_panel_and_seen_below_zero() -> None:
+    points = {"panel": "walk_5", "method": "td3_gpt", "x": [1000, 1500], "y": [-3, -2], "source": "s"}
+    drawn = curve_panels.draw(
+        curve_scores(), curve_spec(scale="paper", references=[points], options={"ends": 1000, "lines": None})
+    )
+    here, other = drawn.figure.axes[:2]
+    whole = [line.get_xdata() for line in here.lines if not line.get_clip_on()]
+    assert [list(x) for x in whole] == [[1000]]  # what lies beyond the axis has no marker in the margin
+    assert here.get_ylim()[0] < -3 and other.get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        (["table"], "published (table)"),
+        ([None], "published (read off the paper's figure)"),
+        (["table", None, "table"], "published (table and read off the paper's figure)"),
+    ],
+)
+def test_the_legend_says_how_published_values_were_had(readings: list[str | None], expected: str) -> None:
+    points = {"panel": "walk_5", "method": "td3_gpt", "x": [500], "y": [1], "source": "s"}
+    references = [points | ({} if reading is None else {"reading": reading}) for reading in readings]
+    drawn = curve_panels.draw(curve_scores(), curve_spec(scale="paper", references=references))
+    assert expected in [text.get_text() for legend in drawn.figure.legends for text in legend.get_texts()]

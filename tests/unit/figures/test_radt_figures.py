@@ -249,6 +249,11 @@ def test_published_bars_are_the_last_five_where_those_were_read_off() -> None:
     assert cell(draw(made_scores(figure), whole).table, method="published:radt")["y"].tolist() == [82]
 
 
+def test_bars_of_a_rate_go_as_far_as_a_rate_can() -> None:
+    figure = spec("bars", options={"top": 500, "resamples": 100})
+    assert draw(made_scores(figure), figure).figure.axes[0].get_xlim()[1] >= 500
+
+
 # ---------------------------------------------------------------------------- in-context curves: splits and steps
 
 

@@ -41,6 +41,11 @@ def test_as_many_seeds_go_together_as_are_trained_and_scored_within_the_limit(
     assert packs.fitting("paper", ROOM, "dt") == seeds  # 20 hours; training and scores take `hours` each
 
 
+def test_shorter_jobs_hold_fewer_seeds(made: Path) -> None:
+    of = ("paper", ROOM, "dt")
+    assert [packs.fitting(*of, job_hours) for job_hours in (64, 32, 16, 8, 1)] == [10, 10, 5, 2, 1]
+
+
 def test_what_no_figure_is_about_stays_alone(made: Path) -> None:
     assert packs.fitting("paper", OTHER, "dt") == packs.fitting("paper", ROOM, "ad") == 1
 
