@@ -203,6 +203,9 @@ def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes
     assert len(popgym.TASKS) == 39 and {name for name, _ in popgym.GAMES.values()} == paper
     with pytest.raises(UserError, match="no task 'RepeatFrist'"):
         popgym.tasks("train", task="RepeatFrist")
+    bounds = {name: popgym.tasks("eval", task=name)[0].data["normalisation"]["from_random"] for name in popgym.TASKS}
+    assert all(-1 < low < 0.3 and high == 1 for low, high in bounds.values())
+    assert bounds["RepeatFirstHard"][0] == pytest.approx(-0.5, abs=0.03)  # one of four guesses is right
     before = np.random.get_state()[1].tolist()
     world = make("popgym", [0, 1], task="RepeatFirstHard", horizon=50)
     cards = [world.reset()[0].tolist()]

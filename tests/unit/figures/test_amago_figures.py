@@ -45,6 +45,8 @@ def made_scores(figure: FigureSpec) -> pd.DataFrame:
                     for split, tasks in (("eval", 1), ("train", 1), ("single", 22), ("multi", 10)):
                         place = {"step": END, "split": split, "task": np.arange(tasks), "episode": 0}
                         frames.append(scores_frame(**known, **place, value=0.5 + noise))
+                place = {"step": END, "split": "eval", "task": 0, "episode": 0, "metric": "from_random"}
+                frames.append(scores_frame(**about, **place, value=0.6 + noise))
                 place = {"step": END, "split": "eval", "task": 0, "episode": np.arange(10), "metric": "part_return"}
                 frames.append(scores_frame(**about, **place, value=np.arange(10.0)))
     return concat_scores(frames)
