@@ -30,7 +30,7 @@ from recollect.nets.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.settings.errors import UserError
 from recollect.settings.schema import LanguageModelSettings
 
-CONFIG, PICKLED_WEIGHTS, PICKLED_WORDS, WORDS = "config.json", "pytorch_model.bin", "vocab.pkl", "vocab.txt"
+CONFIG, PICKLED_WEIGHTS, PICKLED_WORDS, WORDS = "config.json", "pytorch_model.bin", "vocab.bin", "vocab.txt"
 FILES = (CONFIG, PICKLED_WEIGHTS, PICKLED_WORDS)
 NAMES = {  # of a layer's arrays: published -> ours
     "dec_attn.qkv_net.weight": "qkv.weight",

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import re
 from collections import Counter, OrderedDict
 from io import BytesIO
 from pathlib import Path
@@ -60,7 +61,7 @@ def published(tmp_path) -> Path:
     }
     weights["crit.out_layers.0.bias"] = torch.zeros(3)
     torch.save(OrderedDict(weights), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-    (folder / "vocab.pkl").write_bytes(pickle.dumps(vocabulary_value(), protocol=2))
+    torch.save(vocabulary_value(), folder / "vocab.bin", _use_new_zipfile_serialization=False)
     config = {
         "architectures": ["TransfoXLLMHeadModel"],
         "vocab_size": ours["vocabulary"],
@@ -141,6 +142,7 @@ def test_files_without_a_pinned_hash_are_refused_with_the_hashes_they_have(tmp_p
 def test_the_configured_model_is_fetched_or_refused_by_the_stage(workdir, published, hub):
     chosen = language_model("transfo-xl-wt103")
     assert chosen.kind == "transformer_xl" and chosen.revision == REVISION and set(chosen.sha256) == set(FILES)
+    assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in chosen.sha256.values())
     with pytest.raises(UserError, match="sha256"):  # another file than the real one
         fetch("transfo-xl-wt103")
     assert hub and not (workdir / "data").exists()
@@ -148,27 +150,27 @@ def test_the_configured_model_is_fetched_or_refused_by_the_stage(workdir, publis
 
 def test_hashes_are_checked_before_anything_is_opened(tmp_path, published, hub):
     pinned, trace = hashes(published), tmp_path / "ran"
-    (published / "vocab.pkl").write_bytes(pickle.dumps(Runs(trace)))
+    (published / "vocab.bin").write_bytes(pickle.dumps(Runs(trace)))
     with pytest.raises(UserError, match="is expected"):
         provide(entry(**pinned), tmp_path / "model")
     with pytest.raises(
-        UserError, match=r"was not converted: vocab\.pkl has sha256"
+        UserError, match=r"was not converted: vocab\.bin has sha256"
     ):  # also by the process that would open it
         convert_apart(published, tmp_path / "model", {"sha256": pinned})
     assert not trace.exists() and not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("file", ["vocab.pkl", "pytorch_model.bin"])
+@pytest.mark.parametrize("file", ["vocab.bin", "pytorch_model.bin"])
 def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path, published, file):
     trace = tmp_path / "ran"
-    if file == "vocab.pkl":
+    if file == "vocab.bin":
         (published / file).write_bytes(pickle.dumps(vocabulary_value() | {"more": Runs(trace)}))
     else:
         torch.save({"weight": Runs(trace)}, published / file)
     with pytest.raises(UserError, match=r"no list of words needs|does not hold tensors alone"):
         convert(published, tmp_path / "model", {"sha256": hashes(published)})
     assert not trace.exists() and not (tmp_path / "model").exists()
-    if file == "vocab.pkl":  # the trap works
+    if file == "vocab.bin":  # the trap works
         pickle.loads((published / file).read_bytes())
         assert trace.exists()
 
