@@ -330,7 +330,7 @@ def minutes(small, paper, resumes=False):
         if "seed" not in wildcards.keys():
             limit = min(limit, int(SELECTED.job_hours * 60 / 2))
             return limit if resumes else limit * attempt
-        limit = int(limit * min(1, SELECTED.job_hours / packs.JOB_HOURS))
+        limit = int(limit * packs.shrunk(SELECTED.job_hours))
         limit = -(-limit // seeds_together(wildcards))
         return limit if resumes or sizes_of_packs() else limit * attempt
 

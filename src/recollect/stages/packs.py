@@ -19,12 +19,17 @@ from recollect.stages.check import state
 
 FILE = Path(".snakemake") / "recollect-hours.json"
 JOB_HOURS = 32  # of a SLURM job as the rules ask for it: training 24, and four each for scores and traces
-FILLED = 20 / JOB_HOURS  # how much of it a pack takes by the forecast, which may be wrong
+PACK_HOURS = 20  # of it that a pack takes by the forecast, which may be wrong
+
+
+def shrunk(job_hours: float) -> float:
+    """What is left of all limits where a SLURM job may take so many hours, at most 1."""
+    return min(1.0, job_hours / JOB_HOURS)
 
 
 def fitting(scale: str, env: str, method: str, job_hours: float = JOB_HOURS) -> int:
     """How many runs, trained and scored, fit into one job of so many hours; 1 for what no figure is about."""
-    limit = FILLED * min(job_hours, JOB_HOURS)
+    limit = PACK_HOURS * shrunk(job_hours)
     return max(1, int(limit / hours_of(scale).get(f"{env} {method}", limit)))
 
 
