@@ -34,6 +34,7 @@ AGENT = (VIEW - 1, VIEW // 2)  # where the agent stands in an image, row and col
 MARGIN = VIEW - 1  # of wall around a grid
 EMPTY, UNSEEN, CODES = 0, 1, 256  # two codes that are no object's; (type * 6 + color) * 3 + state is below 256
 AGENT_CODES = CODES  # what the agent carries is drawn in its own cell: these codes follow the others
+MOVES = 3  # the first actions
 ACTION_NAMES = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
 
 
@@ -44,9 +45,11 @@ class Options(WorldOptions):
         task: what stands between `MiniGrid-` and `-v0` in the package's name of an environment. HELM's are
             KeyCorridorS3R1, MemoryS11, RedBlueDoors-6x6, DoorKey-5x5, DoorKey-6x6, Dynamic-Obstacles-5x5 (or
             Dynamic-Obstacles-Random-5x5; the sources disagree) and Unlock.
+        moves_only: the first three actions only: turn left, turn right, forward. Published: all.
     """
 
     task: str = "MemoryS11"
+    moves_only: bool = False
 
     @property
     def id(self) -> str:
@@ -179,7 +182,7 @@ class MiniGrid(ReplayedWorld):
             autoreset_mode=autoreset_mode,
             horizon=one.max_steps,
             shape=(3, VIEW * TILE, VIEW * TILE),
-            action_space=Discrete(int(one.action_space.n)),
+            action_space=Discrete(MOVES if self.options.moves_only else int(one.action_space.n)),
         )
         B = self.num_envs
         self._tiles, self._see_through = tiles(), one.see_through_walls

@@ -25,20 +25,24 @@ EPSILON = 1e-8
 
 
 class FeatureRescaling:
-    """``(y - mean) / (std + 1e-8) * std(E) + mean(E)``, feature by feature.
+    """``(y - mean) / (std + 1e-8) * target std + target mean``, feature by feature.
 
     Args:
-        embeddings_VW: the language model's word embeddings E; their width is that of the features.
+        target_std_W, target_mean_W: on the device.
         statistics: see the module.
     """
 
-    def __init__(self, embeddings_VW: Tensor, statistics: Statistics = "batch") -> None:
-        embeddings_VW = embeddings_VW.detach().float()
-        self.statistics, self.width = statistics, int(embeddings_VW.shape[1])
-        self.target_std_W, self.target_mean_W = torch.std_mean(embeddings_VW, dim=0)
+    def __init__(self, target_std_W: Tensor, target_mean_W: Tensor, statistics: Statistics = "batch") -> None:
+        self.statistics, self.width = statistics, len(target_std_W)
+        self.target_std_W, self.target_mean_W = target_std_W, target_mean_W
         self.count = 0
-        self.mean_W = torch.zeros(self.width, dtype=torch.float64, device=embeddings_VW.device)
+        self.mean_W = torch.zeros(self.width, dtype=torch.float64, device=target_std_W.device)
         self.squares_W = torch.zeros_like(self.mean_W)  # sum of squared distances from the mean
+
+    @classmethod
+    def like(cls, embeddings_VW: Tensor, statistics: Statistics = "batch") -> FeatureRescaling:
+        """To the scale of a language model's word embeddings, whose width is that of the features."""
+        return cls(*torch.std_mean(embeddings_VW.detach().float(), dim=0), statistics)
 
     @torch.no_grad()
     def __call__(self, features_NW: Tensor, *, update: bool = True) -> Tensor:

@@ -1,9 +1,10 @@
-"""Each different frame is looked at once: a bounded cache in front of a frozen function of images.
+"""Each different frame is looked at once, and each different window of inputs read once: bounded caches in front of frozen
+functions.
 
 Agents see the same few frames over and over (a random policy's 20,000 steps in MiniGrid's tasks show 101 to 1,860 different
 ones), and a frozen encoder says the same of each. Specification 10.4, item 24.
 
-What an encoder makes of a frame can differ in the last bit with the frames beside it in a batch. So the cache is part of
+What a network makes of a row can differ in the last bit with the rows beside it in a batch. So a cache is part of
 the state of a run that must resume bit-exactly: `arrays` and `load`.
 """
 
@@ -18,29 +19,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_KEY = 16  # bytes of a frame's hash
+_KEY = 16  # bytes of a hash
 
 
-class FrameCache:
-    """Vectors of frames, computed for those that are not remembered, all of a call in one batch.
+class VectorCache:
+    """Vectors by key, computed for those that are not remembered, all of a call in one batch.
 
     Args:
-        function: uint8 [M, ...] -> [M, W], on any device, M > 0.
-        size: frames that are remembered; of more, those that were not seen for longest are forgotten.
+        size: vectors that are remembered; of more, those that were not asked for for longest are forgotten.
 
     Attributes:
-        hits, misses: frames that were and were not remembered (a frame twice in a call: one miss, one hit).
+        hits, misses: vectors that were and were not remembered (a key twice in a call: one miss, one hit).
     """
 
-    def __init__(self, function: Callable[[np.ndarray], Tensor], size: int = 20_000) -> None:
-        self.function, self.size = function, max(1, size)
+    def __init__(self, size: int) -> None:
+        self.size = max(1, size)
         self.hits = self.misses = 0
         self._slots: OrderedDict[bytes, int] = OrderedDict()  # in the order of their last use
         self._vectors: Tensor | None = None
 
-    def __call__(self, frames: np.ndarray) -> Tensor:
-        """Vectors [N, W] of frames uint8 [N, ...], N > 0."""
-        keys = [self._key(frame) for frame in frames]
+    def find(self, keys: list[bytes], make: Callable[[list[int]], Tensor]) -> Tensor:
+        """Vectors [N, W] of N > 0 keys.
+
+        Args:
+            keys: from `key_of`.
+            make: rows (increasing, no key twice) -> [M, W], on any device; asked for those that are not remembered.
+        """
         new = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self._slots}
         rows = sorted(new.values())
         self.misses += len(rows)
@@ -50,7 +54,7 @@ class FrameCache:
                 self._slots.move_to_end(key)
             assert self._vectors is not None
             return self._vectors[[self._slots[key] for key in keys]]
-        made_MW = self.function(np.ascontiguousarray(frames[rows])).detach()
+        made_MW = make(rows).detach()
         place = {keys[row]: i for i, row in enumerate(rows)}
         found = torch.empty(len(keys), made_MW.shape[1], dtype=made_MW.dtype, device=made_MW.device)
         old = [i for i, key in enumerate(keys) if key not in place]
@@ -96,7 +100,26 @@ class FrameCache:
             places.append(forgotten)
         self._vectors[places] = vectors_MW
 
-    @staticmethod
-    def _key(frame: np.ndarray) -> bytes:
-        shape = repr((frame.shape, frame.dtype.str)).encode()
-        return hashlib.blake2b(np.ascontiguousarray(frame).tobytes(), digest_size=_KEY, person=shape[:16]).digest()
+
+class FrameCache(VectorCache):
+    """Vectors of frames; see `VectorCache`.
+
+    Args:
+        function: uint8 [M, ...] -> [M, W], on any device, M > 0.
+        size: frames that are remembered.
+    """
+
+    def __init__(self, function: Callable[[np.ndarray], Tensor], size: int = 20_000) -> None:
+        super().__init__(size)
+        self.function = function
+
+    def __call__(self, frames: np.ndarray) -> Tensor:
+        """Vectors [N, W] of frames uint8 [N, ...], N > 0."""
+        keys = [key_of(frame) for frame in frames]
+        return self.find(keys, lambda rows: self.function(np.ascontiguousarray(frames[rows])))
+
+
+def key_of(array: np.ndarray) -> bytes:
+    """A hash of an array's numbers, shape and type."""
+    shape = repr((array.shape, array.dtype.str)).encode()
+    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=_KEY, person=shape[:16]).digest()

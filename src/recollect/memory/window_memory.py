@@ -1,7 +1,8 @@
 """Language models without a recurrent state as memory: they read the last inputs of each row as a window.
 
 - `EncoderMemory`: BERT and its kin read [CLS] and the last M inputs anew at every step. Positions count from [CLS] in each
-  row; padding is never attended to.
+  row; padding is never attended to. On a CPU each different window is read once (in MiniGrid-Memory of size 7 with 12
+  inputs, 29 % of the first 2,000 windows of SHELM are new, and 3 % after 30,000).
 - `CausalMemory`: GPT-2 keeps keys and values. Its positions are learned and absolute, so a full window cannot roll: the
   older half is forgotten and the newer half read again from position 0. So a row remembers between M/2 and M inputs.
 
@@ -18,12 +19,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from recollect.memory.frame_cache import VectorCache, key_of
 from recollect.memory.language_models import ROBERTA_OFFSET, load_language_model, vocabulary
 from recollect.nets.encoder import Encoder
 from recollect.nets.transformer import Transformer, TransformerSettings
 from recollect.settings.errors import UserError
 from recollect.settings.schema import LanguageModelSettings
 
+REMEMBERED = 5000  # windows whose history vectors are kept
 GPT2_PARTS = {
     "ln_1": "norm_attention",
     "attn.c_attn": "qkv",
@@ -48,7 +51,7 @@ class TokenWindow:
         if bool(full_B.any()):
             drop_B = torch.where(full_B, (self.lengths_B - kept).clamp(min=0), 0)
             source_BM = (torch.arange(length, device=drop_B.device) + drop_B[:, None]).clamp(max=length - 1)
-            self.tokens_BMD = self.tokens_BMD.take_along_dim(source_BM[:, :, None], 1)
+            self.tokens_BMD = self.tokens_BMD[torch.arange(len(drop_B), device=drop_B.device)[:, None], source_BM]
             self.lengths_B = self.lengths_B - drop_B
         return full_B
 
@@ -88,12 +91,13 @@ class EncoderMemory:
         self.memory_length, self.batch_tokens, self.pooling = memory_length, batch_tokens, pooling
         start = next((i for i, word in enumerate(words) if word in ("[CLS]", "<s>")), 0)
         self._start_D = self.embeddings_VD[start]
+        self.cache = VectorCache(REMEMBERED) if self.embeddings_VD.device.type == "cpu" else None
         self.start(0)
 
     def start(self, batch: int) -> None:
         """See `LanguageMemory`."""
         self.window = TokenWindow(batch, self.memory_length, self.width, self.embeddings_VD.device)
-        self._maps: list[Tensor] = []
+        self._shown: TokenWindow | None = None
 
     def reset(self, mask_B: Tensor) -> None:
         """See `LanguageMemory`."""
@@ -104,12 +108,22 @@ class EncoderMemory:
         check_inputs(self, inputs_BKD, len(self.window.lengths_B))
         self.window.make_room(inputs_BKD.shape[1], kept=self.memory_length - inputs_BKD.shape[1])
         self.window.append(inputs_BKD)
-        longest = int(self.window.lengths_B.max())
-        start_B1D = self._start_D.expand(len(inputs_BKD), 1, -1)
-        tokens_BTD = torch.cat([start_B1D, self.window.tokens_BMD[:, :longest]], 1)
-        self._read_B = self.window.lengths_B
-        states, self._maps = self.encoder.read(tokens_BTD, self._read_B + 1, last=self.pooling == "last")
-        return states[:, 0] if self.pooling == "last" else states.sum(1) / (self._read_B + 1)[:, None]
+        self._shown = copy(self.window)
+        if self.cache is None:
+            return self._read(self.window.tokens_BMD, self.window.lengths_B)
+        tokens, lengths = self.window.tokens_BMD.numpy(), self.window.lengths_B.numpy()
+        keys = [key_of(row[:length]) for row, length in zip(tokens, lengths, strict=True)]
+        return self.cache.find(keys, lambda rows: self._read(self.window.tokens_BMD[rows], self.window.lengths_B[rows]))
+
+    def _read(self, tokens_BMD: Tensor, lengths_B: Tensor) -> Tensor:
+        """History vectors [B, H] of windows."""
+        states, _ = self._states(tokens_BMD, lengths_B)
+        return states[:, 0] if self.pooling == "last" else states.sum(1) / (lengths_B + 1)[:, None]
+
+    def _states(self, tokens_BMD: Tensor, lengths_B: Tensor) -> tuple[Tensor, list[Tensor]]:
+        start_B1D = self._start_D.expand(len(tokens_BMD), 1, -1)
+        tokens_BTD = torch.cat([start_B1D, tokens_BMD[:, : int(lengths_B.max())]], 1)
+        return self.encoder.read(tokens_BTD, lengths_B + 1, last=self.pooling == "last")
 
     def peek(self, inputs_BKD: Tensor) -> Tensor:
         """See `LanguageMemory`."""
@@ -120,30 +134,33 @@ class EncoderMemory:
             self.window = before
 
     def attention(self) -> Tensor | None:
-        """See `LanguageMemory`; the newest input's, or with `mean` the mean over all of the window."""
-        if not self._maps:
+        """See `LanguageMemory`; the newest input's, or with `mean` the mean over all of the window. Computed anew."""
+        if self._shown is None:
             return None
-        rows = []
-        for map_BHQT in self._maps:
+        rows, lengths_B = [], self._shown.lengths_B
+        for map_BHQT in self._states(self._shown.tokens_BMD, lengths_B)[1]:
             by_query_BQT = map_BHQT.mean(1)
             if by_query_BQT.shape[1] == 1:
                 weights_BT = by_query_BQT[:, 0]
             elif self.pooling == "last":
-                weights_BT = by_query_BQT.take_along_dim(self._read_B[:, None, None], 1)[:, 0]
+                weights_BT = by_query_BQT.take_along_dim(lengths_B[:, None, None], 1)[:, 0]
             else:
-                real_BT = torch.arange(by_query_BQT.shape[1], device=self._read_B.device) <= self._read_B[:, None]
+                real_BT = torch.arange(by_query_BQT.shape[1], device=lengths_B.device) <= lengths_B[:, None]
                 weights_BT = (by_query_BQT * real_BT[:, :, None]).sum(1) / real_BT.sum(1, keepdim=True)
             rows.append(weights_BT[:, 1:])
-        return right_aligned(torch.stack(rows), self._read_B, self.memory_length)
+        return right_aligned(torch.stack(rows), lengths_B, self.memory_length)
 
     def arrays(self) -> dict[str, Tensor]:
         """See `LanguageMemory`."""
-        return {"tokens": self.window.tokens_BMD, "lengths": self.window.lengths_B}
+        read = {} if self.cache is None else {f"read/{name}": array for name, array in self.cache.arrays().items()}
+        return {"tokens": self.window.tokens_BMD, "lengths": self.window.lengths_B, **read}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """See `LanguageMemory`."""
         self.start(len(arrays["lengths"]))
         load_window(self.window, arrays)
+        if self.cache is not None:
+            self.cache.load({n.removeprefix("read/"): array for n, array in arrays.items() if n.startswith("read/")})
 
 
 class CausalMemory:

@@ -99,7 +99,7 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
         seed=seed_of("frozen hopfield", settings.seed),
         frames=hp.cached_frames,
     )
-    return history_of(reader, memory, inputs, arrays)
+    return history_of(reader, memory, settings, inputs, arrays)
 
 
 def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:

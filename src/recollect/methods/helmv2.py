@@ -67,8 +67,8 @@ class FeatureReader:
             draws = torch.Generator().manual_seed(seed)
             self.matrix_WD = (torch.randn(model.width, width, generator=draws) * model.width**-0.5).to(device)
         self.model = model
-        self.rescaling = FeatureRescaling(embeddings_VD, statistics)
-        self.all = FeatureRescaling(embeddings_VD, "running") if statistics == "batch" else self.rescaling
+        self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
+        self.all = FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
         self.features = FrameCache(self._features, frames)
 
     def _features(self, images: np.ndarray) -> Tensor:
@@ -115,7 +115,7 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     )
     if arrays is None and hp.statistics == "frozen":
         calibrate(reader, settings, hp.calibration)
-    return history_of(reader, memory, inputs, arrays)
+    return history_of(reader, memory, settings, inputs, arrays)
 
 
 def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:

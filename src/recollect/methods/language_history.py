@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from recollect.memory.feature_rescaling import FeatureRescaling
 from recollect.memory.frame_cache import FrameCache
 from recollect.memory.language_memory import LanguageMemory, language_memory
 from recollect.methods.contract import Inputs
@@ -38,6 +39,12 @@ class LanguageHyperparameters(OnPolicyHyperparameters):
     memory_length: int = Field(511, ge=1, description="Inputs that are remembered. Paper: 15 to 2045, by task.")
     mem_len: Literal["upstream", "config"] = Field(
         "upstream", description="upstream: HELM and HELMv2 remember 511 whatever `memory_length` says, as released."
+    )
+    history_scale: float | None = Field(
+        None,
+        gt=0,
+        description="History vectors are standardised number by number, by running statistics of training, and multiplied "
+        "by this; null, the paper's: left as they are.",
     )
     cached_frames: int = Field(20_000, ge=1, description="Different images that are kept as read; saves time only.")
 
@@ -74,12 +81,25 @@ class LanguageHistory:
     Args:
         reader, memory: see there.
         device: of both.
-        learning: whether this is the agent in training, whose images a reader's statistics take in.
+        learning: whether this is the agent in training, whose images the statistics of reader and vectors take in.
+        scale: see `LanguageHyperparameters.history_scale`.
     """
 
-    def __init__(self, reader: Reader, memory: LanguageMemory, device: torch.device | str, *, learning: bool) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        memory: LanguageMemory,
+        device: torch.device | str,
+        *,
+        learning: bool,
+        scale: float | None = None,
+    ) -> None:
         self.reader, self.memory, self.device = reader, memory, torch.device(device)
         self.learning, self.width = learning, memory.output_width
+        self.rescaling: FeatureRescaling | None = None
+        if scale is not None:
+            mean_H = torch.zeros(self.width, device=self.device)
+            self.rescaling = FeatureRescaling(mean_H + scale, mean_H, "running" if learning else "frozen")
         self._newest_BKD = torch.zeros(0)
 
     def start(self, batch: int) -> None:
@@ -93,11 +113,14 @@ class LanguageHistory:
     def read(self, images: np.ndarray) -> Tensor:
         """History vectors [B, H] after one more image each."""
         self._newest_BKD = self.reader(images, learn=self.learning)
-        return self.memory.step(self._newest_BKD)
+        return self._rescaled(self.memory.step(self._newest_BKD), update=self.learning)
 
     def peek(self, images: np.ndarray) -> Tensor:
         """The same, but nothing is remembered."""
-        return self.memory.peek(self.reader(images, learn=False))
+        return self._rescaled(self.memory.peek(self.reader(images, learn=False)), update=False)
+
+    def _rescaled(self, vectors_BH: Tensor, *, update: bool) -> Tensor:
+        return vectors_BH if self.rescaling is None else self.rescaling(vectors_BH, update=update)
 
     def arrays(self) -> dict[str, Any]:
         """What is remembered, and what the reader has learned."""
@@ -108,11 +131,19 @@ class LanguageHistory:
         """Put back what `arrays` gave."""
         self.memory.load(part_of(arrays, "memory/"))
         self.reader.cache().load(part_of(arrays, "cache/"), self.device)
-        self.reader.load_learned(part_of(arrays, "reader/"))
+        self.load_learned(arrays)
 
     def learned(self) -> dict[str, np.ndarray]:
-        """What the reader has learned."""
-        return {f"reader/{name}": value for name, value in self.reader.learned().items()}
+        """What the reader has learned, and the statistics of the vectors."""
+        scales = {} if self.rescaling is None else self.rescaling.arrays()
+        parts = {"reader": self.reader.learned(), "vectors": scales}
+        return {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+
+    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `learned` gave."""
+        self.reader.load_learned(part_of(arrays, "reader/"))
+        if self.rescaling is not None:
+            self.rescaling.load_arrays(part_of(arrays, "vectors/"))
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The words that the newest images became."""
@@ -153,12 +184,14 @@ def memory_of(settings: Settings, inputs: Inputs, *, tokens: int = 1) -> Languag
 
 
 def history_of(
-    reader: Reader, memory: LanguageMemory, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None
+    reader: Reader, memory: LanguageMemory, settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None
 ) -> LanguageHistory:
-    """A history at the beginning of a training, or with what a policy's arrays say that its reader has learned."""
+    """A history at the beginning of a training, or with what a policy's arrays say that was learned."""
+    hp: LanguageHyperparameters = settings.method.hyperparameters
+    history = LanguageHistory(reader, memory, inputs.device, learning=arrays is None, scale=hp.history_scale)
     if arrays is not None:
-        reader.load_learned(part_of(arrays, "history/reader/"))
-    return LanguageHistory(reader, memory, inputs.device, learning=arrays is None)
+        history.load_learned(part_of(arrays, "history/"))
+    return history
 
 
 def part_of(arrays: Mapping[str, Any], start: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from recollect.methods.reward_scale import RewardScale, RunningVariance
 from recollect.methods.sampled_policy import Agent, History, SampledPolicy, drawn, network_from
 from recollect.methods.schedule import Schedule
 from recollect.nets.adam import Adam
+from recollect.nets.distinct_images import DistinctImages
 from recollect.nets.small_impala import ActorCritic
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
@@ -269,9 +270,10 @@ class OnPolicyTrainer:
         clip = max(hp.clip * (1 - progress), 0.0) if hp.clip_schedule == "linear" else hp.clip
         constants = {"learning_rate": self.optimiser.lr, "ent_coef": entropy, "clip_range": clip}
         divergences: list[Tensor] = []
+        images = DistinctImages(moments["image"])
         for epoch in range(hp.epochs):
             draws = generator("ppo minibatches", self.seed, self.rollouts, epoch)
-            for chosen_M, log_MA, value_M in self.agent.epoch(moments, done_TE, hp.batches, draws):
+            for chosen_M, log_MA, value_M in self.agent.epoch(images, moments, done_TE, hp.batches, draws):
                 batch = {name: moments[name][chosen_M] for name in ("action", "log", "value", "advantage", "return")}
                 raw_M = batch["advantage"]
                 batch["advantage"] = self._scaled_advantages(raw_M)

@@ -21,6 +21,7 @@ from recollect.artifacts.run import Run
 from recollect.methods.contract import Inputs, facts_of
 from recollect.methods.on_policy import OnPolicyHyperparameters, OnPolicyTrainer, make_network, policy_of
 from recollect.methods.sampled_policy import Agent, SampledPolicy, network_from
+from recollect.nets.distinct_images import DistinctImages
 from recollect.settings.schema import Settings
 
 
@@ -69,10 +70,16 @@ class RecurrentAgent(Agent):
         return self.network.heads(outputs_1BU[0])[1].cpu().numpy()
 
     def _step(self, images: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        return self.network.unroll(self.put(images)[None], self._hidden_BU, self._cell_BU)
+        features_1BW = self.network.encoder(self.put(images))[None]
+        return self.network.unroll(features_1BW, self._hidden_BU, self._cell_BU)
 
     def epoch(
-        self, moments: Mapping[str, Tensor], done_TE: np.ndarray, batches: int, draws: np.random.Generator
+        self,
+        images: DistinctImages,
+        moments: Mapping[str, Tensor],
+        done_TE: np.ndarray,
+        batches: int,
+        draws: np.random.Generator,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """See `Agent.epoch`: minibatches of whole pieces, of which padding is left out."""
         first_S, length_S = pieces(done_TE)
@@ -83,9 +90,8 @@ class RecurrentAgent(Agent):
             there_LM = step_L1 < length_M
             moment_LM = self.put(first_M + games * np.minimum(step_L1, length_M - 1))
             starts_M = self.put(first_M)
-            outputs_LMU, _, _ = self.network.unroll(
-                moments["image"][moment_LM], moments["hidden"][starts_M], moments["cell"][starts_M]
-            )
+            features_LMW = images.features(self.network.encoder, moment_LM)
+            outputs_LMU, _, _ = self.network.unroll(features_LMW, moments["hidden"][starts_M], moments["cell"][starts_M])
             kept_LM = self.put(there_LM)
             yield moment_LM[kept_LM], *self.network.heads(outputs_LMU[kept_LM])
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from recollect.environments import counter_rng
+from recollect.nets.distinct_images import DistinctImages
 from recollect.nets.small_impala import ActorCritic
 from recollect.nets.weights import load_arrays
 
@@ -108,14 +109,20 @@ class Agent:
     # ---- learning
 
     def epoch(
-        self, moments: Mapping[str, Tensor], done_TE: np.ndarray, batches: int, draws: np.random.Generator
+        self,
+        images: DistinctImages,
+        moments: Mapping[str, Tensor],
+        done_TE: np.ndarray,
+        batches: int,
+        draws: np.random.Generator,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """One pass over a rollout of N = T * E moments in random order, minibatch by minibatch.
 
         Each is computed with the weights as they are when it is asked for.
 
         Args:
-            moments: what `record` gave, [N, ...]; moment n is step n // E of row n % E.
+            images: of all moments.
+            moments: what else `record` gave, [N, ...]; moment n is step n // E of row n % E.
             done_TE: where episodes ended.
             batches: minibatches of equal size.
             draws: the order.
@@ -126,9 +133,8 @@ class Agent:
         for rows_M in np.split(draws.permutation(done_TE.size), batches):
             chosen_M = self.put(rows_M)
             history_NH = moments.get("history")
-            log_MA, value_M = self.network(
-                moments["image"][chosen_M], None if history_NH is None else history_NH[chosen_M]
-            )
+            features_MW = images.features(self.network.encoder, chosen_M)
+            log_MA, value_M = self.network.judge(features_MW, None if history_NH is None else history_NH[chosen_M])
             yield chosen_M, log_MA, value_M
 
     # ---- bytes

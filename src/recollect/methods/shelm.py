@@ -102,7 +102,7 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     vocabulary = TokenVocabulary.open(inputs.need("token_vocabulary")).to(inputs.device)
     channels = channels_of(facts_of(settings.environment).image_shape)
     retrieval = TokenRetrieval(model, vocabulary, hp.topk, remembered=hp.cached_frames, channels=channels)
-    return history_of(TokenReader(retrieval, memory.embeddings_VD), memory, inputs, arrays)
+    return history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
 
 
 def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:

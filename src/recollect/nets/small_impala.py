@@ -120,19 +120,21 @@ class ActorCritic(nn.Module):
 
     def forward(self, images: Tensor, history_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Of single images uint8 [N, *shape], without the LSTM."""
-        features_NW = self.encoder(images)
+        return self.judge(self.encoder(images), history_NH)
+
+    def judge(self, features_NW: Tensor, history_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Of what the encoder made of single images."""
         return self.heads(features_NW if history_NH is None else torch.cat([history_NH, features_NW], 1))
 
     def heads(self, features_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities [N, A] and values [N] of what the heads read."""
         return F.log_softmax(self.actor(features_ND), 1), self.critic(features_ND)[:, 0]
 
-    def unroll(self, images: Tensor, hidden_NU: Tensor, cell_NU: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the LSTM over N sequences of L images uint8 [L, N, *shape], from its state before the first.
+    def unroll(self, features_LNW: Tensor, hidden_NU: Tensor, cell_NU: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the LSTM over N sequences of L images, of which it gets the features, from its state before the first.
 
         Returns:
             What the heads read [L, N, U], and output and cell [N, U] after the last image.
         """
-        features_LNW = self.encoder(images.flatten(0, 1)).view(*images.shape[:2], -1)
         outputs_LNU, (hidden_1NU, cell_1NU) = self.lstm(features_LNW, (hidden_NU[None], cell_NU[None]))
         return outputs_LNU, hidden_1NU[0], cell_1NU[0]

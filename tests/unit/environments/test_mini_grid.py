@@ -139,6 +139,20 @@ def test_a_world_with_a_set_state_goes_on_to_the_bit(task: str, mode: AutoresetM
     assert play(first, 40, 3) == play(second, 40, 3)
 
 
+def test_moves_only_leaves_out_actions_and_changes_nothing_else() -> None:
+    listed, seeds = mini_grid.tasks("train", task="MemoryS7") * 4, np.arange(4, dtype=np.uint64)
+    published = mini_grid.MiniGrid(listed, seeds=seeds, task="MemoryS7")
+    moves = mini_grid.MiniGrid(listed, seeds=seeds, task="MemoryS7", moves_only=True)
+    assert (moves.single_action_space.n, published.single_action_space.n) == (3, 7)  # type: ignore[attr-defined]
+    assert np.array_equal(moves.reset()[0], published.reset()[0])
+    draws = np.random.default_rng(0)
+    for _ in range(20):
+        actions = draws.integers(0, 3, 4)
+        assert np.array_equal(moves.step(actions)[0], published.step(actions)[0])
+        for world in (moves, published):
+            world.reset(options={"reset_mask": world.get_state()["ended"]})
+
+
 def test_an_instance_that_has_not_begun_can_be_looked_at() -> None:
     world = make("MemoryS7", [0, 1])
     images, _ = world.reset(options={"reset_mask": np.array([True, False])})

@@ -1,5 +1,6 @@
 """Language models as memory: what every kind promises, and what each of them is."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -166,6 +167,27 @@ def test_an_encoder_reads_cls_and_the_last_inputs(pooling, layers):
         if step == 4:
             made.reset(torch.tensor([False, True]))
             seen[1] = []
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_an_encoder_reads_each_different_window_once(pooling):
+    made, plain = (language_memory("random", memory_length=3, pooling=pooling) for _ in range(2))
+    plain.cache = None
+    draws, read = np.random.default_rng(0), []
+    states = made._states
+    made._states = lambda tokens, lengths: (read.append(len(tokens)), states(tokens, lengths))[1]
+    made.start(8), plain.start(8)
+    seen, windows = [()] * 8, set()
+    for _ in range(40):
+        words = draws.integers(1, 3, 8)
+        x = made.embeddings_VD[torch.from_numpy(words)][:, None]
+        torch.testing.assert_close(made.step(x), plain.step(x), rtol=0, atol=1e-5)
+        seen = [(*row, int(word))[-3:] for row, word in zip(seen, words, strict=True)]
+        windows |= set(seen)
+        done = draws.random(8) < 0.2
+        made.reset(torch.from_numpy(done)), plain.reset(torch.from_numpy(done))
+        seen = [() if over else row for row, over in zip(seen, done, strict=True)]
+    assert sum(read) == len(windows) == 2 + 4 + 8
 
 
 def test_minilm_begins_with_cls_and_knows_its_words():

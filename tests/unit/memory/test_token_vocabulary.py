@@ -190,7 +190,7 @@ def features(count: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_a_batchs_mean_and_spread_become_those_of_the_embeddings(embeddings):
-    found = FeatureRescaling(embeddings, "batch")(features(16))
+    found = FeatureRescaling.like(embeddings, "batch")(features(16))
     torch.testing.assert_close(found.mean(0), embeddings.mean(0), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.std(0), embeddings.std(0), atol=1e-4, rtol=1e-4)
     y = features(16)
@@ -199,14 +199,14 @@ def test_a_batchs_mean_and_spread_become_those_of_the_embeddings(embeddings):
 
 
 def test_agents_that_see_the_same_get_the_mean_embedding_and_one_alone_is_refused(embeddings):
-    same = FeatureRescaling(embeddings, "batch")(features(1).expand(4, 6))
+    same = FeatureRescaling.like(embeddings, "batch")(features(1).expand(4, 6))
     torch.testing.assert_close(same, embeddings.mean(0).expand(4, 6), atol=1e-4, rtol=1e-4)
     with pytest.raises(UserError, match="one agent alone"):
-        FeatureRescaling(embeddings, "batch")(features(1))
+        FeatureRescaling.like(embeddings, "batch")(features(1))
 
 
 def test_frozen_statistics_do_not_move_and_one_agent_alone_is_enough(embeddings):
-    rescaling = FeatureRescaling(embeddings, "frozen")
+    rescaling = FeatureRescaling.like(embeddings, "frozen")
     with pytest.raises(UserError, match="stand on 0 images"):
         rescaling(features(1))
     rescaling.take_in(features(400))
@@ -219,14 +219,14 @@ def test_frozen_statistics_do_not_move_and_one_agent_alone_is_enough(embeddings)
 
 
 def test_running_statistics_are_those_of_all_features_so_far_and_survive_a_resume(embeddings):
-    rescaling = FeatureRescaling(embeddings, "running")
+    rescaling = FeatureRescaling.like(embeddings, "running")
     parts = [features(n, seed=n) + n for n in (5, 1, 8, 2)]
     for i, part in enumerate(parts):
         found = rescaling(part)
         so_far = torch.cat(parts[: i + 1]).double()
         expected = (part - so_far.mean(0)) / so_far.std(0) * embeddings.std(0) + embeddings.mean(0)
         torch.testing.assert_close(found, expected.float(), atol=1e-4, rtol=1e-4)
-    resumed = FeatureRescaling(embeddings, "running")
+    resumed = FeatureRescaling.like(embeddings, "running")
     resumed.load_arrays(rescaling.arrays())
     assert torch.equal(resumed(parts[0], update=False), rescaling(parts[0], update=False))
     assert torch.equal(resumed(parts[0]), rescaling(parts[0]))
@@ -234,4 +234,4 @@ def test_running_statistics_are_those_of_all_features_so_far_and_survive_a_resum
 
 def test_features_of_another_width_are_refused(embeddings):
     with pytest.raises(UserError, match="width 5"):
-        FeatureRescaling(embeddings)(torch.zeros(4, 5))
+        FeatureRescaling.like(embeddings)(torch.zeros(4, 5))

@@ -144,6 +144,27 @@ def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs:
         assert policy.arrays()["history/reader/count"] == own.count  # playing adds nothing
 
 
+def test_history_vectors_are_scaled_by_the_statistics_of_training(inputs: Inputs, tmp_path: Path) -> None:
+    settings = settings_of("shelm", history_scale=0.5, memory_length=2)
+    trainer = shelm.make_trainer(settings, inputs)
+    history, raw = trainer.agent.history, []
+    step = history.memory.step
+    history.memory.step = lambda x: (raw.append(step(x)), raw[-1])[1]
+    for seed in range(6):
+        found = history.read(images_of(seed, 4))
+    vectors = torch.cat([trainer_of("shelm", inputs, memory_length=2).agent._history_BH, *raw]).double()
+    expected = 0.5 * (raw[-1] - vectors.mean(0)) / vectors.std(0)
+    torch.testing.assert_close(found, expected.float(), rtol=0, atol=1e-4)
+    before = history.learned()
+    history.peek(images_of(9, 4))
+    assert all(np.array_equal(value, before[name]) for name, value in history.learned().items())
+    arrays = shelm.make_trainer(settings, inputs).train(run_in(tmp_path))
+    policy = shelm.load_policy(settings, arrays, inputs)
+    policy.start(np.zeros(1, np.uint64), 3, 1)
+    policy.act(images_of(count=1), np.zeros(1, np.float32), np.zeros(1, bool))
+    assert policy.arrays()["history/vectors/count"] == 4 + 64  # of training: playing alone adds nothing
+
+
 def test_shelm_reads_the_words_most_like_an_image_best_first(inputs: Inputs) -> None:
     trainer = trainer_of("shelm", inputs)
     reader, memory = trainer.agent.history.reader, trainer.agent.history.memory
@@ -234,9 +255,12 @@ def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs
     torch.testing.assert_close(value, moments["value"], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_stopped_run_goes_on_bit_exactly(method: str, inputs: Inputs, tmp_path: Path) -> None:
-    settings, module = settings_of(method), MODULES[method]
+def test_a_stopped_run_goes_on_bit_exactly(
+    method: str, scale: float | None, inputs: Inputs, tmp_path: Path
+) -> None:
+    settings, module = settings_of(method, history_scale=scale), MODULES[method]
     straight = run_in(tmp_path / "straight")
     expected = module.train(settings, inputs, straight).arrays()
     for stop in (1, 3):

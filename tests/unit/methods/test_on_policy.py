@@ -21,6 +21,7 @@ from recollect.methods.on_policy import OnPolicyTrainer, loss_of
 from recollect.methods.reward_scale import RewardScale, RunningVariance
 from recollect.methods.sampled_policy import drawn
 from recollect.methods.schedule import Schedule
+from recollect.nets.distinct_images import DistinctImages
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
 
@@ -316,8 +317,9 @@ def test_the_lstms_minibatches_are_the_steps_as_they_were_played() -> None:
     assert np.flatnonzero(done_TE.all(1)).tolist() == [0, 3, 6]  # the rollout begins within an episode
     seen: list[int] = []
     sizes = []
+    images = DistinctImages(moments["image"])
     with torch.no_grad():
-        for rows, log, value in trainer.agent.epoch(moments, done_TE, 1, np.random.default_rng(0)):
+        for rows, log, value in trainer.agent.epoch(images, moments, done_TE, 1, np.random.default_rng(0)):
             seen += rows.tolist()
             sizes.append(len(rows))
             chosen = log.gather(1, moments["action"][rows][:, None])[:, 0]
@@ -341,7 +343,8 @@ def test_gradients_flow_through_a_whole_piece_and_not_across_its_ends() -> None:
         return features
 
     network.encoder.forward = watched  # type: ignore[method-assign]
-    for _, _, value in trainer.agent.epoch(moments, done_TE, 1, np.random.default_rng(0)):
+    images = DistinctImages(moments["image"])
+    for _, _, value in trainer.agent.epoch(images, moments, done_TE, 1, np.random.default_rng(0)):
         value[-1].backward()
         assert len(value) == 3 and (reached["features"].grad.abs().sum(1) > 0).all()
 

@@ -1,0 +1,45 @@
+"""Images of a rollout, of which many are the same: each is encoded once per minibatch.
+
+Agents of grid worlds see the same few images over and over: of 256 moments of MiniGrid-Memory of size 7, 20 to 44 images are
+different ones. Features and gradients are those of encoding all of them, up to the order of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class DistinctImages:
+    """Images uint8 [N, ...], which are not copied where few are the same, or on a GPU, which would wait for the comparison.
+
+    Args:
+        images: of all moments.
+    """
+
+    def __init__(self, images: Tensor) -> None:
+        self.images = images
+        self._number_N: np.ndarray | None = None
+        if images.device.type == "cpu":
+            numbers: dict[bytes, int] = {}
+            number_N = np.array([numbers.setdefault(image.tobytes(), len(numbers)) for image in images.numpy()])
+            if len(numbers) <= len(images) // 2:
+                self.images = images[np.unique(number_N, return_index=True)[1]]
+                self._number_N = number_N
+
+    def features(self, encoder: Callable[[Tensor], Tensor], chosen: Tensor) -> Tensor:
+        """What an encoder makes of some moments: [*chosen.shape, W].
+
+        Args:
+            encoder: [M, ...] -> [M, W].
+            chosen: int64, of any shape.
+        """
+        if self._number_N is None:
+            features_MW = encoder(self.images[chosen.flatten()])
+        else:
+            present, place_M = np.unique(self._number_N[chosen.flatten().numpy()], return_inverse=True)
+            features_MW = encoder(self.images[present]).index_select(0, torch.from_numpy(place_M))
+        return features_MW.view(*chosen.shape, -1)

@@ -1,0 +1,36 @@
+"""Images that are the same are encoded once, with the features and gradients of encoding all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from recollect.nets.distinct_images import DistinctImages
+from recollect.nets.small_impala import SmallImpala
+
+
+@pytest.mark.parametrize("different", [1, 5, 20, 40])
+@pytest.mark.parametrize("shape", [(12,), (4, 3)])
+def test_features_and_gradients_are_those_of_encoding_all_images(different: int, shape: tuple[int, ...]) -> None:
+    draws = np.random.default_rng(different)
+    few = draws.integers(0, 256, (different, 3, 20, 20), dtype=np.uint8)
+    images = torch.from_numpy(few[draws.permutation(np.arange(40) % different)])
+    encoder = SmallImpala((3, 20, 20), 8, channel_scale=1, generator=torch.Generator().manual_seed(0))
+    encoded: list[int] = []
+    encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
+    chosen = torch.from_numpy(draws.permutation(40)[:12]).view(shape)
+    weights = torch.from_numpy(draws.standard_normal((*shape, 8)).astype(np.float32))
+
+    found = DistinctImages(images).features(encoder, chosen)
+    (found * weights).sum().backward()
+    gradients = [parameter.grad.clone() for parameter in encoder.parameters()]  # type: ignore[union-attr]
+    encoder.zero_grad()
+    expected = encoder(images[chosen.flatten()]).view(*shape, 8)
+    (expected * weights).sum().backward()
+
+    torch.testing.assert_close(found, expected)
+    for own, parameter in zip(gradients, encoder.parameters(), strict=True):
+        torch.testing.assert_close(own, parameter.grad, rtol=1e-4, atol=1e-5)
+    present = len(np.unique(images[chosen.flatten()].flatten(1).numpy(), axis=0))
+    assert encoded == [present if different <= 20 else 12, 12]
