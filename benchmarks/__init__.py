@@ -18,6 +18,7 @@ NAMES: dict[str, str] = {
     "trajectories": "windows of AMAGO's trajectories on disk, against one pickle per trajectory",
     "search": "exact search among 320 000 keys, against a bare matrix product and top-k",
     "history_vectors": "HELM's history vectors with a cache, against a full forward per step",
+    "repeated_images": "gradients and history vectors of images that are seen again and again, against every one anew",
     "hopfield": "FrozenHopfield of discrete inputs as a table, against the softmax over the vocabulary",
     "dry_run": "time until Snakemake knows what to do",
 }

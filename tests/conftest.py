@@ -10,7 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A property is no benchmark: on a busy machine a first example can take longer than the 200 ms that it is given.
+hypothesis.settings.register_profile("recollect", deadline=None)
+hypothesis.settings.load_profile("recollect")
 
 ROOT = Path(__file__).resolve().parents[1]
 

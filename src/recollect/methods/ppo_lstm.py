@@ -91,7 +91,9 @@ class RecurrentAgent(Agent):
             moment_LM = self.put(first_M + games * np.minimum(step_L1, length_M - 1))
             starts_M = self.put(first_M)
             features_LMW = images.features(self.network.encoder, moment_LM)
-            outputs_LMU, _, _ = self.network.unroll(features_LMW, moments["hidden"][starts_M], moments["cell"][starts_M])
+            outputs_LMU, _, _ = self.network.unroll(
+                features_LMW, moments["hidden"][starts_M], moments["cell"][starts_M]
+            )
             kept_LM = self.put(there_LM)
             yield moment_LM[kept_LM], *self.network.heads(outputs_LMU[kept_LM])
 

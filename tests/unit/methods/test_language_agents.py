@@ -257,9 +257,7 @@ def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs
 
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_stopped_run_goes_on_bit_exactly(
-    method: str, scale: float | None, inputs: Inputs, tmp_path: Path
-) -> None:
+def test_a_stopped_run_goes_on_bit_exactly(method: str, scale: float | None, inputs: Inputs, tmp_path: Path) -> None:
     settings, module = settings_of(method, history_scale=scale), MODULES[method]
     straight = run_in(tmp_path / "straight")
     expected = module.train(settings, inputs, straight).arrays()

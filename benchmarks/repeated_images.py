@@ -1,0 +1,97 @@
+"""HELM's agents see the same images again and again: each is encoded once per minibatch, each window of words read once.
+
+Against encoding every image of a minibatch, and reading every window. Images are those of MiniGrid-Memory of size 7 under random
+turns and steps, of a size that the demo has: a rollout of 64 steps in 32 games, minibatches of 256, windows of 12 words. A word
+says whether an image has nothing green, a little, or more, which is about what SHELM's words say there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Comparison, Side
+from recollect.environments.registry import make_world, tasks
+from recollect.memory.language_memory import language_memory
+from recollect.nets.distinct_images import DistinctImages
+from recollect.nets.small_impala import SmallImpala
+
+GAMES = 32
+
+
+def rollout(steps: int) -> Tensor:
+    """Images uint8 [steps * GAMES, 3, 56, 56] of a random agent."""
+    options = {"task": "MemoryS7"}
+    listed = tasks("mini_grid", options, "train") * GAMES
+    world = make_world("mini_grid", options, listed, np.arange(GAMES, dtype=np.uint64))
+    draws, (images, _) = np.random.default_rng(0), world.reset()
+    seen = []
+    for _ in range(steps):
+        seen.append(images.copy())
+        images, _, terminated, truncated, _ = world.step(draws.integers(0, 3, GAMES))
+        if (terminated | truncated).any():
+            images, _ = world.reset(options={"reset_mask": terminated | truncated})
+    return torch.from_numpy(np.concatenate(seen))
+
+
+def comparisons(quick: bool) -> Iterator[Comparison]:
+    """Gradients of an encoder over a rollout, and history vectors of an agent that goes on playing."""
+    images = rollout(8 if quick else 64)
+    encoder = SmallImpala((3, 56, 56), 128, channel_scale=1, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1)).split(256)
+    distinct = DistinctImages(images)
+
+    def gradients(known: DistinctImages | None) -> list[Tensor]:
+        encoder.zero_grad()
+        for chosen_M in order:
+            features_MW = encoder(images[chosen_M]) if known is None else known.features(encoder, chosen_M)
+            features_MW.square().mean().backward()
+        return [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
+
+    def difference() -> float:
+        pairs = zip(gradients(distinct), gradients(None), strict=True)
+        return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+    yield Comparison(
+        work="gradients of HELM's image encoder, MiniGrid-Memory",
+        unit="images",
+        plain="every image",
+        ours=Side(lambda: gradients(DistinctImages(images)), len(images)),
+        against=Side(lambda: gradients(None), len(images)),
+        difference=difference,
+        tolerance=1e-3,
+    )
+
+    memory, plain = (language_memory("minilm", memory_length=12, layers=1) for _ in range(2))
+    plain.cache = None  # type: ignore[attr-defined]
+    played = rollout(8 if quick else 256)
+    green_N = ((played[:, 1] > 200) & (played[:, 0] < 50)).flatten(1).sum(1)
+    words_TE = ((green_N > 0).long() + (green_N > 20)).view(
+        -1, GAMES
+    )  # nothing green, a key's few pixels, a ball's many
+    new_words_TE = torch.arange(words_TE.numel()).view_as(words_TE)  # the worst that can happen
+
+    def read(model: object, words_TE: Tensor) -> Tensor:
+        model.start(GAMES)  # type: ignore[attr-defined]
+        vectors = [model.step(model.embeddings_VD[word_E][:, None]) for word_E in words_TE]  # type: ignore[attr-defined]
+        return torch.stack(vectors)
+
+    for said, chosen_TE in (("MiniGrid-Memory", words_TE), ("no window twice", new_words_TE)):
+        yield Comparison(
+            work=f"history vectors of MiniLM's first layer, windows of 12 words, {said}",
+            unit="steps",
+            plain="every window",
+            ours=Side(
+                lambda of=chosen_TE: read(memory, of),  # type: ignore[misc]
+                chosen_TE.numel(),
+                prepare=lambda: memory.cache.load({}),  # type: ignore[attr-defined]
+                once=True,
+            ),
+            against=Side(lambda of=chosen_TE: read(plain, of), chosen_TE.numel(), once=True),  # type: ignore[misc]
+            difference=lambda of=chosen_TE: float((read(memory, of) - read(plain, of)).abs().max()),  # type: ignore[misc]
+            tolerance=1e-3,
+            rounds=3,
+        )
