@@ -26,7 +26,7 @@ setup: ## make .venv, with every package checked against a hash (FAMILY=gpu: fai
 procgen: setup ## make .venv-procgen, the Python 3.10 that plays Procgen, with every package checked against a hash
 	@$(BIN)/python envs/setup.py --world procgen $(if $(WORLD_PYTHON),--python "$(WORLD_PYTHON)")
 
-demo: setup ## every default figure with real, small-scale learning: an estimated 20 minutes on two fast CPU cores, 35 on slow ones
+demo: setup ## every default figure with real, small-scale learning: half an hour on two slow CPU cores, less on fast ones
 	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo
 
