@@ -69,9 +69,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     plain.cache = None  # type: ignore[attr-defined]
     played = rollout(8 if quick else 256)
     green_N = ((played[:, 1] > 200) & (played[:, 0] < 50)).flatten(1).sum(1)
-    words_TE = ((green_N > 0).long() + (green_N > 20)).view(
-        -1, GAMES
-    )  # nothing green, a key's few pixels, a ball's many
+    words_TE = ((green_N > 0).long() + (green_N > 20)).view(-1, GAMES)
     new_words_TE = torch.arange(words_TE.numel()).view_as(words_TE)  # the worst that can happen
 
     def read(model: object, words_TE: Tensor) -> Tensor:

@@ -79,7 +79,8 @@ def test_the_table_equals_the_direct_path(bins, similarity, monkeypatch):
     g = torch.Generator().manual_seed(2)
     values = torch.stack([torch.randint(0, size, (20, 8), generator=g) for size in bins], dim=-1)
     monkeypatch.setattr(frozen_hopfield, "BLOCK", 1 << 25)
-    torch.testing.assert_close(lookup(values), hopfield(one_hots(values, bins)), rtol=0, atol=1e-4)
+    atol = 1e-5 if similarity == "cosine" else 2e-5  # float32 rounds larger scores coarser: 1.6e-5 on one CPU
+    torch.testing.assert_close(lookup(values), hopfield(one_hots(values, bins)), rtol=0, atol=atol)
     assert len(lookup.table_MD) == torch.tensor(bins).prod()
     if len(bins) == 1:
         torch.testing.assert_close(hopfield.one_hot_table(), lookup.table_MD, rtol=0, atol=1e-6)
