@@ -113,6 +113,20 @@ class Hits:
         score, place = none.double().fill_(NOTHING), torch.zeros_like(none)
         return cls(none, score, score.new_zeros(score.shape), place.float(), *(place.clone() for _ in range(4)))
 
+    def select(self, queries: Tensor) -> Hits:
+        """Those of some queries."""
+        return Hits(*(getattr(self, name)[queries] for name in self.__dataclass_fields__))
+
+    def differ(self, rows: Tensor, found: Hits) -> Tensor:
+        """Whether what new queries of these rows found stands elsewhere in the episode log than what they had: bool [B]."""
+        places = (
+            (getattr(self, name)[rows], getattr(found, name)) for name in ("owner_BK", "slot_BK", "first_BK", "end_BK")
+        )
+        other_BK = self.found_BK[rows] != found.found_BK
+        for before_BK, now_BK in places:
+            other_BK = other_BK | (before_BK != now_BK)
+        return other_BK.any(1)
+
     def put(self, rows: Tensor, found: Hits) -> None:
         """Overwrite some rows by what their new queries found."""
         for name in self.__dataclass_fields__:

@@ -179,23 +179,33 @@ class InContextPolicy(ABC):
         normal = torch.special.ndtri(torch.from_numpy(chance)).numpy()
         return np.round(self.returns.target_mean + self.returns.target_std * normal)
 
-    def window(self, steps: int) -> Experience:
-        """The last steps of every row's current episode up to now, left padded; the action and reward of now are empty."""
-        longest = min(int(self.step_B.max()) + 1, steps)
-        at_BT = torch.from_numpy(self.step_B[:, None] + np.arange(1 - longest, 1)).to(self.device)
-        return self.steps_of(at_BT, now_B=torch.from_numpy(self.step_B).to(self.device))
+    def window(self, steps: int, rows_B: np.ndarray | None = None) -> Experience:
+        """The last steps of every row's current episode up to now, left padded; the action and reward of now are empty.
+
+        Args:
+            steps: how many; fewer where no episode is as long.
+            rows_B: the rows of a mask only, if given.
+        """
+        step_B = self.step_B if rows_B is None else self.step_B[rows_B]
+        longest = min(int(step_B.max()) + 1, steps)
+        at_BT = torch.from_numpy(step_B[:, None] + np.arange(1 - longest, 1)).to(self.device)
+        now_B = torch.from_numpy(step_B).to(self.device)
+        rows = None if rows_B is None else torch.from_numpy(np.flatnonzero(rows_B)).to(self.device)
+        return self.steps_of(at_BT, now_B=now_B, rows=rows)
 
     def now(self) -> Experience:
         """The previous step of every row's episode (padding where there is none) and the present one, for `CachedSteps`."""
         at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
         return self.steps_of(at_BT, now_B=at_BT[:, 1])
 
-    def steps_of(self, at_BT: Tensor, now_B: Tensor | None) -> Experience:
-        """The given steps of the current episode; negative ones are padding. At `now` there is no action or reward yet."""
+    def steps_of(self, at_BT: Tensor, now_B: Tensor | None, rows: Tensor | None = None) -> Experience:
+        """The given steps of the current episode (of some rows, if given); negative ones are padding. At `now` there is
+        no action or reward yet.
+        """
         mask_BT = at_BT >= 0
         at_BT = at_BT.clamp(min=0)
         known_BT = mask_BT if now_B is None else mask_BT & (at_BT < now_B[:, None])
-        rows = torch.arange(len(at_BT), device=self.device)[:, None]
+        rows = (torch.arange(len(at_BT), device=self.device) if rows is None else rows)[:, None]
         return Experience(
             observation=self.observation[rows, at_BT] * mask_BT[..., None],
             return_to_go=self.aim[rows, at_BT] * mask_BT,
@@ -257,44 +267,29 @@ class CachedSteps:
         tokens_BND = self.network.embed(block, first_position_B=self.cache.lengths_B)
         self.network.transformer.extend(tokens_BND, self.network.token_mask(block.mask), self.cache)
 
-    def append_now(self, pair: Experience) -> Tensor:
+    def append_now(self, pair: Experience, active_B: Tensor | None = None) -> Tensor:
         """Append the present timestep; action logits [B, A]. See `hidden_now`."""
-        return self.network.action_head(self.hidden_now(pair))
+        return self.network.action_head(self.hidden_now(pair, active_B))
 
-    def read_now(self, window: Experience, context: Experience, has_context_B: Tensor, due_B: np.ndarray) -> Tensor:
-        """Append the present timestep where the context of some rows is new; action logits [B, A], as `act` gives them.
-
-        Args:
-            window: every row's whole episode up to now.
-            context, has_context_B: what each row reads.
-            due_B: rows whose context is new (the first step of an episode is one): encoded anew as a whole.
-        """
-        network = self.network
-        reading = network.reading(context, has_context_B)
-        self.cache.reset(due_B)
-        self.cache.set_context(
-            reading["context_BSD"], reading["context_mask_BS"], reading["has_context_B"], rows_B=due_B
-        )
-        tokens_BND, mask_BN = network.until_action(window)
-        fresh_N = torch.arange(tokens_BND.shape[1], device=mask_BN.device) >= tokens_BND.shape[1] - self.per_step
-        mask_BN = mask_BN & (torch.from_numpy(due_B).to(mask_BN.device)[:, None] | fresh_N)
-        return network.action_head(network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1])
-
-    def hidden_now(self, pair: Experience) -> Tensor:
+    def hidden_now(self, pair: Experience, active_B: Tensor | None = None) -> Tensor:
         """Append the present timestep; the hidden state [B, D] that predicts its action.
 
         Args:
             pair: the previous timestep of the same episode (masked out where there is none) and the present one.
+            active_B: rows that take part; the others keep their cache and their output means nothing. None: all do.
         """
         network, per_step = self.network, self.per_step
         follows_B = pair.mask[:, 0]
-        if per_step == 1:
-            offset_B = self.cache.lengths_B - follows_B.long()
-            tokens_BND = network.embed(pair, first_position_B=offset_B)
-            return network.transformer.step(tokens_BND[:, -1], self.cache)
         seen = network.action_token + 1  # tokens of a timestep up to the one that predicts its action
-        offset_B = self.cache.lengths_B - follows_B.long() * seen
-        tokens_BND = network.embed(pair, first_position_B=offset_B)[:, seen : per_step + seen]
+        offset_B = self.cache.lengths_B - follows_B.long() * (1 if per_step == 1 else seen)
+        if active_B is not None:
+            offset_B = offset_B * active_B
+        tokens_BND = network.embed(pair, first_position_B=offset_B)
+        if per_step == 1:
+            return network.transformer.step(tokens_BND[:, -1], self.cache, active_B)
+        tokens_BND = tokens_BND[:, seen : per_step + seen]
         pending_BT = follows_B[:, None].expand(-1, per_step - seen)
         mask_BN = torch.cat([pending_BT, torch.ones_like(follows_B)[:, None].expand(-1, seen)], 1)
+        if active_B is not None:
+            mask_BN = mask_BN & active_B[:, None]
         return network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1]

@@ -14,8 +14,8 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
   query, so that training runs no embedder; for small budgets. `computed` is as published.
 - `retrieval.within` and `network.context_embedding: shared` (not in the paper) are for small budgets: windows of about
   the same skill, and one set of tables for both windows.
-- While acting only the last token of the last layer is computed, and where the embedder's window holds a whole episode
-  its query grows step by step: the same numbers (`embedding.SteppedQueries`).
+- While acting only what a step changes is computed, with the same numbers: `cached_reading.CachedReading`, and for
+  queries, where the embedder's window holds a whole episode, `embedding.SteppedQueries`.
 - Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
 - Released options that the published runs do not use (docs/radt.md, "Options of retrieval") are off by default.
 
@@ -41,7 +41,8 @@ from recollect.memory.embedders import Embedder
 from recollect.memory.episodic_memory import EpisodeLog, EpisodicMemory, EpisodicSettings, Hits
 from recollect.memory.retrieval import RetrievalSettings
 from recollect.methods import dt
-from recollect.methods.acting import ActionSelection, CachedSteps, InContextPolicy, uniform
+from recollect.methods.acting import ActionSelection, InContextPolicy, uniform
+from recollect.methods.cached_reading import CachedReading
 from recollect.methods.chunking import chunk_settings, memory_of
 from recollect.methods.context_reader import ContextReader
 from recollect.methods.contract import Facts, Inputs, facts_of
@@ -115,9 +116,7 @@ class RetrievalPolicy(InContextPolicy):
         shelves, room = (1, rows * self.episodes + given) if acting.shared else (rows, self.episodes + given)
         self.memory = EpisodicMemory(shelves, room * per_episode, self.embedder.width, acting, self.device)
         self.queries = SteppedQueries.of(self.embedder, rows, self.horizon)
-        # Where the window holds a whole episode, steps between two retrievals are exact one by one.
-        stepwise = self.chosen.retrieve_every > 1 and self.chosen.context >= self.horizon
-        self.cached = CachedSteps(self.network, rows, self.horizon) if stepwise else None
+        self.reading = CachedReading(self.network, rows, min(self.chosen.context, self.horizon))
         self.log = EpisodeLog(  # of the rows, and behind them of the demonstrated tasks
             {
                 "observation": (tuple(self.observation.shape[2:]), self.observation.dtype),
@@ -144,6 +143,7 @@ class RetrievalPolicy(InContextPolicy):
         )
         self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
+        self.changed_B = np.zeros(rows, bool)  # whose context is another than at the last step
 
     def demonstrate(self, shown: Demonstrations, rows: int) -> dict[str, Tensor]:
         """Log all demonstrations; the entries that they make, in the order in which they were played."""
@@ -178,6 +178,7 @@ class RetrievalPolicy(InContextPolicy):
         if self.queries is not None:
             self.queries.clear(mask_B)
         self.has_context_B = self.has_context_B & ~mask.to(self.device)
+        self.changed_B |= mask_B
         if self.chosen.acting.shared:  # what a row has stored is everyone's
             return
         self.memory.reset(mask)
@@ -248,7 +249,10 @@ class RetrievalPolicy(InContextPolicy):
             seeds = self.seeds_B[rows.cpu().numpy()].repeat(self.chosen.acting.select)
             chance_BK = uniform(seeds, counters_BK.ravel(), RETRIEVAL_STREAM).reshape(counters_BK.shape)
         hits = self.memory.search(query_BD, self.shelf(rows), chance_BK)
+        other_B = self.hits.differ(rows, hits) | (self.has_context_B[rows] != hits.found_BK.any(1))
         self.hits.put(rows, hits)
+        self.changed_B[rows.cpu().numpy()] |= other_B.cpu().numpy()
+        rows, hits = rows[other_B], hits.select(other_B)
         found_BK = hits.found_BK
         size, length = found_BK.shape, self.chunks.value_length
         flat = {name: getattr(hits, f"{name}_BK").flatten() for name in ("owner", "slot", "first", "end")}
@@ -270,12 +274,8 @@ class RetrievalPolicy(InContextPolicy):
                 self.retrieve(rows, self.embedder.keys(self.window(self.chunks.context).select(rows)))
             else:
                 self.retrieve(rows, query_BD[rows])
-        if self.cached is not None and not len(due):
-            return self.cached.append_now(self.now())
-        window = self.window(self.chosen.context)
-        if self.cached is not None:
-            return self.cached.read_now(window, self.context, self.has_context_B, due_B)
-        return self.network.act(window, self.context, self.has_context_B) if remembers else self.network.act(window)
+        changed_B, self.changed_B = self.changed_B, np.zeros_like(self.changed_B)
+        return self.reading.act(self, self.context, self.has_context_B, changed_B)
 
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
         """A multiple of the highest return in memory where that is asked for; see `InContextPolicy.target_returns`."""

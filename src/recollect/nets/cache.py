@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -20,6 +21,23 @@ from recollect.settings.errors import UserError
 
 if TYPE_CHECKING:
     from recollect.nets.transformer import Block, Transformer
+
+
+@dataclass(frozen=True)
+class ReadContext:
+    """What the cross-attention layers read: keys and values ``[B, H, S, Dh]`` of each layer that reads, and who reads what."""
+
+    layers: list[tuple[Tensor, Tensor] | None]
+    attend_B11S: Tensor | None
+    factor_B11: Tensor | None
+
+    def select(self, rows_R: Tensor) -> ReadContext:
+        """Some rows of the batch."""
+        return ReadContext(
+            [None if layer is None else (layer[0][rows_R], layer[1][rows_R]) for layer in self.layers],
+            None if self.attend_B11S is None else self.attend_B11S[rows_R],
+            None if self.factor_B11 is None else self.factor_B11[rows_R],
+        )
 
 
 class KeyValueCache:
@@ -56,11 +74,11 @@ class KeyValueCache:
 
     def clear_context(self) -> None:
         """From now on no row has a context."""
+        self.context: ReadContext | None = None
+        """What rows read; None while no row has a context (as far as the host knows)."""
         self._contexts: list[tuple[Tensor, Tensor] | None] = [None] * len(self.layers)
         self._context_mask_BS: Tensor | None = None
         self._has_context_B: Tensor | None = None
-        self._context_attend: Tensor | None = None
-        self._context_factor: Tensor | None = None
 
     @torch.no_grad()
     def set_context(
@@ -94,7 +112,7 @@ class KeyValueCache:
         has = torch.ones(B, dtype=torch.bool) if has_context_B is None else has_context_B
         model = self.model
         if rows_B is None:
-            self._contexts = [self._keys_values(i, context_BSD) for i in range(len(self.layers))]
+            self._contexts = model.context_keys(context_BSD)
         else:
             rows = self._mask(rows_B, (B,))
             if self._context_mask_BS is None:
@@ -108,23 +126,15 @@ class KeyValueCache:
                     do="pad contexts to one length, or set all rows at once",
                 )
             assert self._has_context_B is not None
-            for i, kept in enumerate(self._contexts):
-                fresh = self._keys_values(i, context_BSD[rows])
+            for kept, fresh in zip(self._contexts, model.context_keys(context_BSD[rows]), strict=True):
                 if kept is not None and fresh is not None:
                     kept[0][rows], kept[1][rows] = fresh[0].to(kept[0].dtype), fresh[1].to(kept[1].dtype)
             here = rows.to(mask.device)
             mask = torch.where(here[:, None], mask, self._context_mask_BS.to(mask.device))
             has = torch.where(rows.to(has.device), has, self._has_context_B.to(has.device))
         self._context_mask_BS, self._has_context_B = mask, has
-        shown, self._context_attend, self._context_factor = model.prepare_context(context_BSD, mask, has)
-        self._any_context = shown is not None
-
-    def _keys_values(self, layer: int, context_BSD: Tensor) -> tuple[Tensor, Tensor] | None:
-        block = self._blocks[layer]
-        if not block.cross:
-            return None
-        k, v = self.model.split_heads(block.cross_kv(context_BSD), 2)
-        return k.contiguous(), v.contiguous()
+        shown, attend, factor = model.prepare_context(context_BSD, mask, has)
+        self.context = None if shown is None else ReadContext(self._contexts, attend, factor)
 
     @torch.no_grad()
     def run(self, x_BTD: Tensor, mask_BT: Tensor | np.ndarray | None) -> Tensor:
@@ -164,7 +174,9 @@ class KeyValueCache:
         training = model.training
         if training:
             h = model._drop(h, model.p_embedding)
-        for kv, context, block in zip(self.layers, self._contexts, self._blocks, strict=True):
+        read = self.context
+        contexts = [None] * len(self.layers) if read is None else read.layers
+        for kv, context, block in zip(self.layers, contexts, self._blocks, strict=True):
             qkv = block.qkv(block.norm_attention(h)).view(B, T, 3, H, Dh)
             if write_BT is None:
                 kv[:, :, :, n - T : n] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
@@ -173,11 +185,11 @@ class KeyValueCache:
             q = qkv[:, :, 0].transpose(1, 2).to(kv.dtype)
             y = self._attention(q, kv[0, :, :, :n], kv[1, :, :, :n], attend, causal)
             h = model._add(h, block.attention_out(y.transpose(1, 2).reshape(B, T, D)))
-            if context is not None and self._any_context:
+            if read is not None and context is not None:
                 q = block.cross_q(block.norm_cross(h)).view(B, T, H, Dh).transpose(1, 2).to(context[0].dtype)
-                y = self._attention(q, *context, self._context_attend, False)
+                y = self._attention(q, *context, read.attend_B11S, False)
                 y = block.cross_out(y.transpose(1, 2).reshape(B, T, D))
-                h = model._read(block, h, y, self._context_factor)
+                h = model._read(block, h, y, read.factor_B11)
             h = model._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu)))
         self.lengths_B = before_B + counts_B
         if mask_BT is None:
@@ -187,6 +199,31 @@ class KeyValueCache:
         else:
             self._longest = n
         return model.norm_final(h)
+
+    @torch.no_grad()
+    def refill(self, rows_R: Tensor, x_RTD: Tensor, mask_RT: Tensor | None) -> Tensor:
+        """Replace all that some rows hold by a block of tokens; only these rows are computed.
+
+        Args:
+            rows_R: indices of the rows, each once.
+            x_RTD, mask_RT: their tokens; see `Transformer.extend`.
+
+        Returns:
+            Hidden states [R, T, D].
+
+        Raises:
+            UserError: the block is longer than the cache.
+        """
+        R, T, _ = x_RTD.shape
+        self._checked(T)
+        part = KeyValueCache(self.model, R, T, x_RTD.device, self.layers[0].dtype)
+        part.context = None if self.context is None else self.context.select(rows_R)
+        h_RTD = part.run(x_RTD, mask_RT)
+        for own, fresh in zip(self.layers, part.layers, strict=True):
+            own[:, rows_R, :, :T] = fresh[:, :, :, :T]
+        self.lengths_B = self.lengths_B.index_copy(0, rows_R, part.lengths_B)
+        self._measure()
+        return h_RTD
 
     def peek(self, x_BD: Tensor) -> Tensor:
         """Hidden states [B, D] of one more token per row, as by `Transformer.step`; the cache stays as it is."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.nets import actions
+from recollect.nets.cache import ReadContext
 from recollect.nets.transformer import Transformer, TransformerSettings
 from recollect.settings.seeding import seed_of
 
@@ -299,13 +300,22 @@ class DecisionTransformer(nn.Module):
         if self.context_encoder is not None:
             self.context_encoder.reseed_dropout(seed_of("context encoder", seed))
 
-    def act(self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None) -> Tensor:
+    def act(
+        self,
+        window: Experience,
+        context: Experience | None = None,
+        has_context_B: Tensor | None = None,
+        *,
+        read: ReadContext | None = None,
+    ) -> Tensor:
         """Action logits [B, A] (or see `ContinuousHead`) at the last timestep.
 
-        The same as ``forward(...)[0][:, -1]``, but only what that needs is computed.
+        The same as ``forward(...)[0][:, -1]``, but only what that needs is computed. `read`: the context as a cache keeps
+        it, in the place of `context` and `has_context_B`.
         """
         tokens_BND, mask_BN = self.until_action(window)
-        hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **self.reading(context, has_context_B))
+        reading = self.reading(context, has_context_B)
+        hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **reading, read=read)
         return self.action_head(hidden_BD)
 
     @torch.no_grad()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.nets.attention import Packing, cross_attention, gather, pack, self_attention, spread, unpack
-from recollect.nets.cache import KeyValueCache
+from recollect.nets.cache import KeyValueCache, ReadContext
 from recollect.nets.dropout import Dropout
 from recollect.nets.kernels import Linear, gelu, linear_part
 from recollect.settings.errors import UserError
@@ -358,6 +358,17 @@ class Transformer(nn.Module):
             attend = (attend | empty_B1)[:, None, None, :]
         return context_BSD, attend, None if has_B is None else has_B.to(device)[:, None, None].to(context_BSD.dtype)
 
+    def context_keys(self, context_BSD: Tensor) -> list[tuple[Tensor, Tensor] | None]:
+        """Keys and values [B, H, S, Dh] of a context in each layer; None in layers that read none."""
+        read: list[tuple[Tensor, Tensor] | None] = []
+        for block in self.blocks:
+            if block.cross:
+                k, v = self.split_heads(block.cross_kv(context_BSD), 2)  # type: ignore[operator]
+                read.append((k.contiguous(), v.contiguous()))
+            else:
+                read.append(None)
+        return read
+
     # ---------------------------------------------------------------- the last token of a window
 
     @torch.no_grad()
@@ -369,16 +380,24 @@ class Transformer(nn.Module):
         context_BSD: Tensor | None = None,
         context_mask_BS: Tensor | None = None,
         has_context_B: Tensor | None = None,
+        read: ReadContext | None = None,
     ) -> Tensor:
         """``forward(...)[:, -1]`` of left-padded rows, for acting: the last layer is computed for that token alone.
+
+        Args:
+            x_BTD, mask_BT, context_BSD, context_mask_BS, has_context_B: as in `forward`.
+            read: keys and values of the context (`KeyValueCache.context`), in the place of its tokens.
 
         Returns:
             h_BD; no gradient and no dropout.
         """
-        context, attend_B11S, factor_B11 = self.prepare_context(context_BSD, context_mask_BS, has_context_B)
+        if read is None:
+            context, attend, factor = self.prepare_context(context_BSD, context_mask_BS, has_context_B)
+            read = None if context is None else ReadContext(self.context_keys(context), attend, factor)
+        layers = [None] * len(self.blocks) if read is None else read.layers
         keys_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(x_BTD.device)
         h_BTD, seen = x_BTD, None if keys_BT is None else causal(x_BTD, keys_BT)
-        for block in self.blocks:
+        for block, keys_values in zip(self.blocks, layers, strict=True):
             assert isinstance(block, Block)
             normed, last = block.norm_attention(h_BTD), block is self.blocks[-1]
             k, v = self.split_heads(linear_part(block.qkv, normed, self.width, 3 * self.width), 2)
@@ -388,9 +407,11 @@ class Transformer(nn.Module):
             mask = keys_BT[:, None, None, :] if last and keys_BT is not None else seen
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and not last)
             h_BTD = h_BTD + block.attention_out(y.transpose(1, 2).flatten(2))
-            if block.cross and context is not None:
-                y = self._cross_attention(block, block.norm_cross(h_BTD), context, attend_B11S, None)
-                h_BTD = self._read(block, h_BTD, block.cross_out(y), factor_B11)
+            if read is not None and keys_values is not None:
+                (q,) = self.split_heads(block.cross_q(block.norm_cross(h_BTD)), 1)
+                k, v = keys_values
+                y = F.scaled_dot_product_attention(q.to(k.dtype), k, v, attn_mask=read.attend_B11S)
+                h_BTD = self._read(block, h_BTD, block.cross_out(y.transpose(1, 2).flatten(2)), read.factor_B11)
             h_BTD = h_BTD + block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h_BTD)), self._gelu))
         return self.norm_final(h_BTD)[:, 0]
 

@@ -140,14 +140,16 @@ ENDS = [{5, 16, 21}, {9, 11, 20}, {11, 22}]  # three rows whose episodes end at 
 
 def test_the_first_episode_reads_nothing(tiny: Any) -> None:
     policy = tiny().policy(tiny().settings("radt"))
+    logits = policy.logits
 
-    def check(step: int, recorded: list[Recorded]) -> None:
-        with torch.no_grad():
-            alone = policy.network(policy.window(6))[0][:, -1]
-            torch.testing.assert_close(policy.logits(), alone, atol=2e-5, rtol=0)
+    def compared() -> torch.Tensor:
+        found = logits()
+        torch.testing.assert_close(found, policy.network(policy.window(6))[0][:, -1], atol=2e-5, rtol=0)
         assert not policy.has_context_B.any() and not policy.memory.count_E.any()
+        return found
 
-    play(policy, 12, [{11}, {11}], check=check)
+    policy.logits = compared
+    play(policy, 12, [{11}, {11}])
 
 
 def test_the_memory_holds_every_chunk_of_the_finished_episodes_with_their_real_returns(tiny: Any) -> None:
@@ -245,25 +247,67 @@ def test_with_several_steps_between_retrievals_a_row_keeps_its_context(tiny: Any
 
 
 @pytest.mark.parametrize("tokens", ["merged", "interleaved"])
-def test_cached_steps_between_retrievals_equal_encoding_the_whole_window(tiny: Any, tokens: str) -> None:
-    policy = tiny().policy(tiny().settings("radt", retrieve_every=3, context=12, network={"tokens": tokens}))
-    logits, read = policy.logits, 0
+@pytest.mark.parametrize(("every", "context"), [(1, 6), (1, 12), (3, 6), (3, 12)])
+def test_doing_only_what_a_step_changes_equals_encoding_all_windows_and_contexts_anew(
+    tiny: Any, tokens: str, every: int, context: int
+) -> None:
+    """With windows that hold an episode (12 steps) and such that slide, of rows whose episodes end at different steps."""
+    network = {"tokens": tokens}
+    policy = tiny().policy(tiny().settings("radt", retrieve_every=every, context=context, network=network))
+    logits, read, cached = policy.logits, 0, 0
 
     def compared() -> torch.Tensor:
-        nonlocal read
-        cached = logits()
-        assert policy.cached is not None
-        whole = policy.network.act(policy.window(12), policy.context, policy.has_context_B)
-        torch.testing.assert_close(cached, whole, atol=2e-5, rtol=0)
-        blind = policy.network.act(policy.window(12))
+        nonlocal read, cached
+        before_B = policy.reading.steps.cache.lengths_B.clone()
+        found = logits()
+        whole = policy.network.act(policy.window(context), policy.context, policy.has_context_B)
+        torch.testing.assert_close(found, whole, atol=2e-5, rtol=0)
+        blind = policy.network.act(policy.window(context))
         read += int((policy.has_context_B & ((whole - blind).abs().amax(1) > 1e-4)).sum())
-        return cached
+        cached += int((policy.has_context_B & (policy.reading.steps.cache.lengths_B > before_B)).sum())
+        return found
 
     policy.logits = compared
     play(policy, 24, ENDS)
     policy.reset(np.array([False, True, False]))
     policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
     assert read > 10  # what is read changes the logits
+    assert cached > 10
+
+
+@pytest.mark.parametrize("select", [1, 2])
+def test_a_context_is_encoded_anew_only_where_something_else_was_retrieved(tiny: Any, select: int) -> None:
+    policy = tiny().policy(tiny().settings("radt", acting=EpisodicSettings(select=select)))
+    seen: dict[int, Any] = {}
+    told = kept = 0
+
+    def check(step: int, recorded: list[Recorded]) -> None:
+        nonlocal kept
+        for b in range(3):
+            now = [getattr(policy.context, name)[b].tolist() for name in FIELDS], bool(policy.has_context_B[b])
+            kept += seen.get(b) == now and now[1]
+            assert (seen.get(b, (now[0], False)) == now) or changed[b], (step, b)
+            seen[b] = now
+
+    act = None
+    changed = np.zeros(3, bool)
+
+    def noted(policy_: Any, context: Experience, has_context_B: torch.Tensor, changed_B: np.ndarray) -> torch.Tensor:
+        nonlocal changed, told
+        changed, told = changed_B, told + int(changed_B.sum())
+        return act(policy_, context, has_context_B, changed_B)
+
+    begin = policy.begin
+
+    def begin_noted(rows: int) -> None:
+        nonlocal act
+        begin(rows)
+        act = policy.reading.act
+        policy.reading.act = noted
+
+    policy.begin = begin_noted
+    play(policy, 24, ENDS, check=check)
+    assert told > 3 and kept > 10
 
 
 def test_a_row_that_begins_another_task_remembers_nothing(tiny: Any) -> None:

@@ -100,7 +100,12 @@ def ended_well(workflow: Any, process: subprocess.Popen[str], seconds: float = 6
 
 def of_rule(jobs: list[dict[str, str]], rule: str) -> list[dict[str, str]]:
     """The SLURM jobs of a rule or of a group of rules."""
-    return [job for job in jobs if rule in job["Comment"]]
+    return [job for job in jobs if job["Comment"].startswith(f"rule_{rule}_")]
+
+
+def of_command(planned: list[str], command: str) -> list[str]:
+    """The planned jobs of a command."""
+    return [line for line in planned if line.split()[0] == command]
 
 
 def gpus(job: dict[str, str]) -> str | None:
@@ -115,21 +120,24 @@ def test_the_smoke_scale_runs_on_slurm_and_each_gpu_job_has_one(
     planned = workflow.planned("--config", "scale=smoke")
     # At smoke scale nothing asks for a GPU by itself.
     wanted = ["--set-resources", "train:gpu=1", "evaluate:gpu=1", "embed:gpu=1"]
-    workflow.run("snakemake", *SMOKE, *PACE, *wanted, timeout=1800)
-    figures = sorted(path.name for path in (workflow.folder / "results/smoke/figures").glob("*.pdf"))
-    assert figures == ["memory_rl_passive_tmaze.pdf", "radt_dark_room_10x10.pdf"]
+    workflow.run("snakemake", *SMOKE, *PACE, *wanted, timeout=3600)
+    drawn = {path.stem for path in (workflow.folder / "results/smoke/figures").glob("*.pdf")}
+    assert drawn == {name for rule, name in map(str.split, of_command(planned, "figure"))}
+    assert {name.split("_")[0] for name in drawn} == {"radt", "memory", "amago", "helm"}  # every line of research
     assert workflow.planned("--config", "scale=smoke") == []
 
     jobs = cluster.jobs()[before:]
     assert {job["JobState"] for job in jobs} == {"COMPLETED"}
     assert len({job["NodeList"] for job in jobs}) > 1
-    # A run is trained and scored in one SLURM job, and a memory made in one; figures and fetches need none.
-    runs = [line for line in planned if line.startswith("train ")]
-    memories = [line for line in planned if line.startswith("index ")]
+    # A run is trained, scored and traced in one SLURM job, and a memory made in one; figures, pages and fetches need none.
+    runs, memories = of_command(planned, "train"), of_command(planned, "index")
+    alone = {rule: of_command(planned, rule.replace("_", "-")) for rule in ("generate", "embed_vocabulary")}
+    assert runs and memories and all(alone.values())
     assert len(of_rule(jobs, "run")) == len(runs)
     assert len(of_rule(jobs, "memory")) == len(memories)
-    assert len(jobs) == len(runs) + len(memories) + len([line for line in planned if line.startswith("generate ")])
-    assert [gpus(job) for job in of_rule(jobs, "generate")] == [None]
+    for rule, commands in alone.items():
+        assert [gpus(job) for job in of_rule(jobs, rule)] == [None] * len(commands)
+    assert len(jobs) == sum(map(len, (runs, memories, *alone.values())))
     assert {gpus(job) for job in [*of_rule(jobs, "run"), *of_rule(jobs, "memory")]} == {"gres:gpu:1"}
 
 
