@@ -3,11 +3,13 @@
 Against encoding every image of a minibatch, and reading every window. Images are those of MiniGrid-Memory of size 7 under random
 turns and steps, of a size that the demo has: a rollout of 64 steps in 32 games, minibatches of 256, windows of 12 words. A word
 says whether an image has nothing green, a little, or more, which is about what SHELM's words say there.
+
+And the rooms of Memory-RL: gradients of its image encoder over a batch of 64 episodes of Visual Match 60 by a random agent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -17,7 +19,10 @@ from benchmarks.harness import Comparison, Side
 from recollect.environments.registry import make_world, tasks
 from recollect.memory.language_memory import language_memory
 from recollect.nets.distinct_images import DistinctImages
+from recollect.nets.feedforward import ImageEmbedder
 from recollect.nets.small_impala import SmallImpala
+from recollect.settings.resolve import environment_settings
+from recollect.trajectories.rollout import play_episodes
 
 GAMES = 32
 
@@ -35,6 +40,16 @@ def rollout(steps: int) -> Tensor:
         if (terminated | truncated).any():
             images, _ = world.reset(options={"reset_mask": terminated | truncated})
     return torch.from_numpy(np.concatenate(seen))
+
+
+def rooms(episodes: int) -> Tensor:
+    """Images uint8 [episodes * steps, 75] of episodes of Visual Match 60 by a random agent."""
+    options = environment_settings("paper", "visual_match_60").options
+    listed = tasks("visual_match", options, "train") * episodes
+    world = make_world("visual_match", options, listed[:episodes], np.arange(episodes, dtype=np.uint64))
+    draws = np.random.default_rng(0)
+    episodes_played = play_episodes(world, lambda *_: draws.integers(0, 4, episodes))
+    return torch.from_numpy(episodes_played.observation_BTD.reshape(-1, 75))
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
@@ -93,3 +108,25 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
             tolerance=1e-3,
             rounds=3,
         )
+
+    seen = rooms(4 if quick else 64)
+    embedder = ImageEmbedder((3, 5, 5), 100, generator=torch.Generator().manual_seed(0))
+
+    def room_gradients(embed: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        embedder.zero_grad()
+        embed(seen).square().mean().backward()
+        return [parameter.grad.clone() for parameter in embedder.parameters() if parameter.grad is not None]
+
+    def room_difference() -> float:
+        pairs = zip(room_gradients(embedder), room_gradients(embedder.every), strict=True)
+        return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+    yield Comparison(
+        work="gradients of Memory-RL's image encoder, Visual Match 60",
+        unit="images",
+        plain="every image",
+        ours=Side(lambda: room_gradients(embedder), len(seen)),
+        against=Side(lambda: room_gradients(embedder.every), len(seen)),
+        difference=room_difference,
+        tolerance=1e-3,
+    )

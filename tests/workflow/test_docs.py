@@ -176,6 +176,8 @@ def test_every_snakemake_command_finds_its_jobs_in_a_dry_run(page: str, tmp_path
     for line in commands(ROOT / page):
         if line[0] != "snakemake" or ("conda" in line and shutil.which("conda") is None):
             continue
+        if "--report" in line:  # of what is finished: it plans nothing
+            continue
         done = subprocess.run(
             [sys.executable, "-m", "snakemake", "--dry-run", *(word for word in line[1:] if word != "--dry-run")],
             cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""Images of a rollout, of which many are the same: each is encoded once per minibatch.
+"""Images of a rollout or a batch, of which many are the same: each is encoded once.
 
 Agents of grid worlds see the same few images over and over: of 256 moments of MiniGrid-Memory of size 7, 20 to 44 images are
 different ones. Features and gradients are those of encoding all of them, up to the order of sums.
@@ -11,6 +11,22 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor
+
+_GRAIN = 32  # counts are rounded up to it: oneDNN prepares its convolutions for each size of a batch anew
+
+
+def distinct_rows(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows of a CPU tensor are different ones.
+
+    Returns:
+        where each first stands, int64 [M] (M is a multiple of 32: the first row may fill it up), and for every row its
+        place among these, int64 [N].
+    """
+    rows = np.ascontiguousarray(rows_ND.numpy())
+    whole_N = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
+    _, first_M, place_N = np.unique(whole_N, return_index=True, return_inverse=True)
+    filled_M = np.concatenate([first_M, np.zeros(-len(first_M) % _GRAIN, np.int64)])
+    return torch.from_numpy(filled_M), torch.from_numpy(place_N.reshape(-1))
 
 
 class DistinctImages:

@@ -15,6 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recollect.nets.distinct_images import distinct_rows
+
+_WORTH_COMPARING = 128  # images; fewer are encoded sooner than compared
+
 
 def default_init(module: nn.Linear | nn.Conv2d, generator: torch.Generator | None) -> None:
     """PyTorch's own initialisation of a layer, weights and biases uniform in +-1/sqrt(fan in), from a generator."""
@@ -85,11 +89,20 @@ class ImageEmbedder(nn.Module):
             default_init(layer, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Embed flat images of any leading shape."""
-        images = x.reshape(-1, *self.shape)
+        """Embed flat images of any leading shape; on a CPU each of several equal ones once."""
+        flat_ND = x.reshape(-1, x.shape[-1])
+        if len(flat_ND) >= _WORTH_COMPARING and flat_ND.device.type == "cpu":
+            first_M, place_N = distinct_rows(flat_ND)
+            if len(first_M) <= len(flat_ND) // 2:
+                return self.every(flat_ND[first_M]).index_select(0, place_N).reshape(*x.shape[:-1], -1)
+        return self.every(flat_ND).reshape(*x.shape[:-1], -1)
+
+    def every(self, flat_ND: Tensor) -> Tensor:
+        """Embed each of flat images [N, C*H*W] by itself."""
+        images = flat_ND.reshape(-1, *self.shape)
         images = (images.permute(0, 3, 1, 2) if self.channels_last else images).float() / 255.0
         features = functional.relu(self.second(functional.relu(self.first(images))))
-        return self.linear(features.flatten(1)).reshape(*x.shape[:-1], -1)
+        return self.linear(features.flatten(1))
 
 
 class TokenEmbedder(nn.Module):
