@@ -1,8 +1,8 @@
 """In-context evaluation of 20 tasks: all in one batch (with a cache where the context only grows), against batch 1.
 
-AD is timed over whole later episodes: each begins by encoding the one before it. RA-DT cannot be cached, because the
-window that it reads changes at every step; it is timed at steps in the middle of its fourth episode, where windows are
-full. The plain policies (see `plain_acting`) are timed at steps spread over an episode, and their environment costs
+AD is timed over whole later episodes: each begins by encoding the one before it. RA-DT is timed where it is slowest, at
+steps in the middle of its fourth episode, where its window is full and slides: all of it is encoded anew (earlier steps
+are cached as long as what a row reads stays the same). The plain policies (see `plain_acting`) are timed at steps spread over an episode, and their environment costs
 nothing. Networks are untrained: what they compute costs the same.
 """
 

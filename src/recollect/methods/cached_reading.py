@@ -4,7 +4,8 @@
   found a step before.
 - While an episode fits into the window, a row whose context stayed takes one cached step; one whose context is new is
   encoded anew, it alone.
-- Where the window slides, positions count from its first timestep, so all of it is encoded anew; its context is not.
+- Where a row's window slides, positions count from its first timestep, so all of it is encoded anew; its context is not.
+  The other rows then go with it: one call of the network costs less than two with half the rows each.
 
 The logits are those of `DecisionTransformer.act` on whole windows, up to rounding.
 """
@@ -32,6 +33,7 @@ class CachedReading:
         self.network, self.rows, self.timesteps = network, rows, timesteps
         self.steps = CachedSteps(network, rows, timesteps)
         self.context_BSD: Tensor | None = None
+        self.behind_B = np.zeros(rows, bool)  # whose cache lacks steps
 
     def act(self, policy: InContextPolicy, context: Experience, has_context_B: Tensor, changed_B: np.ndarray) -> Tensor:
         """Action logits [B, A] (or see `ContinuousHead`) for now.
@@ -44,29 +46,21 @@ class CachedReading:
         if changed_B.any():
             self._read(context, has_context_B, changed_B)
         network, cache, step_B = self.network, self.steps.cache, policy.step_B
-        fits_B = step_B < self.timesteps
-        anew_B = fits_B & (changed_B | (step_B == 0))
-        goes_on_B = fits_B & ~anew_B
-        parts: list[tuple[np.ndarray, Tensor]] = []
-        if goes_on_B.all():
+        if (step_B >= self.timesteps).any():
+            self.behind_B[:] = True
+            return network.act(policy.window(self.timesteps), read=cache.context)
+        anew_B = changed_B | self.behind_B | (step_B == 0)
+        self.behind_B[:] = False
+        if not anew_B.any():
             return self.steps.append_now(policy.now())
-        if goes_on_B.any():
-            active_B = torch.from_numpy(goes_on_B).to(policy.device)
-            parts.append((goes_on_B, self.steps.append_now(policy.now(), active_B)[active_B]))
-        if anew_B.any():
-            rows = torch.from_numpy(np.flatnonzero(anew_B)).to(policy.device)
-            tokens_BND, mask_BN = network.until_action(policy.window(self.timesteps, anew_B))
-            parts.append((anew_B, network.action_head(cache.refill(rows, tokens_BND, mask_BN)[:, -1])))
-        if not fits_B.all():
-            slides_B = ~fits_B
-            read = cache.context
-            if read is not None and not slides_B.all():
-                read = read.select(torch.from_numpy(np.flatnonzero(slides_B)).to(policy.device))
-            parts.append((slides_B, network.act(policy.window(self.timesteps, slides_B), read=read)))
-        if len(parts) == 1:
-            return parts[0][1]
-        place = np.concatenate([np.flatnonzero(rows_B) for rows_B, _ in parts])
-        return torch.cat([logits for _, logits in parts])[torch.from_numpy(place.argsort()).to(policy.device)]
+        rows = torch.from_numpy(np.flatnonzero(anew_B)).to(policy.device)
+        tokens_BND, mask_BN = network.until_action(policy.window(self.timesteps, anew_B))
+        logits_RA = network.action_head(cache.refill(rows, tokens_BND, mask_BN)[:, -1])
+        if anew_B.all():
+            return logits_RA
+        logits_BA = self.steps.append_now(policy.now(), torch.from_numpy(~anew_B).to(policy.device))
+        logits_BA[rows] = logits_RA
+        return logits_BA
 
     def _read(self, context: Experience, has_context_B: Tensor, changed_B: np.ndarray) -> None:
         rows = torch.from_numpy(np.flatnonzero(changed_B)).to(has_context_B.device)
