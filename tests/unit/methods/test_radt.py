@@ -272,7 +272,7 @@ def test_doing_only_what_a_step_changes_equals_encoding_all_windows_and_contexts
     policy.reset(np.array([False, True, False]))
     policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
     assert read > 10  # what is read changes the logits
-    assert cached > 10
+    assert cached > (10 if context == 12 else 0)
 
 
 @pytest.mark.parametrize("select", [1, 2])
