@@ -33,7 +33,7 @@ class CachedReading:
         self.network, self.rows, self.timesteps = network, rows, timesteps
         self.steps = CachedSteps(network, rows, timesteps)
         self.context_BSD: Tensor | None = None
-        self.behind_B = np.zeros(rows, bool)  # whose cache lacks steps
+        self.next_B = np.zeros(rows, np.int64)  # the step that would continue what each row's cache holds
 
     def act(self, policy: InContextPolicy, context: Experience, has_context_B: Tensor, changed_B: np.ndarray) -> Tensor:
         """Action logits [B, A] (or see `ContinuousHead`) for now.
@@ -47,10 +47,10 @@ class CachedReading:
             self._read(context, has_context_B, changed_B)
         network, cache, step_B = self.network, self.steps.cache, policy.step_B
         if (step_B >= self.timesteps).any():
-            self.behind_B[:] = True
+            self.next_B[:] = -1
             return network.act(policy.window(self.timesteps), read=cache.context)
-        anew_B = changed_B | self.behind_B | (step_B == 0)
-        self.behind_B[:] = False
+        anew_B = changed_B | (step_B != self.next_B) | (step_B == 0)
+        self.next_B = step_B + 1
         if not anew_B.any():
             return self.steps.append_now(policy.now())
         rows = torch.from_numpy(np.flatnonzero(anew_B)).to(policy.device)

@@ -22,6 +22,16 @@ _QUERY_BLOCK = 48
 _GROUPS, _GROUP_ROWS, _FULL = 4, 8, 0.8
 
 
+def causal(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """Which keys each token attends to: bool [T, T], or [B, 1, T, T] where some tokens are padding."""
+    T = x_BTD.shape[1]
+    attend = torch.ones(T, T, dtype=torch.bool, device=x_BTD.device).tril_()
+    if mask_BT is not None:
+        attend = attend & mask_BT[:, None, None, :].to(attend.device)
+        attend.diagonal(dim1=-2, dim2=-1).fill_(True)  # a padded query needs a key to give a number
+    return attend
+
+
 class Packing(NamedTuple):
     """Where the N real tokens of a padded batch stand. Packed tokens are row after row, each in time order."""
 

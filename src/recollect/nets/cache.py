@@ -40,6 +40,18 @@ class ReadContext:
         )
 
 
+def context_keys(model: Transformer, context_BSD: Tensor) -> list[tuple[Tensor, Tensor] | None]:
+    """Keys and values [B, H, S, Dh] of a context in each layer; None in layers that read none."""
+    read: list[tuple[Tensor, Tensor] | None] = []
+    for block in cast("list[Block]", list(model.blocks)):
+        if block.cross:
+            k, v = model.split_heads(block.cross_kv(context_BSD), 2)
+            read.append((k.contiguous(), v.contiguous()))
+        else:
+            read.append(None)
+    return read
+
+
 class KeyValueCache:
     """Keys and values ``[2, B, H, L+1, Dh]`` per layer; the first ``lengths_B`` slots of each row are valid.
 
@@ -112,7 +124,7 @@ class KeyValueCache:
         has = torch.ones(B, dtype=torch.bool) if has_context_B is None else has_context_B
         model = self.model
         if rows_B is None:
-            self._contexts = model.context_keys(context_BSD)
+            self._contexts = context_keys(model, context_BSD)
         else:
             rows = self._mask(rows_B, (B,))
             if self._context_mask_BS is None:
@@ -126,7 +138,7 @@ class KeyValueCache:
                     do="pad contexts to one length, or set all rows at once",
                 )
             assert self._has_context_B is not None
-            for kept, fresh in zip(self._contexts, model.context_keys(context_BSD[rows]), strict=True):
+            for kept, fresh in zip(self._contexts, context_keys(model, context_BSD[rows]), strict=True):
                 if kept is not None and fresh is not None:
                     kept[0][rows], kept[1][rows] = fresh[0].to(kept[0].dtype), fresh[1].to(kept[1].dtype)
             here = rows.to(mask.device)

@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.nets.attention import Packing, cross_attention, gather, pack, self_attention, spread, unpack
-from recollect.nets.cache import KeyValueCache, ReadContext
+from recollect.nets.attention import Packing, causal, cross_attention, gather, pack, self_attention, spread, unpack
+from recollect.nets.cache import KeyValueCache, ReadContext, context_keys
 from recollect.nets.dropout import Dropout
 from recollect.nets.kernels import Linear, gelu, linear_part
 from recollect.settings.errors import UserError
@@ -104,16 +104,6 @@ class Block(nn.Module):
         self.norm_mlp = nn.LayerNorm(d, eps=eps)
         self.mlp_in = Linear(d, inner)
         self.mlp_out = Linear(inner, d)
-
-
-def causal(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """Which keys each token attends to: bool [T, T], or [B, 1, T, T] where some tokens are padding."""
-    T = x_BTD.shape[1]
-    attend = torch.ones(T, T, dtype=torch.bool, device=x_BTD.device).tril_()
-    if mask_BT is not None:
-        attend = attend & mask_BT[:, None, None, :].to(attend.device)
-        attend.diagonal(dim1=-2, dim2=-1).fill_(True)  # a padded query needs a key to give a number
-    return attend
 
 
 class Transformer(nn.Module):
@@ -358,17 +348,6 @@ class Transformer(nn.Module):
             attend = (attend | empty_B1)[:, None, None, :]
         return context_BSD, attend, None if has_B is None else has_B.to(device)[:, None, None].to(context_BSD.dtype)
 
-    def context_keys(self, context_BSD: Tensor) -> list[tuple[Tensor, Tensor] | None]:
-        """Keys and values [B, H, S, Dh] of a context in each layer; None in layers that read none."""
-        read: list[tuple[Tensor, Tensor] | None] = []
-        for block in self.blocks:
-            if block.cross:
-                k, v = self.split_heads(block.cross_kv(context_BSD), 2)  # type: ignore[operator]
-                read.append((k.contiguous(), v.contiguous()))
-            else:
-                read.append(None)
-        return read
-
     # ---------------------------------------------------------------- the last token of a window
 
     @torch.no_grad()
@@ -393,7 +372,7 @@ class Transformer(nn.Module):
         """
         if read is None:
             context, attend, factor = self.prepare_context(context_BSD, context_mask_BS, has_context_B)
-            read = None if context is None else ReadContext(self.context_keys(context), attend, factor)
+            read = None if context is None else ReadContext(context_keys(self, context), attend, factor)
         layers = [None] * len(self.blocks) if read is None else read.layers
         keys_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(x_BTD.device)
         h_BTD, seen = x_BTD, None if keys_BT is None else causal(x_BTD, keys_BT)
