@@ -2,8 +2,8 @@
 
 AD is timed over whole later episodes: each begins by encoding the one before it. RA-DT is timed where it is slowest, at
 steps in the middle of its fourth episode, where its window is full and slides: all of it is encoded anew (earlier steps
-are cached as long as what a row reads stays the same). The plain policies (see `plain_acting`) are timed at steps spread over an episode, and their environment costs
-nothing. Networks are untrained: what they compute costs the same.
+are cached as long as what a row reads stays the same). The plain policies (see `plain_acting`) are timed at steps spread
+over an episode, and their environment costs nothing. Networks are untrained: what they compute costs the same.
 """
 
 from __future__ import annotations

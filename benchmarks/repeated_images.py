@@ -9,11 +9,11 @@ And the rooms of Memory-RL: gradients of its image encoder over a batch of 64 ep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.harness import Comparison, Side
 from recollect.environments.registry import make_world, tasks
@@ -52,31 +52,39 @@ def rooms(episodes: int) -> Tensor:
     return torch.from_numpy(episodes_played.observation_BTD.reshape(-1, 75))
 
 
+def gradients(encoder: nn.Module, features: Iterable[Tensor]) -> list[Tensor]:
+    """Gradients of an encoder's parameters, summed over minibatches of its features."""
+    encoder.zero_grad()
+    for features_MW in features:
+        features_MW.square().mean().backward()
+    return [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
+
+
+def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """Of any gradient, relative to the largest of its parameter."""
+    return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs, strict=True))
+
+
 def comparisons(quick: bool) -> Iterator[Comparison]:
-    """Gradients of an encoder over a rollout, and history vectors of an agent that goes on playing."""
+    """Gradients of an encoder over a rollout, history vectors of an agent that goes on playing, gradients over a batch."""
     images = rollout(8 if quick else 64)
     encoder = SmallImpala((3, 56, 56), 128, channel_scale=1, generator=torch.Generator().manual_seed(0))
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1)).split(256)
-    distinct = DistinctImages(images)
 
-    def gradients(known: DistinctImages | None) -> list[Tensor]:
-        encoder.zero_grad()
-        for chosen_M in order:
-            features_MW = encoder(images[chosen_M]) if known is None else known.features(encoder, chosen_M)
-            features_MW.square().mean().backward()
-        return [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
+    def once() -> list[Tensor]:
+        distinct = DistinctImages(images)
+        return gradients(encoder, (distinct.features(encoder, chosen_M) for chosen_M in order))
 
-    def difference() -> float:
-        pairs = zip(gradients(distinct), gradients(None), strict=True)
-        return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+    def every() -> list[Tensor]:
+        return gradients(encoder, (encoder(images[chosen_M]) for chosen_M in order))
 
     yield Comparison(
         work="gradients of HELM's image encoder, MiniGrid-Memory",
         unit="images",
         plain="every image",
-        ours=Side(lambda: gradients(DistinctImages(images)), len(images)),
-        against=Side(lambda: gradients(None), len(images)),
-        difference=difference,
+        ours=Side(once, len(images)),
+        against=Side(every, len(images)),
+        difference=lambda: largest_difference(once(), every()),
         tolerance=1e-3,
     )
 
@@ -113,13 +121,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     embedder = ImageEmbedder((3, 5, 5), 100, generator=torch.Generator().manual_seed(0))
 
     def room_gradients(embed: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        embedder.zero_grad()
-        embed(seen).square().mean().backward()
-        return [parameter.grad.clone() for parameter in embedder.parameters() if parameter.grad is not None]
-
-    def room_difference() -> float:
-        pairs = zip(room_gradients(embedder), room_gradients(embedder.every), strict=True)
-        return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+        return gradients(embedder, (embed(batch) for batch in (seen,)))
 
     yield Comparison(
         work="gradients of Memory-RL's image encoder, Visual Match 60",
@@ -127,6 +129,6 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         plain="every image",
         ours=Side(lambda: room_gradients(embedder), len(seen)),
         against=Side(lambda: room_gradients(embedder.every), len(seen)),
-        difference=room_difference,
+        difference=lambda: largest_difference(room_gradients(embedder), room_gradients(embedder.every)),
         tolerance=1e-3,
     )

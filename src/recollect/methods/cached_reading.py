@@ -5,7 +5,7 @@
 - While an episode fits into the window, a row whose context stayed takes one cached step; one whose context is new is
   encoded anew, it alone.
 - Where a row's window slides, positions count from its first timestep, so all of it is encoded anew; its context is not.
-  The other rows then go with it: one call of the network costs less than two with half the rows each.
+  The other rows then go with it, in one call of the network.
 
 The logits are those of `DecisionTransformer.act` on whole windows, up to rounding.
 """

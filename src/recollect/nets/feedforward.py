@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from recollect.nets.distinct_images import distinct_rows
 
-_WORTH_COMPARING = 128  # images; fewer are encoded sooner than compared
+_WORTH_COMPARING = 128  # images; fewer, as those of a step of some actors, are encoded as they are
 
 
 def default_init(module: nn.Linear | nn.Conv2d, generator: torch.Generator | None) -> None:
