@@ -28,6 +28,7 @@ include: "rules/targets.smk"
 
 
 onstart:
+    STALE_LOCK["sign"](ALIVE, getattr(workflow.persistence, "_lockfile", {}).values())
     # So that `recollect why` can name the modules that changed since.
     why.remember(
         str(job.params.code).removeprefix("code ")

@@ -43,7 +43,8 @@ try:
     hold_still()
     dependencies.find_commands()
     # A killed Snakemake's lock goes; the flock is held for as long as this variable lives.
-    ALIVE = runpy.run_path(f"{workflow.basedir}/workflow/stale_lock.py")["clear"]()
+    STALE_LOCK = runpy.run_path(f"{workflow.basedir}/workflow/stale_lock.py")
+    ALIVE = STALE_LOCK["clear"]()
     check_once()
     SELECTED = dependencies.selection(config)
     dependencies.check_targets(sys.argv[1:])

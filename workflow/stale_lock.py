@@ -4,8 +4,8 @@ Snakemake locks a folder by files, which a SIGKILL or a power loss leaves behind
 parsed: every Snakemake of this workflow holds an flock for as long as it lives, which the kernel lets go however it dies.
 Where nobody holds it, nobody runs, and the files are stale.
 
-- flock may not reach other machines. So only the host that made the lock files clears them; elsewhere they stay, and
-  Snakemake says what to do.
+- flock may not reach other machines. So a host clears only files that its own Snakemake made: each says in ALIVE which
+  they are (`sign`), by name and time. Elsewhere they stay, and Snakemake says what to do.
 - A job that outlived its Snakemake is no danger: it ends by itself, and until then it holds its run's own lock.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,20 +29,28 @@ def clear() -> int:
         The open file that holds the flock; it must not be closed.
     """
     ALIVE.parent.mkdir(exist_ok=True)
-    alive = os.open(ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    host = platform.node().encode()
+    alive = os.open(ALIVE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        alone = False  # another one lives, or this file system cannot lock
+        pass  # another one lives, or this file system cannot lock
     else:
-        alone = True
-    if alone and os.pread(alive, 1024, 0) == host:
+        signed = set(ALIVE.read_text().splitlines())
         for lock in LOCKS.glob("*.lock"):
-            lock.unlink(missing_ok=True)
-    if not any(LOCKS.glob("*.lock")):
-        os.ftruncate(alive, 0)
-        os.pwrite(alive, host, 0)
+            if _signature(lock) in signed:
+                lock.unlink(missing_ok=True)
+        if not any(LOCKS.glob("*.lock")):
+            os.ftruncate(alive, 0)
     with suppress(OSError):
         fcntl.flock(alive, fcntl.LOCK_SH)
     return alive
+
+
+def sign(alive: int, locks: Iterable[str | Path]) -> None:
+    """Say that these lock files are this host's; `alive` is what `clear` returned."""
+    for lock in map(Path, locks):
+        os.write(alive, f"{_signature(lock)}\n".encode())
+
+
+def _signature(lock: Path) -> str:
+    return f"{platform.node()} {lock.stat().st_mtime_ns} {lock.name}"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import platform
 import re
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +255,8 @@ def leave_a_lock(folder: Path, host: str) -> Path:
     lock = folder / ".snakemake/locks/0.output.lock"
     lock.parent.mkdir(exist_ok=True)
     lock.write_text("results/demo/figures/radt_dark_room_10x10.pdf\n")
-    (folder / ".snakemake/recollect-alive").write_text(host)
-    (folder / "results/demo/figures/radt_dark_room_10x10.pdf").unlink()
+    (folder / ".snakemake/recollect-alive").write_text(f"{host} {lock.stat().st_mtime_ns} {lock.name}\n")
+    (folder / "results/demo/figures/radt_dark_room_10x10.pdf").unlink(missing_ok=True)
     return lock
 
 
@@ -267,6 +271,35 @@ def test_the_lock_of_a_living_snakemake_or_of_another_host_holds(finished: Any) 
     with (finished.folder / ".snakemake/recollect-alive").open() as alive:
         fcntl.flock(alive, fcntl.LOCK_SH)
         assert "cannot be locked" in finished.snakemake("--cores", "1", check=False)
-    (finished.folder / ".snakemake/recollect-alive").write_text("another-host")
+    lock = leave_a_lock(finished.folder, "another-host")
     assert "cannot be locked" in finished.snakemake("--cores", "1", check=False)
     assert lock.exists() and finished.ran() == []
+
+
+def test_a_lock_that_was_made_after_one_of_this_host_with_its_name_holds(finished: Any) -> None:
+    """Where flock does not reach: a plan of this host says nothing about lock files that another host makes later."""
+    lock = leave_a_lock(finished.folder, platform.node())
+    later = lock.stat().st_mtime_ns + 1_000_000_000
+    os.utime(lock, ns=(later, later))
+    assert "cannot be locked" in finished.snakemake("--cores", "1", check=False)
+    assert lock.exists() and finished.ran() == []
+
+
+def test_a_real_snakemake_that_is_killed_leaves_a_lock_that_the_next_one_clears(finished: Any) -> None:
+    figure = finished.folder / "results/demo/figures/radt_dark_room_10x10.pdf"
+    figure.unlink()
+    waiting = finished.folder / "bin"
+    waiting.mkdir()
+    (waiting / "recollect").write_text("#!/bin/sh\nsleep 60\n")
+    (waiting / "recollect").chmod(0o755)
+    environment = {**finished.environment, "PATH": f"{waiting}:{finished.environment['PATH']}"}
+    with subprocess.Popen(["snakemake", "--cores", "1"], cwd=finished.folder, env=environment, start_new_session=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # fmt: skip
+        end = time.monotonic() + 120
+        while not (finished.folder / ".snakemake/recollect-alive").read_text():
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert list((finished.folder / ".snakemake/locks").glob("*.lock"))
+    finished.snakemake("--cores", "1", "--rerun-incomplete")
+    assert finished.ran() == [FIGURE] and figure.exists()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,20 @@ def test_a_changed_hyperparameter_is_named_with_both_values(sealed: Any) -> None
         f"{TRAIN} ad (seeds {', '.join(seeds)}): settings changed: method.hyperparameters.context from 100 to 99"
         in said
     )
-    assert "that read what those make: 1 figure" in said or "1 figure" in said
+    assert "that read what those make: " in said and "1 figure" in said
     assert " dt " not in said and "generate" not in said
+
+
+def test_a_profile_that_groups_jobs_hides_none_of_them(sealed: Any) -> None:
+    sealed.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
+    said = why(sealed, FIGURE)
+    groups = "groups: [train=a_run, evaluate=a_run, inspect=a_run]\n"
+    (sealed.folder / "grouping").mkdir()
+    (sealed.folder / "grouping/config.yaml").write_text(groups)
+    environment = {**sealed.environment, "SNAKEMAKE_PROFILE": "grouping"}
+    command = [sys.executable, "-m", "recollect.cli", "why", FIGURE]
+    under = subprocess.run(command, cwd=sealed.folder, env=environment, capture_output=True, text=True, check=True)
+    assert under.stdout == said and f"{TRAIN} ad" in said
 
 
 def test_a_changed_loss_is_named_by_its_module(sealed: Any) -> None:

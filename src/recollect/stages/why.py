@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -204,9 +205,16 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
     """
     targets = [paths.figure(scale, figure, ".pdf").as_posix() for figure in figures]
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--nolock", "--", *targets]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    # A profile of the user's (SNAKEMAKE_PROFILE) groups jobs and prints them otherwise; what is stale is the same.
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SNAKEMAKE_")}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=plain)
     if done.returncode:
-        raise UserError(f"Snakemake refuses:\n{done.stdout[-2000:]}", where="Snakefile", do="mend what it says")
+        raise UserError(
+            f"Snakemake cannot plan {', '.join(targets)}",
+            where="the Snakefile of this folder, or what it reads; Snakemake's own words end with\n"
+            + done.stdout[-2000:],
+            do="mend what it names, and see the whole with `snakemake --dry-run --cores 1`",
+        )
     found: dict[Job, str] = {}
     for rule, block in _BLOCK.findall(done.stdout):
         lines = dict(re.findall(r"^    (\w+): (.*)$", block, re.MULTILINE))
