@@ -27,3 +27,12 @@ def test_a_missing_python_stops_the_run_before_any_job(real_workflow: Callable[[
     python.symlink_to(sys.executable)
     workflow.snakemake("--cores", "1", HISTORIES)
     assert workflow.ran() == ["generate procgen"]
+
+
+def test_a_world_that_our_own_python_plays_in_workers_needs_no_other(
+    real_workflow: Callable[[str], Any], stand_in: Path
+) -> None:
+    workflow = dataclasses.replace(real_workflow("clean"), commands=stand_in)
+    trained = "results/smoke/runs/amago_retro/amago_transformer/seed_0/policy.safetensors"
+    workflow.snakemake("--cores", "1", trained)
+    assert workflow.ran() == ["train amago_retro amago_transformer 0"]

@@ -226,11 +226,13 @@ def check_worlds(jobs: Iterable[tuple[str, Mapping[str, str]]]) -> None:
         if not only_learns and not (rule == "generate" and reads_files):
             played[environment["world"]] = None
     for world in played:
-        if (_WORLDS / f"{world}_worker.py").is_file():
+        file = _WORLDS / f"{world}.py"
+        code = file.read_text() if file.is_file() else ""
+        if f'find_python("{world}")' in code:
             from recollect.environments.worker import find_python
 
             find_python(world)
-        elif (file := _WORLDS / f"{world}.py").is_file() and "\ndef find_package(" in file.read_text():
+        elif "\ndef find_package(" in code:
             importlib.import_module(f"recollect.environments.{world}").find_package()
 
 
