@@ -66,9 +66,12 @@ def quick(function):
 
 
 # ----------------------------------------------------------------------------------------------------------- packages
+BASE_PACKAGES = f"../envs/{SELECTED.packages}.yaml"
+
+
 @lru_cache(maxsize=None)
 def family_of(scale, env):
-    return environment_mapping(scale, env).get("family", "base")
+    return environment_mapping(scale, env).get("family", SELECTED.packages)
 
 
 def packages_to_play(wildcards):

@@ -42,7 +42,7 @@ rule fetch:
     benchmark:
         "logs/models/{model}.benchmark.jsonl"
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     resources:
         mem_mb=1500,
         runtime=60,
@@ -61,7 +61,7 @@ rule fetch_data:
     benchmark:
         "logs/published/{dataset}.benchmark.jsonl"
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     resources:
         mem_mb=1500,
         runtime=240,

@@ -70,7 +70,7 @@ rule train_vision_language:
         "logs/{scale}/models/{model}.benchmark.jsonl"
     priority: 58
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     resources:
         mem_mb=2000,
         runtime=60,
@@ -94,7 +94,7 @@ rule embed_vocabulary:
         "logs/{scale}/token_vocabularies/{vocabulary}.benchmark.jsonl"
     priority: 57
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     threads: job_threads
     resources:
         # CLIP in float32, as it is read and as it is run, and a batch of texts.

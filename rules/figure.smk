@@ -43,7 +43,7 @@ rule figure:
     benchmark:
         "logs/{scale}/figures/{figure}.benchmark.jsonl"
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     resources:
         mem_mb=2000,
         runtime=30,

@@ -15,7 +15,7 @@ rule index:
         "logs/{scale}/{env}/{method}/index.benchmark.jsonl"
     priority: 45
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     threads: job_threads
     resources:
         # The keys, a normalised copy, and the index: three times the embeddings.

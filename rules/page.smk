@@ -22,7 +22,7 @@ rule page:
     benchmark:
         "logs/{scale}/{env}/{method}/seed_{seed}/page.benchmark.jsonl"
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     resources:
         mem_mb=1000,
         runtime=30,

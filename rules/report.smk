@@ -15,7 +15,7 @@ rule report_page:
     log:
         "logs/{scale}/report.log",
     conda:
-        "../envs/base.yaml"
+        BASE_PACKAGES
     resources:
         mem_mb=2000,
         runtime=30,

@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 Scale = Annotated[str, typer.Option(help="smoke, demo, paper, or a file of yours in config/scales.")]
+DefaultScale = Annotated[str | None, typer.Option(help="As `scale`; none: that of config/config.yaml.")]
 Env = Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")]
 Method = Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")]
 Change = Annotated[
@@ -213,16 +214,16 @@ def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a fil
 
 @app.command()
 def report(
-    scale: Scale = "demo",
+    scale: DefaultScale = None,
     figure: Annotated[
         list[str] | None, typer.Option(help="Figure to show, again for more; none: default ones.")
     ] = None,
 ) -> None:
     """Write the report: one page with figures, captions, provenance and a table of all runs."""
-    from recollect.stages.finished import default_figures
+    from recollect.stages.finished import default_figures, default_scale
     from recollect.stages.report import report as stage
 
-    stage(scale, figure or default_figures())
+    stage(scale or default_scale(), figure or default_figures())
 
 
 @app.command()
@@ -262,11 +263,12 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
 
 
 @app.command()
-def finished(scale: Scale = "demo") -> None:
+def finished(scale: DefaultScale = None) -> None:
     """Name the figures and the report of a scale."""
+    from recollect.stages.finished import default_scale
     from recollect.stages.finished import finished as stage
 
-    print(stage(scale))
+    print(stage(scale or default_scale()))
 
 
 Figures = Annotated[
@@ -277,17 +279,18 @@ Figures = Annotated[
 @app.command()
 def forecast(
     figures: Figures = None,
-    scale: Scale = "demo",
+    scale: DefaultScale = None,
     devices: Annotated[int, typer.Option(help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
     device: Annotated[str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without.")] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
     threads: Threads = 1,
 ) -> None:
     """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known."""
+    from recollect.stages.finished import default_scale
     from recollect.stages.forecast import chosen_figures, measurements
     from recollect.stages.forecast import forecast as stage
 
-    chosen = chosen_figures(figures)
+    chosen, scale = chosen_figures(figures), scale or default_scale()
     known = measurements()
     if measure:
         with job(threads, device) as held:
@@ -298,12 +301,13 @@ def forecast(
 
 
 @app.command()
-def why(figures: Figures = None, scale: Scale = "demo") -> None:
+def why(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Say what of figures is stale, and the reason in words."""
+    from recollect.stages.finished import default_scale
     from recollect.stages.forecast import chosen_figures
     from recollect.stages.why import why as stage
 
-    print(stage(scale, chosen_figures(figures)))
+    print(stage(scale or default_scale(), chosen_figures(figures)))
 
 
 def main() -> None:

@@ -34,6 +34,12 @@ def test_a_recipe_installs_the_locked_packages_of_the_files_that_it_copies(recip
     assert re.search(r"FAMILY=base$", recipe, re.MULTILINE)
 
 
+def test_what_is_copied_is_sent_to_the_builder_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert lines[1] == "*"
+    assert {line[1:] for line in lines if line.startswith("!")} == {source for source, _ in copied(CONTAINERFILE)}
+
+
 def test_both_recipes_make_the_same_image() -> None:
     assert sorted(copied(CONTAINERFILE)) == sorted(copied(APPTAINER))
     packages = [

@@ -16,6 +16,14 @@ esac
 """
 
 
+def with_conda(workflow: Any, commands: Path) -> Any:
+    """The workflow where there is such a conda."""
+    commands.mkdir()
+    (commands / "conda").write_text(CONDA)
+    (commands / "conda").chmod(0o755)
+    return type(workflow)(workflow.folder, commands)
+
+
 def environments(workflow: Any, *targets: str) -> set[str]:
     said = workflow.snakemake("--cores", "1", "--list-conda-envs", *targets, "--sdm", "conda")
     return set(re.findall(r"^envs/(\w+)\.yaml", said, re.MULTILINE))
@@ -24,12 +32,18 @@ def environments(workflow: Any, *targets: str) -> set[str]:
 def test_jobs_get_the_packages_of_their_environments_family(
     real_workflow: Callable[[str], Any], tmp_path: Path
 ) -> None:
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    (commands / "conda").write_text(CONDA)
-    (commands / "conda").chmod(0o755)
-    made = real_workflow("repository")
-    workflow = type(made)(made.folder, commands)
+    workflow = with_conda(real_workflow("repository"), tmp_path / "commands")
     run = "results/smoke/runs/{}/dt/seed_0/scores.parquet"
     assert environments(workflow, run.format("dark_room_10x10")) == {"base"}
     assert environments(workflow, run.format("meta_world")) == {"control"}
+
+
+def test_packages_for_gpus_stand_in_for_the_base_ones_where_they_are_asked_for(
+    real_workflow: Callable[[str], Any], tmp_path: Path
+) -> None:
+    workflow = with_conda(real_workflow("repository"), tmp_path / "commands")
+    made_of = ["data/smoke/dark_room_10x10/radt/memory.faiss", "--config", "packages=gpu"]
+    assert environments(workflow, *made_of) == {"gpu"}
+    assert environments(workflow, *made_of[:1]) == {"base"}
+    said = workflow.snakemake("--dry-run", "--config", "packages=cuda", check=False)
+    assert "packages" in said and "'gpu'" in said

@@ -8,25 +8,34 @@ import re
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Unavailable, browser
+
+from recollect.settings.loading import read_yaml
 
 pytestmark = pytest.mark.slow
 RUN = Path("results/smoke/runs/dark_room_10x10/dt/seed_0")
 CHECKPOINTS = Path("results/smoke/checkpoints/dark_room_10x10/dt/seed_0")
 
 
-def test_smoke_makes_every_default_figure_and_stays_done(real_workflow: Callable[[str], Any]) -> None:
+def test_smoke_makes_every_default_figure_and_the_report_and_stays_done(
+    real_workflow: Callable[[str], Any], tmp_path: Path
+) -> None:
     workflow = real_workflow("smoke")
-    workflow.snakemake("--cores", "2", "--show-failed-logs", "smoke")
-    figures = sorted(path.name for path in (workflow.folder / "results/smoke/figures").glob("*.pdf"))
-    assert figures == ["memory_rl_passive_tmaze.pdf", "radt_dark_room_10x10.pdf"]
-    manifest = json.loads((workflow.folder / "results/smoke/figures/radt_dark_room_10x10.json").read_text())
-    assert manifest["wiring_test"] and "SMOKE" in manifest["caption"]
-    assert workflow.planned("smoke") == []
+    all_of_it = ["--config", "scale=smoke", "--", "all", "report"]
+    workflow.snakemake("--cores", "2", "--show-failed-logs", *all_of_it)
+    default = read_yaml(workflow.folder / "config/config.yaml")["figures"]
+    figures = workflow.folder / "results/smoke/figures"
+    assert sorted(path.stem for path in figures.glob("*.pdf")) == sorted(default)
+    about = {name: json.loads((figures / f"{name}.json").read_text()) for name in default}
+    assert all(one["wiring_test"] and "SMOKE" in one["caption"] for one in about.values())
+    assert workflow.planned(*all_of_it) == []
+    check_report(workflow.folder, len(default), tmp_path)
 
     log = (workflow.folder / "logs/smoke/dark_room_10x10/radt/seed_0/train.log").read_text()
     assert log.startswith("$ recollect train --scale smoke --env dark_room_10x10 --method radt --seed 0")
@@ -34,10 +43,28 @@ def test_smoke_makes_every_default_figure_and_stays_done(real_workflow: Callable
     # A damaged policy stops its evaluation with one message; nothing half-written is left.
     policy = workflow.folder / "results/smoke/runs/dark_room_10x10/ad/seed_0/policy.safetensors"
     policy.write_bytes(policy.read_bytes()[:-1] + b"x")
-    said = workflow.snakemake("--cores", "1", "--show-failed-logs", "smoke", check=False)
+    said = workflow.snakemake("--cores", "1", "--show-failed-logs", *all_of_it, check=False)
     assert re.search(r"error: .*\n  where: .*ad/seed_0/policy\.safetensors\n  to do: ", said)
     assert "Traceback" not in said
     assert not policy.with_name("scores.parquet").exists()
+
+
+def check_report(folder: Path, figures: int, scratch: Path) -> None:
+    """The report that the rule made: in a browser, where one is to be had, every figure decodes and every run has its row."""
+    file = folder / "results/smoke/report.html"
+    runs = {path.parent for path in (folder / "results/smoke/runs").rglob("scores.parquet")}
+    page = file.read_text()
+    assert page.count("<figcaption>") == figures and page.count("<tr data-words=") == len(runs)
+    try:
+        with browser(scratch / "browser") as tab:
+            tab.open(file)
+            tab.wait("[...document.images].every((image) => image.complete)")
+            assert tab.evaluate("[...document.images].filter((image) => image.naturalWidth > 300).length") == figures
+            shown = "[...document.querySelectorAll('tbody tr')].filter((row) => row.offsetHeight > 0).length"
+            assert tab.evaluate(shown) == min(len(runs), 200)
+            assert [url for url in tab.requests if not url.startswith(("file:", "data:"))] == [] == tab.errors
+    except Unavailable as error:
+        warnings.warn(f"the report was not opened: {error}", stacklevel=1)
 
 
 def test_a_killed_scheduler_loses_nothing(real_workflow: Callable[[str], Any]) -> None:

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -59,6 +59,9 @@ class Selection(Frozen):
     scale: str = Field(description="One of config/scales.")
     figures: tuple[str, ...] = Field(description="Some of config/figures, or `all` of them.")
     job_hours: float = Field(JOB_HOURS, ge=1, description="Longest SLURM job at paper scale; docs/cluster.md.")
+    packages: Literal["base", "gpu"] = Field(
+        "base", description="With `--sdm conda`: envs/gpu.yaml in place of base.yaml."
+    )
 
     @field_validator("figures", mode="before")
     @classmethod

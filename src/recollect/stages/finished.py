@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from recollect.settings.loading import config_folder, read_yaml
 from recollect.stages import paths
+from recollect.stages.dependencies import selection
 
 
 def default_figures() -> list[str]:
     """The figures of the default target."""
-    return list(read_yaml(config_folder() / "config.yaml")["figures"])
+    return list(selection(read_yaml(config_folder() / "config.yaml")).figures)
+
+
+def default_scale() -> str:
+    """The scale of the default target."""
+    return selection(read_yaml(config_folder() / "config.yaml")).scale
 
 
 def finished(scale: str) -> str:

@@ -35,7 +35,15 @@ from recollect.stages.workload import Work, kind_of, work_of
 Source = Literal["measured", "scaled", "recorded", "assumed"]
 SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
 _WARM = 100.0  # MB: below it Snakemake's benchmark saw the caller of a warm job, not the job
-_LOG = re.compile(r"(?P<env>[\w-]+)(?:/(?P<method>[\w.-]+))?(?:/seed_(?P<seed>\d+))?/(?P<rule>\w+)\.benchmark\.jsonl")
+_LOG = re.compile(
+    r"(?P<env>[\w-]+)(?:/(?P<method>[\w.,=+\[\]-]+))?(?:/seed_(?P<seed>\d+))?/(?P<rule>[\w.-]+)\.benchmark\.jsonl"
+)
+# Jobs that have no environment: their logs are named by what they make.
+_NAMED = {
+    "figures": ("figure", "figure"),
+    "models": ("train_vision_language", "model"),
+    "token_vocabularies": ("embed_vocabulary", "vocabulary"),
+}
 
 
 def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
@@ -116,9 +124,8 @@ def measurements(root: Path = Path()) -> dict[Job, Measurement]:
             if matched is None:
                 continue
             words = {name: value or "" for name, value in matched.groupdict().items()}
-            if words["env"] == "figures":
-                words = {**words, "rule": "figure", "figure": words["rule"]}
-            job = job_of(words["rule"], words, scale)
+            rule, named = _NAMED.get(words["env"], (words["rule"], ""))
+            job = job_of(rule, {**words, named: words["rule"]} if named else words, scale)
             one = _measured(job, path)
             if one is not None:
                 found[job] = one

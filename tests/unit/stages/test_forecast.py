@@ -101,6 +101,27 @@ def test_a_finished_run_counts_only_with_todays_settings_and_if_it_was_timed_who
     assert measurements() == {}
 
 
+@pytest.mark.parametrize(
+    ("job", "log"),
+    [
+        (Job("train_vision_language", "demo", "tiles"), "models/tiles"),
+        (Job("embed_vocabulary", "demo", "tiles"), "token_vocabularies/tiles"),
+        (Job("figure", "demo", "radt_dark_room_10x10"), "figures/radt_dark_room_10x10"),
+        (Job("train", "demo", ROOM, "dt.context=5,x=[1]", "0"), f"{ROOM}/dt.context=5,x=[1]/seed_0/train"),
+    ],
+)
+def test_every_kind_of_job_that_leaves_its_seconds_is_found(
+    job: Job, log: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Job] = []
+    monkeypatch.setattr("recollect.stages.forecast._measured", lambda job, path: found.append(job))
+    path = Path("logs/demo") / f"{log}.benchmark.jsonl"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    measurements()
+    assert found == [job]
+
+
 def test_seconds_of_training_are_carried_to_the_whole_run(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 12.0, 14.0, 99.0])
     monkeypatch.setattr(try_out, "time", SimpleNamespace(perf_counter=lambda: next(clock)))

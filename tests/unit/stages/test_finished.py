@@ -1,0 +1,31 @@
+"""What is said when a scale is done, and of which scale and figures where nobody names them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from recollect import cli
+from recollect.stages.finished import default_figures
+
+
+def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["recollect", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_without_a_name_it_is_about_what_the_configuration_selects(
+    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workdir / "config/config.yaml").write_text("scale: smoke\nfigures: radt_dark_room_10x10\n")
+    for command in ("finished", "forecast"):
+        text = said(capsys, monkeypatch, command)
+        assert "radt_dark_room_10x10" in text and "smoke" in text and "demo" not in text
+    assert "at demo scale" in said(capsys, monkeypatch, "finished", "--scale", "demo")
+    (workdir / "config/config.yaml").write_text("scale: smoke\nfigures: all\n")
+    assert sorted(default_figures()) == sorted(path.stem for path in (workdir / "config/figures").glob("*.yaml"))

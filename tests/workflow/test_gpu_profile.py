@@ -1,0 +1,78 @@
+"""The profile for one machine with GPUs: the real Snakemake, command and lease, on two GPUs that a stand-in lists.
+
+No GPU is used: in place of training, each job holds the device that it was given until as many jobs as should run at once
+have begun.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUNS = [f"results/paper/runs/tmaze_passive_50/dqn_gpt/seed_{seed}/policy.safetensors" for seed in range(6)]
+TWO_GPUS = "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-a)'\necho 'GPU 1: A (UUID: GPU-b)'\n"
+# All of `recollect train` but the training, with a build of torch that could use a GPU.
+RECOLLECT = """#!{python}
+import os, pathlib, subprocess, sys, time
+from unittest import mock
+import torch
+from recollect import cli
+from recollect.artifacts import lease
+from recollect.stages import train
+
+def hold(*_, device, **__):
+    begin, end = time.time(), time.time() + 60
+    pathlib.Path("begun", str(os.getpid())).touch()
+    while len(os.listdir("begun")) < int(os.environ["AT_ONCE"]) and time.time() < end:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    subprocess.run([{stand_in!r}, *sys.argv[1:]], check=True)
+    with open("held", "a") as file:
+        print(device, os.environ["CUDA_VISIBLE_DEVICES"], begin, time.time(), file=file)
+
+with mock.patch.object(lease, "_torch_is_cpu_only", lambda: False), mock.patch.object(train, "train", hold):
+    cli.main()
+"""
+
+
+@pytest.fixture
+def two_gpus(
+    workflow_in: Callable[[Path], Any], stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """A copy of the workflow on a machine that seems to have two GPUs."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, code in (
+        ("nvidia-smi", TWO_GPUS),
+        ("recollect", RECOLLECT.format(python=sys.executable, stand_in=str(stand_in / "recollect"))),
+    ):
+        (commands / name).write_text(code)
+        (commands / name).chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    workflow = dataclasses.replace(workflow_in(tmp_path / "repository"), commands=commands)
+    (workflow.folder / "begun").mkdir()
+    return workflow
+
+
+@pytest.mark.parametrize(("pack", "jobs"), [(1, 4), pytest.param(3, 6, marks=pytest.mark.slow)])
+def test_local_jobs_get_devices_of_their_own_or_share_them_as_asked(
+    pack: int, jobs: int, two_gpus: Any, tmp_path: Path
+) -> None:
+    at_once = 2 * pack
+    settings = {"AT_ONCE": str(at_once), "RECOLLECT_LEASES": str(tmp_path / "leases"), "RECOLLECT_PACK": str(pack)}
+    profile = ["--profile", "workflow/profiles/gpu", "--resources", f"gpu={at_once}", "--cores", "64"]
+    assigned = [f"{name}={value}" for name, value in settings.items()]
+    two_gpus.run("env", *assigned, "snakemake", *profile, *RUNS[:jobs])
+
+    held = [line.split() for line in (two_gpus.folder / "held").read_text().splitlines()]
+    assert len(held) == jobs and {device for device, *_ in held} == {"cuda"}
+    times = {name: [(float(b), float(e)) for _, n, b, e in held if n == name] for name in ("GPU-a", "GPU-b")}
+    assert sum(map(len, times.values())) == jobs
+    # As many as asked for held a device at the same time, and never more on one.
+    most = {name: max(sum(b <= begin < e for b, e in taken) for begin, _ in taken) for name, taken in times.items()}
+    assert most == {"GPU-a": pack, "GPU-b": pack}
