@@ -96,9 +96,7 @@ def test_two_processes_learn_from_protected_data_before_they_collect(tmp_path: P
 def collecting(tmp_path: Path, **changes: Any) -> tuple[Any, threading.Thread]:
     settings = settings_of(MAZE, processes=2, epochs=5, steps_per_epoch=12, **changes)
     ours, its = multiprocessing.Pipe()
-    thread = threading.Thread(
-        target=amago_processes.collect, args=(Agent, settings, tmp_path, its, 0, 1), daemon=True
-    )
+    thread = threading.Thread(target=amago_processes.collect, args=(Agent, settings, tmp_path, its, 0, 1), daemon=True)
     thread.start()
     return ours, thread
 
