@@ -223,8 +223,8 @@ class Agent:
         """A policy that acts with the network as it is now and as it changes."""
         return AmagoPolicy(self.network, self.distribution, self.hp, self.device)
 
-    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        """One update, in place; a function of the arrays, the batch and the counter."""
+    def step(self, batch: Batch, counter: int, *, further: bool = False) -> dict[str, Tensor]:
+        """One update, in place; a function of the arrays, the batch and the counter. `further`: gives all metrics."""
         network, hp = self.network, self.hp
         network.train()
         network.trajectory_encoder.reseed_dropout(seed_of("dropout", self.seed, counter))
@@ -232,7 +232,7 @@ class Agent:
         window = network.window(batch, hp.reward_multiplier, self.device)
         B, T = window.reward_BT.shape
         draws = Draws.of(hp, self.seed, counter, B, T, self.device)
-        loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution)
+        loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution, further=further)
         self.optimiser.zero_grad()
         loss.backward()
         if hp.targets_first:
@@ -244,6 +244,8 @@ class Agent:
         self.optimiser.step()
         if not hp.targets_first:
             self._follow()
+        if further:
+            metrics["learning_rate"] = torch.tensor(self.optimiser.lr, dtype=torch.float64)
         return {**metrics, "gradient_norm": norm}
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from upstream, and why:
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -231,16 +232,18 @@ class Trainer:
         """The updates of an epoch, where there are to be any, and its row in the log."""
         hp, at, began = self.hp, self.at, time.perf_counter()
         sums: dict[str, Tensor] = {}
+        counts: Counter[str] = Counter()
         if len(self.store) and at.epoch >= hp.start_learning_at_epoch:
-            for _ in range(hp.updates_per_epoch):
+            for left in reversed(range(hp.updates_per_epoch)):
                 batch = self.store.sample(
                     hp.batch_size, self.context, seed=self.seed, counter=at.updates, relabel=self.relabel
                 )
-                for name, value in self.agent.step(batch, at.updates).items():
+                for name, value in self.agent.step(batch, at.updates, further=not left).items():
                     sums[name] = sums[name] + value if name in sums else value
+                    counts[name] += 1
                 at.updates += 1
-        means = {name: float(total) / hp.updates_per_epoch for name, total in sorted(sums.items())}
-        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **results, **means)
+        means = {name: float(total) / counts[name] for name, total in sorted(sums.items())}
+        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **results, **means, **self.store.sizes())
         self.seconds["updates"] += time.perf_counter() - began
 
     def evaluate(self) -> None:

@@ -204,6 +204,11 @@ class TrajectoryFiles:
             self._lengths = np.concatenate(parts)
         return self._lengths
 
+    def sizes(self) -> dict[str, int]:
+        """How many trajectories can be drawn, and in how many files and bytes they stand."""
+        size = sum(file.path.stat().st_size for file, _ in self._drawn)
+        return {"buffer_trajectories": len(self), "buffer_files": len(self._drawn), "buffer_bytes": size}
+
     # ---- details
 
     def _arrange(self) -> None:

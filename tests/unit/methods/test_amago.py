@@ -30,7 +30,7 @@ from torch import Tensor
 
 from recollect.methods import amago, amago_multi_task
 from recollect.methods.amago import Agent, distribution_of, loss_of
-from recollect.methods.amago_terms import Draws, cloning_weight, value_of_drawn
+from recollect.methods.amago_terms import Draws, cloning_weight, entropy, further_metrics, value_of_drawn
 from recollect.settings.errors import UserError
 
 # ---- the loss
@@ -333,3 +333,43 @@ def test_multi_task_critics_read_the_discount_as_asked() -> None:
     default, head, seed = (network.critics.discount_G for network in read)
     assert torch.equal(default, head)
     torch.testing.assert_close(seed, 10.0 * torch.tensor([0.5, 0.9, 0.99]).log())
+
+
+# ---- the log
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "binary"])
+def test_further_metrics_change_no_bit_of_an_update(kind: str, module: Any) -> None:
+    changes = {"online_coefficient": 0.0} if kind == "binary" else {}
+    hp = module.Hyperparameters.model_validate({**SMALL, **changes})
+    one, other = (module.Agent(hp, SHAPES[kind], seed=0, device="cpu") for _ in range(2))
+    for counter in range(2):
+        few = one.step(random_batch(kind, counter), counter)
+        all_ = other.step(random_batch(kind, counter), counter, further=True)
+    further = {"entropy", "learning_rate", "popart_mean", "q_deviation", "target_least", "target_most"}
+    assert all_.keys() - few.keys() == further
+    assert all(torch.equal(few[name], all_[name]) for name in few)
+    assert all(torch.equal(value, other.arrays()[name]) for name, value in one.arrays().items())
+    assert all(math.isfinite(float(all_[name])) for name in further)
+
+
+def test_further_metrics_are_what_they_say() -> None:
+    """Of the discount that acts, over real steps."""
+    hp = small()
+    network, _ = lively(hp, DISCRETE)
+    window, draws = window_of(network, random_batch(), hp), torch.Generator().manual_seed(0)
+    raw, q, y = (torch.randn(*shape, generator=draws) for shape in ((3, 5, 3, 4), (3, 3, 5, 3), (3, 5, 3)))
+    policy = distribution_of(hp, DISCRETE)
+    found = further_metrics(network, window, policy, raw, q, y)
+    real = window.mask_BL[:, 1:]
+    assert 0 < int(real.sum()) < real.numel()
+    p = policy.probabilities(raw[:, :, -1])[real].numpy()  # type: ignore[attr-defined]
+    assert float(found["entropy"]) == pytest.approx(float(np.mean([-(row * np.log(row)).sum() for row in p])), rel=1e-5)
+    assert float(found["q_deviation"]) == pytest.approx(float(q[..., -1].numpy().std(0)[real].mean()), rel=1e-5)
+    last = y[..., -1][real]
+    assert (found["target_least"], found["target_most"]) == (last.min(), last.max())
+    assert float(found["popart_mean"]) == pytest.approx(2.0)
+    normal = distribution_of(hp, SHAPES["continuous"])
+    wide, narrow = (torch.tensor([0.0, 0.0, x, x]).expand(200, 4) for x in (0.2, -1.0))
+    assert float(entropy(normal, wide).mean()) > float(entropy(normal, narrow).mean())

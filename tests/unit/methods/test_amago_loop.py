@@ -128,8 +128,14 @@ def test_an_epoch_collects_and_updates_as_often_as_it_says(tmp_path: Path) -> No
     scores = table[table["split"] == "learning"]
     assert sorted(scores["step"].unique()) == [0, 2 * 36, 3 * 36]  # at epochs 0 and 2, and at the end
     assert (scores.groupby("step")["value"].size() == 3).all()
-    logged = table[table["metric"] == "critic_loss"]
-    assert logged["step"].tolist() == [72, 108]
+    for metric in ("critic_loss", "gradient_norm", "entropy", "target_most"):
+        assert table[table["metric"] == metric]["step"].tolist() == [72, 108]
+    rate = table[table["metric"] == "learning_rate"]["value"].tolist()
+    assert rate == [0.003, 0.003]  # that of the last update: warmed up
+    sizes = {name: table[table["metric"] == f"buffer_{name}"]["value"].iloc[-1] for name in ("trajectories", "files")}
+    assert sizes == {"trajectories": len(trainer.store), "files": 3}
+    files = (tmp_path / "checkpoints" / "buffer" / "fifo").glob("*.safetensors")
+    assert table[table["metric"] == "buffer_bytes"]["value"].iloc[-1] == sum(path.stat().st_size for path in files)
 
 
 def test_the_best_policy_is_kept(tmp_path: Path) -> None:
