@@ -1,7 +1,8 @@
 """What AMAGO acts with: a batch of rows, each with its own memory, one forward pass per step (specification 3).
 
-Episodes of a task that follow one another (`done` without `reset`) are told apart by the flag "an episode begins" (in the
-`seed` layout) and share the memory and the count of steps: the in-context protocol is meta-RL with a soft reset.
+Episodes of a task that follow one another share the memory and the count of steps, and are told apart by the flag "an
+episode begins" (in the `seed` layout). It is set where a row is reset, after `done` (the in-context protocol), and where
+a world that begins new episodes within a rollout says so (`WorldShape.episode_clock`).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from recollect.methods.amago_network import world_shape
 from recollect.methods.contract import Inputs
 from recollect.methods.online import make_worlds
 from recollect.settings.errors import UserError
+from recollect.trajectories.trajectory_files import _padded
 
 
 class Stopped(Exception):
@@ -52,8 +53,6 @@ def test_what_is_recorded_is_what_was_played_and_is_read_as_it_was_while_acting(
     collector, agent = collector_of(settings)
     trajectories = collector.collect(50)
     assert len(trajectories) == 4 * 2  # of 23 steps each
-    from recollect.trajectories.trajectory_files import _padded
-
     batch = _padded([dict(trajectory) for trajectory in trajectories])
     network = agent.network.eval()
     with torch.no_grad():
@@ -64,6 +63,35 @@ def test_what_is_recorded_is_what_was_played_and_is_read_as_it_was_while_acting(
     assert (batch.time_BT == np.arange(24)).all()
     assert batch.done_BT[:, -1].all()
     assert not batch.done_BT[:, :-1].any()
+
+
+@pytest.mark.parametrize("timing", ["seed", "head"])
+def test_soft_resets_are_told_alike_to_who_acts_and_who_learns(timing: str) -> None:
+    """The seed code's flag is 1 at hard and soft resets; the newer code's world shows them and nothing tells of them."""
+    settings = settings_of(("meta_key_door", {**ROOM[1], "timing": timing}))
+    collector, agent = collector_of(settings)
+    acted, begun, finished = [], [], []
+    made = agent.network.steps
+
+    def steps(*arguments: Any) -> Any:
+        found = made(*arguments)
+        acted.append(found.rl2[:, 0].numpy() > 0)
+        return found
+
+    agent.network.steps = steps  # type: ignore[method-assign]
+    for _ in range(2 * 23):
+        begun.append(collector.world.get_state()["episode_step"] == 0)  # also before the first reset
+        finished += collector.collect(1)
+    agent.network.steps = made  # type: ignore[method-assign]
+    acted_TB, begun_TB = np.array(acted), np.array(begun)
+    hard_TB = np.arange(46)[:, None] % 23 == np.zeros(4, int)
+    assert (acted_TB == (begun_TB if timing == "seed" else hard_TB)).all()
+    assert begun_TB.sum() > hard_TB.sum()
+    learned = agent.network.window(_padded([dict(t) for t in finished]), 1.0, torch.device("cpu"))
+    for number in range(8):  # actors in turn
+        rollout, b = divmod(number, 4)
+        flags_T = learned.steps.rl2[number, :23, 0].numpy() > 0
+        assert (flags_T == acted_TB[23 * rollout : 23 * rollout + 23, b]).all()
 
 
 def test_windows_have_the_length_that_is_asked_for_and_end_only_where_the_rollout_does(tmp_path: Path) -> None:
