@@ -58,6 +58,10 @@ class LoopHyperparameters(Frozen):
     stagger: bool = Field(True, description="Where the context is shorter, cuts are spread by up to a context.")
     buffer: int = Field(20_000, ge=1, description="Trajectories that are kept. Paper: 5000 to 80,000.")
     buffer_weights: Literal["trajectory", "timestep"] = Field("trajectory", description="What is drawn uniformly.")
+    truncation: Literal["end", "bootstrap"] = Field(
+        "end",
+        description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
+    )
     relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
     rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
     sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
@@ -127,8 +131,9 @@ class Collector:
             self.time_B += 1
             self.return_B += self.reward_B
             finished += self.recorder.append(
-                action_B, self.reward_B, self.observation, done_B, info["achieved"] if self.goals else None
-            )
+                action_B, self.reward_B, self.observation, done_B, info["achieved"] if self.goals else None,
+                terminated_B if self.hp.truncation == "bootstrap" else done_B,
+            )  # fmt: skip
             if done_B.any():
                 success_B = np.asarray(info["success"], float) if "success" in info else np.full(len(done_B), np.nan)
                 self.ended += list(zip(self.return_B[done_B].tolist(), success_B[done_B].tolist(), strict=True))

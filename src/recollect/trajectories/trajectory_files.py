@@ -18,7 +18,8 @@ What differs from upstream, and why:
 - What is drawn is a function of (contents, seed, counter). Names carry a number and neither time nor random word.
 - The buffer can go back to where a checkpoint stood: files that only the checkpoint still needs are kept until the next.
 - Trimmed to exactly the capacity, the oldest first (newer upstream; the older one drops a tenth when full).
-- ``done`` marks whatever ended the rollout. Padded windows that hang over the ends are not built.
+- ``done`` marks whatever ended the rollout, unless the recorder is told otherwise (AMAGO's `truncation`).
+- Padded windows that hang over the ends are not built.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from recollect.methods import amago, amago_multi_task
 from recollect.methods.amago import Agent
 from recollect.methods.amago_loop import Trainer
 from recollect.methods.amago_network import world_shape
+from recollect.methods.amago_terms import Draws, targets
 from recollect.methods.contract import Inputs
 from recollect.methods.online import make_worlds
 from recollect.settings.errors import UserError
@@ -92,6 +93,30 @@ def test_soft_resets_are_told_alike_to_who_acts_and_who_learns(timing: str) -> N
         rollout, b = divmod(number, 4)
         flags_T = learned.steps.rl2[number, :23, 0].numpy() > 0
         assert (flags_T == acted_TB[23 * rollout : 23 * rollout + 23, b]).all()
+
+
+@pytest.mark.parametrize("truncation", ["end", "bootstrap"])
+def test_targets_look_beyond_a_limit_of_steps_if_asked_and_never_beyond_an_end(truncation: str) -> None:
+    settings = settings_of(
+        ("goal_maze", {"size": 11, "horizon": 20, "most_goals": 1, "mazes": 4}), truncation=truncation
+    )
+    collector, agent = collector_of(settings)
+    batch = _padded([dict(t) for t in collector.collect(200)])
+    last_B = batch.length_B - 1
+    succeeded_B = batch.reward_BT.sum(1) > 0
+    assert 0 < succeeded_B.sum() < len(succeeded_B)
+    assert (last_B[~succeeded_B] == 20).all()
+    done_B = batch.done_BT[np.arange(len(last_B)), last_B]
+    assert (done_B == (succeeded_B | (truncation == "end"))).all()
+    assert batch.done_BT.sum() == done_B.sum()
+    window = agent.network.window(batch, 1.0, torch.device("cpu"))
+    B, T = window.reward_BT.shape
+    draws = Draws.of(agent.hp, 0, 0, B, T, "cpu")
+    y_BTG = targets(
+        agent.network, agent.target, window, torch.zeros(B, T, 16), draws, agent.hp, lambda raw: torch.ones(2, B, T, 2)
+    )
+    y_B = y_BTG[torch.arange(B), torch.as_tensor(last_B - 1), -1].numpy()
+    np.testing.assert_allclose(y_B, np.where(succeeded_B, 1.0, 0.99 * (truncation == "bootstrap")), rtol=1e-6)
 
 
 def test_windows_have_the_length_that_is_asked_for_and_end_only_where_the_rollout_does(tmp_path: Path) -> None:
