@@ -26,7 +26,7 @@ from torch import Tensor
 
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
-from recollect.artifacts.sealed import write_arrays
+from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.environments.base import World
 from recollect.methods.amago_exploration import Exploration, explored
 from recollect.methods.amago_network import WorldShape, world_shape
@@ -39,6 +39,8 @@ from recollect.trajectories.hindsight import Mode, Relabeler
 from recollect.trajectories.recorder import Recorder
 from recollect.trajectories.rollout import play_episodes
 from recollect.trajectories.trajectory_files import Trajectory, TrajectoryFiles
+
+POLICIES = "policies"  # folder of kept policies, beside the checkpoints
 
 
 class LoopHyperparameters(Frozen):
@@ -68,7 +70,9 @@ class LoopHyperparameters(Frozen):
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
     evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
     keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")
-    keep_every: int = Field(0, ge=0, description="Epochs between policies that are kept beside checkpoints; 0: none.")
+    keep_every: int = Field(
+        0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
+    )
     checkpoint_every: int = Field(1, ge=1, description="Epochs between checkpoints; only what a kill costs.")
     processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
 
@@ -278,7 +282,7 @@ class Trainer:
         self.seconds["evaluation"] += time.perf_counter() - began
 
     def save(self) -> None:
-        """A checkpoint, and the policy beside it where it is to be kept."""
+        """A checkpoint."""
         arrays = {f"agent/{name}": value for name, value in self.agent.arrays().items()}
         arrays |= {f"collector/{name}": value for name, value in self.collector.arrays().items()}
         arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
@@ -286,9 +290,10 @@ class Trainer:
         if self.relabel is not None and self.relabel.rarity is not None:
             arrays |= {f"rarity/{name}": value for name, value in self.relabel.rarity.saved().items()}
         self.run.save(self.at.epoch, arrays, {"at": asdict(self.at), "buffer": self.store.saved()})
-        if self.hp.keep_every and self.at.epoch % self.hp.keep_every == 0:
-            path = self.run.checkpoint_folder / "policies" / f"epoch_{self.at.epoch:06d}.safetensors"
-            write_arrays(path, self.agent.network.policy_arrays(), kind="policy")
+
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep a policy beside the checkpoints, for `recollect evaluate --checkpoint`."""
+        write_arrays(self.run.checkpoint_folder / POLICIES / f"{name}.safetensors", dict(arrays), kind="policy")
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Put back what `save` saved."""
@@ -304,13 +309,19 @@ class Trainer:
 
     def train(self) -> AmagoPolicy:
         """Go on from the run's checkpoint, if it has one, to the end."""
-        checkpoint = self.run.resume()
-        if checkpoint is None:
-            self.store.clear()
-        else:
-            self.load(checkpoint.arrays, checkpoint.state)
+        self.resume()
         self.epochs()
         return self.finished()
+
+    def resume(self) -> None:
+        """Go back to the run's checkpoint; if it has none, forget what an earlier run left."""
+        checkpoint = self.run.resume()
+        if checkpoint is not None:
+            self.load(checkpoint.arrays, checkpoint.state)
+            return
+        self.store.clear()
+        for path in (self.run.checkpoint_folder / POLICIES).glob("*.safetensors"):
+            remove_sealed(path)
 
     def epochs(self) -> None:
         """All epochs that are left."""
@@ -318,13 +329,17 @@ class Trainer:
         with self.run.progress(hp.epochs, "training", "epochs") as progress:
             while self.at.epoch < hp.epochs:
                 self.epoch()
+                if hp.keep_every and self.at.epoch % hp.keep_every == 0:  # before the checkpoint that goes on behind it
+                    self.keep(f"epoch_{self.at.epoch:06d}", self.agent.network.policy_arrays())
                 progress.update(self.at.epoch)
                 if self.at.epoch % hp.checkpoint_every == 0 and self.at.epoch < hp.epochs:
                     self.save()
 
     def finished(self) -> AmagoPolicy:
-        """The last evaluation, and the policy that the run gives."""
+        """The last evaluation, the policies `best` and `latest`, and the one of them that the run gives."""
         self.evaluate()
+        self.keep("best", self.best)
+        self.keep("latest", self.agent.network.policy_arrays())
         if self.hp.keep == "best":
             self.agent.network.load_policy_arrays(self.best)
         self.agent.network.eval()

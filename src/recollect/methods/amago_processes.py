@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -192,13 +193,13 @@ class Learner(Trainer):
         self.at.env_steps = steps * self.hp.actors
         return dict(results)
 
+    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Put back what `save` saved; the buffer is used as it is now."""
+        super().load(arrays, {**state, "buffer": None})
+
     def train(self) -> AmagoPolicy:
         """See `Trainer.train`."""
-        checkpoint = self.run.resume()
-        if checkpoint is None:
-            self.store.clear()
-        else:
-            self.load(checkpoint.arrays, {**checkpoint.state, "buffer": None})
+        self.resume()
         try:
             self.begin()
             self.epochs()

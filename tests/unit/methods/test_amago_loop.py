@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from tiny_amago import GOALS, MAZE, ROOM, collector_of, run_in, settings_of
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import read_arrays
+from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.evaluation.episodic import play
-from recollect.methods import amago, amago_multi_task
+from recollect.methods import amago, amago_loop, amago_multi_task
 from recollect.methods.amago import Agent
 from recollect.methods.amago_loop import Trainer
 from recollect.methods.amago_network import world_shape
@@ -21,6 +22,7 @@ from recollect.methods.amago_terms import Draws, targets
 from recollect.methods.contract import Inputs
 from recollect.methods.online import make_worlds
 from recollect.settings.errors import UserError
+from recollect.trajectories.rollout import play_episodes
 from recollect.trajectories.trajectory_files import _padded
 
 
@@ -191,26 +193,54 @@ def test_an_epoch_collects_and_updates_as_often_as_it_says(tmp_path: Path) -> No
     assert table[table["metric"] == "buffer_bytes"]["value"].iloc[-1] == sum(path.stat().st_size for path in files)
 
 
-def test_the_best_policy_is_kept(tmp_path: Path) -> None:
-    settings = settings_of(keep_every=2, evaluate_every=1)
-    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
-    returns = iter([1.0, 5.0, 2.0, 5.0, 0.0])
-    kept: list[dict[str, np.ndarray]] = []
-    original = trainer.evaluate
+def test_the_policy_of_the_best_evaluation_is_kept_the_later_one_of_equals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(Agent, settings_of(evaluate_every=1), "cpu", run_in(tmp_path))
+    returns, seen = iter([1.0, 5.0, 2.0, 5.0, 0.0]), []  # before each of four epochs, and at the end
 
-    def evaluate() -> None:
-        original()
-        value = next(returns)
-        kept.append(trainer.agent.network.policy_arrays())
-        best = kept[1] if len(kept) == 2 else kept[3] if len(kept) >= 4 else trainer.best
-        trainer.at.best, trainer.best = value, best
+    def played(*arguments: Any) -> Any:
+        seen.append(trainer.agent.network.policy_arrays())
+        episodes = play_episodes(*arguments)
+        paid = np.zeros_like(episodes.reward_BT)
+        paid[:, 0] = next(returns)
+        return replace(episodes, reward_BT=paid)
 
-    trainer.evaluate = evaluate  # type: ignore[method-assign]
+    monkeypatch.setattr(amago_loop, "play_episodes", played)
     policy = trainer.train()
-    for name, value in policy.arrays().items():
-        assert np.array_equal(value, kept[3][name]), name
-    found = read_arrays(tmp_path / "checkpoints" / "policies" / "epoch_000002.safetensors", kind="policy")
-    assert all(np.array_equal(found[name], kept[2][name]) for name in found)
+    assert len(seen) == 5
+    assert same(policy.arrays(), seen[3])
+    assert not same(seen[1], seen[3])
+    folder = tmp_path / "checkpoints" / "policies"
+    assert same(read_arrays(folder / "best.safetensors", kind="policy"), seen[3])
+    assert same(read_arrays(folder / "latest.safetensors", kind="policy"), seen[4])
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "policies"
+    folder.mkdir(parents=True)
+    write_arrays(folder / "epoch_000009.safetensors", {"of an earlier run": np.zeros(1)}, kind="policy")
+    settings = settings_of(keep_every=2, checkpoint_every=3, keep="last", evaluate_every=100)
+    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    after: dict[int, Any] = {}
+    own = trainer.epoch
+
+    def epoch() -> None:
+        own()
+        after[trainer.at.epoch] = trainer.agent.network.policy_arrays()
+
+    trainer.epoch = epoch  # type: ignore[method-assign]
+    policy = trainer.train()
+    found = {path.stem: read_arrays(path, kind="policy") for path in folder.glob("*.safetensors")}
+    assert found.keys() == {"best", "latest", "epoch_000002", "epoch_000004"}  # the final epoch too
+    assert same(found["epoch_000002"], after[2])
+    assert same(found["epoch_000004"], after[4])
+    assert same(found["latest"], after[4])
+    assert same(policy.arrays(), after[4])
 
 
 @pytest.mark.parametrize(
