@@ -67,6 +67,9 @@ class LoopHyperparameters(Frozen):
     relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
     rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
     sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
+    slow_inference: bool = Field(
+        False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
+    )
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
     evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
     keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")

@@ -23,7 +23,7 @@ from recollect.methods.contract import Inputs
 from recollect.methods.online import make_worlds
 from recollect.settings.errors import UserError
 from recollect.trajectories.rollout import play_episodes
-from recollect.trajectories.trajectory_files import _padded
+from recollect.trajectories.trajectory_files import Batch, _padded
 
 
 class Stopped(Exception):
@@ -307,6 +307,59 @@ def test_a_row_acts_as_if_it_were_alone(tmp_path: Path) -> None:
     for t in range(20):
         all_rows = together.act(seen[t], reward[t], done[t])
         assert all_rows[2] == alone.act(seen[t, 2:3], reward[t, 2:3], done[t, 2:3])[0]
+
+
+@pytest.mark.parametrize("kind", ["transformer", "gru", "ff"])
+def test_slow_inference_reads_the_last_steps_as_a_window_of_training_does(kind: str) -> None:
+    """While a rollout fits the context this is what the cache gives; rows stand at different steps."""
+    sequence = {"kind": kind, "width": 16, "layers": 2, "heads": 2}
+    agent = Agent(settings_of(ROOM, context=6, sequence=sequence).method.hyperparameters,
+                  world_shape(settings_of(ROOM).environment), seed=0, device="cpu")  # fmt: skip
+    cached, slow = agent.policy(), agent.policy()
+    slow.hp = agent.hp.model_copy(update={"slow_inference": True})
+    draws, B, T = np.random.default_rng(0), 3, 20
+    seen = draws.uniform(0.1, 1.0, (T, B, 4)).astype(np.float32)
+    reward, action = draws.random((T, B)).astype(np.float32), draws.integers(5, size=(T, B))
+    begins_TB = np.zeros((T, B), bool)
+    begins_TB[[0, 0, 0, 4, 13], [0, 1, 2, 1, 2]] = True
+    never_B, outputs = np.zeros(B, bool), []
+    for policy in (cached, slow):
+        policy.start(np.zeros(B, np.uint64))
+        found = []
+        for t in range(T):
+            if t == 8:  # a checkpoint in between
+                state, old = policy.state_arrays(), policy
+                policy = agent.policy()
+                policy.hp = old.hp
+                policy.load_state(state)
+            if t:
+                policy.reset(begins_TB[t])
+            found.append(policy.outputs(seen[t], reward[t], never_B).numpy())
+            policy.took(action[t])
+        outputs.append(np.stack(found))
+    network, slid = agent.network.eval(), 0
+    for b in range(B):
+        for t in range(T):
+            began = int(np.flatnonzero(begins_TB[: t + 1, b])[-1])
+            first = max(began, t - 5)
+            place = np.arange(first, t + 1)
+            batch = Batch(
+                seen[place, b][None],
+                np.where(place > began, action[place - 1, b], -1)[None],
+                np.where(place > began, reward[place, b], 0.0).astype(np.float32)[None],
+                np.zeros((1, len(place)), bool),
+                (place - began)[None],
+                np.array([len(place)]),
+                np.ones((1, len(place)), bool),
+            )
+            with torch.no_grad():
+                whole = network.actor(network.states(network.window(batch, 1.0, torch.device("cpu"))))[0, -1, -1]
+            np.testing.assert_allclose(outputs[1][t, b], whole.numpy(), atol=2e-6)
+            if t - began < 6:
+                np.testing.assert_allclose(outputs[0][t, b], outputs[1][t, b], atol=2e-6)
+            else:
+                slid += not np.allclose(outputs[0][t, b], outputs[1][t, b], atol=1e-5)
+    assert (slid > 0) == (kind != "ff")
 
 
 def test_episodes_in_a_row_keep_the_memory_and_a_reset_loses_it() -> None:
