@@ -48,7 +48,8 @@ class RecentSteps:
             kept[full_B, :-1] = kept[full_B, 1:]
             kept[rows, last_B] = value
         longest = int(self.count_B.max())
-        window = Steps(**{"vector": None, **{name: self._kept[name][:, :longest] for name in given}})
+        seen = {name: kept[:, :longest] for name, kept in self._kept.items()}
+        window = Steps(seen.get("vector"), seen["rl2"], seen["time"], seen.get("image"), seen.get("goals"))
         # Rows that remember less are padded on the right, which a causal encoder does not see.
         x_BLD = self.network.timestep_encoder(window)
         state: Tensor = self.network.trajectory_encoder(x_BLD, window.time)[rows, last_B]
