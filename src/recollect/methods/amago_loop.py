@@ -222,7 +222,7 @@ class Trainer:
         self.collector = Collector(hp, self.agent.policy(), world, seed=self.seed)
         self.context = hp.context_of(world.horizon)
         self.store = TrajectoryFiles(run.checkpoint_folder / "buffer", hp.buffer, weights=hp.buffer_weights)
-        self.relabel = relabeler(hp, world)
+        self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
         self.at = Counters()
         self.best: dict[str, np.ndarray] = {}
         self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
@@ -350,17 +350,30 @@ class Trainer:
         return policy
 
 
-def relabeler(hp: Any, world: Any) -> Relabeler | None:
+def relabeler(hp: Any, world: Any, shortest: int) -> Relabeler | None:
     """What relabels trajectories of a world, None where nothing does.
 
+    Args:
+        hp: hyperparameters.
+        world: whose goals they are.
+        shortest: steps after which a trajectory may be cut.
+
     Raises:
-        UserError: relabelling is asked for in a world without goals.
+        UserError: relabelling is asked for in a world without goals, or of trajectories that do not begin with their rollout.
     """
     if hp.relabelling == "none":
         return None
+    where = "hyperparameters: relabelling"
     if getattr(world, "goal_part", None) is None:
         do = "set relabelling to none, or use a world with goals"
-        raise UserError("there are no goals to relabel", where="hyperparameters: relabelling", do=do)
+        raise UserError("there are no goals to relabel", where=where, do=do)
+    if shortest < world.horizon:
+        raise UserError(
+            f"trajectories may be cut after {shortest} of {world.horizon} steps, and only those that begin with their rollout "
+            "can be relabelled",
+            where=where,
+            do=f"set save_length to {world.horizon} and stagger to false, or relabelling to none",
+        )
     return Relabeler(hp.relabelling, world.goal_part, importance=hp.rare_goals)
 
 

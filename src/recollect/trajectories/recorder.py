@@ -42,6 +42,11 @@ class Recorder:
         self._length_B = np.zeros(actors, np.int64)
         self._everyone = np.arange(actors)
 
+    @property
+    def shortest(self) -> int:
+        """Steps after which a trajectory may be cut although its rollout goes on."""
+        return self.save_length - self._slack
+
     def begin(self, mask_B: np.ndarray, observation: Observation, goals_BKG: np.ndarray | None = None) -> None:
         """A rollout begins for the actors of the mask, with these first observations [B, ...] (and goals, NaN: none)."""
         which_N = np.flatnonzero(mask_B)

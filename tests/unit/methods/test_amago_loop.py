@@ -169,6 +169,15 @@ def test_relabelling_without_goals_is_refused(tmp_path: Path) -> None:
         Trainer(Agent, settings_of(relabelling="some"), "cpu", run_in(tmp_path))
 
 
+@pytest.mark.parametrize("cut", [{"context": 4, "save_length": 10}, {"context": 4, "save_length": 20}, {"context": 5}])
+def test_relabelling_of_trajectories_that_may_be_cut_is_refused_at_once(cut: dict[str, int], tmp_path: Path) -> None:
+    """The horizon is 20; the second is cut early by staggering, the third is 4 contexts long by default."""
+    with pytest.raises(UserError, match="save_length to 20 and stagger to false"):
+        Trainer(Agent, settings_of(GOALS, relabelling="some", **cut), "cpu", run_in(tmp_path))
+    whole = settings_of(GOALS, relabelling="some", stagger=False, context=4, save_length=20)
+    assert Trainer(Agent, whole, "cpu", run_in(tmp_path)).relabel is not None
+
+
 # ---- epochs
 
 
