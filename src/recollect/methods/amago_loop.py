@@ -25,13 +25,12 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.environments.base import World
 from recollect.methods.amago_exploration import Exploration, explored
 from recollect.methods.amago_network import WorldShape, world_shape
 from recollect.methods.amago_policy import AmagoPolicy
-from recollect.methods.online import make_worlds
+from recollect.methods.online import log_learning, make_worlds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator, seed_of
@@ -265,18 +264,7 @@ class Trainer:
         seeds = [seed_of("learning-curve actions", self.seed, at.evaluations, b) for b in range(world.num_envs)]
         policy.start(np.array(seeds, np.uint64))
         played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
-        for metric, value_B in (("return", played.return_B), ("success", played.success_B)):
-            if not np.isnan(value_B).any():
-                rows = scores_frame(
-                    **self.labels,
-                    step=at.env_steps,
-                    split="learning",
-                    task=np.array([task.index for task in world.tasks]),
-                    episode=np.arange(len(value_B)),
-                    metric=metric,
-                    value=value_B,
-                )
-                self.run.log_scores(rows)
+        log_learning(self.run, played, self.labels, at.env_steps, np.array([task.index for task in world.tasks]))
         mean = float(played.return_B.mean())
         at.evaluations += 1
         if at.best is None or mean >= at.best:
