@@ -28,6 +28,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.methods import amago_loop
 from recollect.methods import amago_terms as terms
@@ -255,17 +256,15 @@ class Agent:
     def arrays(self) -> dict[str, Any]:
         """Parameters and buffers of network and targets, and AdamW's moments."""
         found: dict[str, Any] = {}
-        for part, module in (("network", self.network), ("target", self.target)):
-            found |= {f"{part}/{name}": value.detach() for name, value in module.state_dict().items()}
+        for where, module in (("network", self.network), ("target", self.target)):
+            found |= {f"{where}/{name}": value.detach() for name, value in module.state_dict().items()}
         return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `arrays` gave."""
-        for part, module in (("network", self.network), ("target", self.target)):
-            module.load_state_dict({name: torch.as_tensor(arrays[f"{part}/{name}"]) for name in module.state_dict()})
-        self.optimiser.load(
-            {name.removeprefix("adam/"): value for name, value in arrays.items() if name.startswith("adam/")}
-        )
+        for name, module in (("network", self.network), ("target", self.target)):
+            module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
+        self.optimiser.load(part(arrays, "adam"))
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:

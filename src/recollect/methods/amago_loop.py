@@ -24,6 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.environments.base import World
@@ -184,11 +185,6 @@ class Collector:
         self.time_B, self.reward_B, self.return_B = (np.array(arrays[name]) for name in ("time", "reward", "return"))
         self.exploration.rollouts_B = np.array(arrays["rollouts"])
         self.actor_steps = int(arrays["actor_steps"][0])
-
-
-def part(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The arrays of one part of a checkpoint."""
-    return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
 
 
 @dataclass

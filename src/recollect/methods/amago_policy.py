@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import part
 from recollect.methods.acting import ACTION_STREAM, uniform
 from recollect.methods.amago_memory import RecentSteps
 from recollect.methods.amago_network import Network
@@ -132,7 +133,7 @@ class AmagoPolicy:
         self.start(np.array(arrays["seeds"]))
         self._drawn_B, self._time_B = np.array(arrays["drawn"]), np.array(arrays["time"])
         self._fresh_B, self._previous = np.array(arrays["fresh"]), np.array(arrays["previous"])
-        memory = {name.removeprefix("memory/"): value for name, value in arrays.items() if name.startswith("memory/")}
+        memory = part(arrays, "memory")
         if self._recent is not None:
             self._recent.load(memory, self.device)
         else:
