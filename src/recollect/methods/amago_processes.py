@@ -134,14 +134,15 @@ class Learner(Trainer):
         self.publish()
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self.process = context.Process(
+        process = context.Process(
             target=collect,
             args=(self.agent_class, self.settings, self.folder, other, self.at.env_steps // self.hp.actors,
                   torch.get_num_threads()),
             name=NAME,
             daemon=True,
         )  # fmt: skip
-        self.process.start()
+        process.start()
+        self.process = process
         other.close()  # the collector alone holds it, so that the pipe ends with it
 
     def end(self) -> None:
