@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.harness import Comparison, Goal, Side
-from recollect.methods.amago import Agent, Draws, Hyperparameters
+from recollect.methods.amago import Agent, Hyperparameters
 from recollect.methods.amago_network import Network, WorldShape
+from recollect.methods.amago_terms import Draws
 from recollect.nets.timestep_encoders import StepShape
 from recollect.trajectories.trajectory_files import Batch
 

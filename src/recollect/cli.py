@@ -152,6 +152,9 @@ def evaluate(
     method: Method,
     seed: Seed,
     change: Change = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="A policy that the run kept: best, latest or an epoch; none: the run's own.")
+    ] = None,
     device: Device = "auto",
     pack: Pack = 1,
     threads: Threads = 0,
@@ -163,7 +166,7 @@ def evaluate(
     with job(threads, device, pack) as held:
         from recollect.stages.evaluate import evaluate as stage
 
-        stage(scale, env, chosen, seed, device=held)
+        stage(scale, env, chosen, seed, checkpoint=checkpoint, device=held)
 
 
 @app.command()

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from recollect.artifacts.run import Run
 from recollect.methods import amago
-from recollect.methods.amago import Agent, Draws, Heads, distribution_of
+from recollect.methods.amago import Agent, distribution_of
 from recollect.methods.amago_loop import Collector
 from recollect.methods.amago_network import Network, WorldShape, world_shape
+from recollect.methods.amago_terms import Draws, Heads
 from recollect.methods.online import make_worlds
 from recollect.nets.timestep_encoders import StepShape
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,11 @@ class Checkpoint:
     step: int
     arrays: dict[str, Any]
     state: dict[str, Any]
+
+
+def part(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The arrays under `name/`, without it: those of one part of what a checkpoint holds."""
+    return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
 
 
 class Checkpoints:

@@ -117,6 +117,8 @@ class MetaKeyDoor(BaseWorld):
             observation_space=Box(0.0, 1.0, (4 + 4 * (not room.dark) + room.show_reset,), np.float32),
             action_space=Discrete(5),
         )
+        # Entry of the observation that tells agents of soft resets, as the seed code does (the newer one does not).
+        self.episode_clock = 3 if room.timing == "seed" and room.rollout_steps is not None else None
         whole = (room.rollout_steps or 0) % room.episode_steps == 0
         self.parts = (room.rollout_steps or 0) // room.episode_steps if whole else 0  # scored one by one
         self._cell_B2 = self._keep("position", np.zeros((self.num_envs, 2), np.int16))

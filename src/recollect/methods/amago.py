@@ -2,7 +2,7 @@
 
 With states s of one sequence model, discounts g, critics Q and policies pi (specification 1.8; PopArt scales left out):
 
-    y      = r + g (1 - done) min over 2 random critics of Q_target(s', pi_target(s'))
+    y      = r + g (1 - done) min over 2 random critics of Q_target(s', pi_target(s'))       mean where there is no pg
     critic = mean (Q(s, a) - y)^2                                    its gradient trains the encoders
     pg     = - min over all critics of Q(s, pi(s))                   Q and the state it reads are constants
     fbc    = - [mean Q(s, a) - mean Q(s, pi(s)) > threshold] log pi(a | s)
@@ -21,7 +21,6 @@ One AdamW on everything; then the targets (of the heads only) follow. What diffe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -29,22 +28,24 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.methods import amago_loop
+from recollect.methods import amago_terms as terms
 from recollect.methods.amago_exploration import ExplorationSettings
 from recollect.methods.amago_network import Network, Window, WorldShape, world_shape
 from recollect.methods.amago_policy import AmagoPolicy
+from recollect.methods.amago_terms import Draws, Heads, masked_mean
 from recollect.methods.contract import Inputs
 from recollect.nets.adam import Adam
 from recollect.nets.ensembles import ActionCritics, DiscreteCritics
 from recollect.nets.policy_distributions import ClippedSoftmax, Distribution, make_distribution
 from recollect.nets.timestep_encoders import InputSettings
 from recollect.nets.trajectory_encoders import TrajectoryEncoderSettings
+from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import seed_of
 from recollect.trajectories.trajectory_files import Batch
-
-SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-7, 10.0  # of filters other than the binary one
 
 
 class AgentHyperparameters(Frozen):
@@ -54,7 +55,7 @@ class AgentHyperparameters(Frozen):
     sequence: TrajectoryEncoderSettings = TrajectoryEncoderSettings()
     head: tuple[int, ...] = Field((256, 256), min_length=1, description="Hidden widths of actor and critics.")
     critics: int = Field(4, ge=1, description="Critics in the ensemble. Paper: 4.")
-    critics_in_target: int = Field(2, ge=1, description="How many, drawn with replacement, a target is the least of.")
+    critics_in_target: int = Field(2, ge=1, description="How many, drawn with replacement, make a target.")
     discount: float = Field(0.999, gt=0, lt=1, description="Of the policy that acts; the last of all discounts.")
     further_discounts: tuple[float, ...] = Field(
         (0.1, 0.9, 0.95, 0.97, 0.99, 0.995), description="Learned besides (multi-gamma); (): none. Code: these."
@@ -109,9 +110,20 @@ class Hyperparameters(AgentHyperparameters, amago_loop.LoopHyperparameters):
 
 
 def distribution_of(hp: AgentHyperparameters, shape: WorldShape) -> Distribution:
-    """The policy's distribution."""
+    """The policy's distribution.
+
+    Raises:
+        UserError: a policy gradient is asked for, and none passes through its draws.
+    """
     low, high = hp.probabilities
-    return make_distribution(shape.steps.kind, shape.steps.actions, hp.continuous, low=low, high=high)
+    made = make_distribution(shape.steps.kind, shape.steps.actions, hp.continuous, low=low, high=high)
+    if hp.online_coefficient and not made.reparameterises:
+        raise UserError(
+            f"no gradient passes through draws of a {type(made).__name__.lower()} policy",
+            where="hyperparameters: online_coefficient",
+            do="set it to 0",
+        )
+    return made
 
 
 def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Network:
@@ -129,77 +141,29 @@ def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Networ
     return Network(hp, shape, critics, distribution_of(hp, shape).parameters, seed=seed)
 
 
-class Heads(nn.Module):
-    """The target copies of actor and critics."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.actor, self.critics = network.actor, network.critics
-
-
-def masked_mean(x: Tensor, mask_BT: Tensor) -> Tensor:
-    """Mean over real steps and all of the last axis; x is [B, T, G] or [C, B, T, G]."""
-    weight = mask_BT[..., None].to(x.dtype)
-    return (x * weight).sum() / (weight.expand_as(x).sum()).clamp(min=1.0)
-
-
-def cloning_weight(hp: AgentHyperparameters, advantage: Tensor) -> Tensor:
-    """How much an action of the buffer is cloned."""
-    if hp.fake_filter:
-        return torch.ones_like(advantage)
-    if hp.filter == "binary":
-        return (advantage > hp.filter_threshold).to(advantage.dtype)
-    if hp.filter == "exp":
-        return (hp.filter_beta * advantage).exp().clamp(SMALLEST_WEIGHT, LARGEST_WEIGHT)
-    ramp = nn.functional.leaky_relu(hp.filter_beta * advantage, 0.05) + 0.01
-    return ramp.clamp(SMALLEST_WEIGHT, LARGEST_WEIGHT)
-
-
-def least_of(q_CBTG: Tensor, index_KBTG: Tensor) -> Tensor:
-    """The least of the chosen critics, per step and discount."""
-    return q_CBTG.gather(0, index_KBTG).amin(0)
-
-
-@dataclass(frozen=True)
-class Draws:
-    """What a loss draws, a function of the seed and the update's number."""
-
-    index_KBTG: Tensor
-    actions: torch.Generator
-
-    @classmethod
-    def of(cls, hp: AgentHyperparameters, seed: int, counter: int, batch: int, steps: int, device: Any) -> Draws:
-        """Critics for the targets of [B, T, G], and a generator for actions."""
-        generator = torch.Generator().manual_seed(seed_of("draws in the loss", seed, counter))
-        shape = (hp.critics_in_target, batch, steps, len(hp.discounts))
-        return cls(torch.randint(hp.critics, shape, generator=generator).to(device), generator)
-
-
 def loss_of(
-    network: Network, target: Heads, window: Window, draws: Draws, hp: AgentHyperparameters, policy: Distribution
+    network: Network,
+    target: Heads,
+    window: Window,
+    draws: Draws,
+    hp: AgentHyperparameters,
+    policy: Distribution,
+    *,
+    further: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss (scalar) and metrics; PopArt's statistics move."""
-    real_BT = window.mask_BL[:, 1:]
+    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move."""
+    popart, action = network.popart, window.action
     s_BLE = network.states(window)
     s_BTE, next_BTE = s_BLE[:, :-1], s_BLE[:, 1:].detach()
     raw_BTGP = network.actor(s_BTE)
-    action = window.action
-    of_all_discounts = action[..., None] if policy.kind == "discrete" else action[..., None, :]
-    shown = of_all_discounts.expand(*raw_BTGP.shape[:3], *of_all_discounts.shape[3:])
-    log_pi_BTG = policy.log_prob(raw_BTGP, shown)
-    if hp.fake_filter and not hp.online_coefficient:
-        loss = -hp.offline_coefficient * masked_mean(log_pi_BTG, real_BT)
-        return loss, {"actor_loss": loss.detach()}
+    log_pi_BTG = terms.log_prob_of_taken(window, raw_BTGP, policy)
+    if terms.clones_only(hp):
+        return terms.cloning_loss(hp, window, log_pi_BTG)
 
-    discount_G = torch.tensor(hp.discounts, device=s_BLE.device)
-    with torch.no_grad():
-        raw_next = (target.actor if hp.use_target_actor else network.actor)(next_BTE)
-        next_q_CBTG = q_of_policy(target.critics, next_BTE, raw_next, policy, draws)
-        next_q_CBTG = network.popart(next_q_CBTG)
-        value_BTG = least_of(next_q_CBTG, draws.index_KBTG) if hp.online_coefficient else next_q_CBTG.mean(0)
-        y_BTG = window.reward_BT[..., None] + discount_G * (1.0 - window.done_BT[..., None]) * value_BTG
-        network.popart.update(y_BTG, real_BT)
-        normalised_y_BTG = network.popart.normalise(y_BTG)
+    def next_values(raw_BTGP: Tensor) -> Tensor:
+        return popart(q_of_policy(target.critics, next_BTE, raw_BTGP, policy, draws))
+
+    y_BTG = terms.targets(network, target, window, next_BTE, draws, hp, next_values)
 
     if policy.kind == "discrete":
         assert isinstance(policy, ClippedSoftmax)
@@ -211,23 +175,16 @@ def loss_of(
     else:
         q_CBTG = network.critics(s_BTE, action[..., None, :].float())
         q_pi_CBTG = q_of_policy(network.critics, s_BTE.detach(), raw_BTGP, policy, draws)
-    critic_loss = masked_mean((network.popart.normalised(q_CBTG) - normalised_y_BTG) ** 2, real_BT)
+    critic_loss = masked_mean((popart.normalised(q_CBTG) - popart.normalise(y_BTG)) ** 2, window.mask_BL[:, 1:])
 
-    gradient_BTG = -network.popart.normalised(q_pi_CBTG).amin(0)
-    advantage_BTG = (q_CBTG.mean(0) - q_pi_CBTG.mean(0)).detach()
-    weight_BTG = cloning_weight(hp, advantage_BTG)
-    cloning_BTG = -weight_BTG * log_pi_BTG.clamp(-1e3, 1e3)
-    acted_BT = real_BT if hp.actor_mask == "fixed" else window.mask_BL[:, :-1]
-    actor_BTG = hp.offline_coefficient * cloning_BTG
-    if hp.online_coefficient:
-        actor_BTG = actor_BTG + hp.online_coefficient * gradient_BTG
-    actor_loss = masked_mean(actor_BTG, acted_BT)
-    metrics = {
-        "actor_loss": actor_loss, "critic_loss": critic_loss, "cloned": masked_mean(weight_BTG, real_BT),
-        "q": masked_mean(network.popart(q_CBTG).mean(0)[..., -1:], real_BT), "target": masked_mean(y_BTG[..., -1:], real_BT),
-        "log_prob": masked_mean(log_pi_BTG[..., -1:], real_BT), "popart_deviation": network.popart.deviation[-1],
-    }  # fmt: skip
-    return actor_loss + hp.critic_weight * critic_loss, {name: value.detach() for name, value in metrics.items()}
+    weight_BTG = terms.cloning_weight(hp, (q_CBTG.mean(0) - q_pi_CBTG.mean(0)).detach())
+    gained_CBTG = popart.normalised(q_pi_CBTG) if hp.online_coefficient else None
+    actor_loss = terms.actor_loss(hp, window, weight_BTG, log_pi_BTG, gained_CBTG)
+    shown_CBTG = popart(q_CBTG.detach())
+    metrics = terms.metrics_of(network, window, actor_loss, critic_loss, weight_BTG, shown_CBTG, y_BTG, log_pi_BTG)
+    if further:
+        metrics |= terms.further_metrics(network, window, policy, raw_BTGP, shown_CBTG, y_BTG)
+    return actor_loss + hp.critic_weight * critic_loss, metrics
 
 
 def q_of_policy(critics: nn.Module, s_BTE: Tensor, raw_BTGP: Tensor, policy: Distribution, draws: Draws) -> Tensor:
@@ -267,8 +224,8 @@ class Agent:
         """A policy that acts with the network as it is now and as it changes."""
         return AmagoPolicy(self.network, self.distribution, self.hp, self.device)
 
-    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        """One update, in place; a function of the arrays, the batch and the counter."""
+    def step(self, batch: Batch, counter: int, *, further: bool = False) -> dict[str, Tensor]:
+        """One update, in place; a function of the arrays, the batch and the counter. `further`: gives all metrics."""
         network, hp = self.network, self.hp
         network.train()
         network.trajectory_encoder.reseed_dropout(seed_of("dropout", self.seed, counter))
@@ -276,7 +233,7 @@ class Agent:
         window = network.window(batch, hp.reward_multiplier, self.device)
         B, T = window.reward_BT.shape
         draws = Draws.of(hp, self.seed, counter, B, T, self.device)
-        loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution)
+        loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution, further=further)
         self.optimiser.zero_grad()
         loss.backward()
         if hp.targets_first:
@@ -288,6 +245,8 @@ class Agent:
         self.optimiser.step()
         if not hp.targets_first:
             self._follow()
+        if further:
+            metrics["learning_rate"] = torch.tensor(self.optimiser.lr, dtype=torch.float64)
         return {**metrics, "gradient_norm": norm}
 
     @torch.no_grad()
@@ -297,17 +256,15 @@ class Agent:
     def arrays(self) -> dict[str, Any]:
         """Parameters and buffers of network and targets, and AdamW's moments."""
         found: dict[str, Any] = {}
-        for part, module in (("network", self.network), ("target", self.target)):
-            found |= {f"{part}/{name}": value.detach() for name, value in module.state_dict().items()}
+        for where, module in (("network", self.network), ("target", self.target)):
+            found |= {f"{where}/{name}": value.detach() for name, value in module.state_dict().items()}
         return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `arrays` gave."""
-        for part, module in (("network", self.network), ("target", self.target)):
-            module.load_state_dict({name: torch.as_tensor(arrays[f"{part}/{name}"]) for name in module.state_dict()})
-        self.optimiser.load(
-            {name.removeprefix("adam/"): value for name, value in arrays.items() if name.startswith("adam/")}
-        )
+        for name, module in (("network", self.network), ("target", self.target)):
+            module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
+        self.optimiser.load(part(arrays, "adam"))
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:

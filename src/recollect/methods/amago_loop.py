@@ -14,6 +14,7 @@ from upstream, and why:
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -23,14 +24,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
-from recollect.artifacts.scores import scores_frame
-from recollect.artifacts.sealed import write_arrays
+from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.environments.base import World
 from recollect.methods.amago_exploration import Exploration, explored
 from recollect.methods.amago_network import WorldShape, world_shape
 from recollect.methods.amago_policy import AmagoPolicy
-from recollect.methods.online import make_worlds
+from recollect.methods.online import log_learning, make_worlds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator, seed_of
@@ -38,6 +39,8 @@ from recollect.trajectories.hindsight import Mode, Relabeler
 from recollect.trajectories.recorder import Recorder
 from recollect.trajectories.rollout import play_episodes
 from recollect.trajectories.trajectory_files import Trajectory, TrajectoryFiles
+
+POLICIES = "policies"  # folder of kept policies, beside the checkpoints
 
 
 class LoopHyperparameters(Frozen):
@@ -57,13 +60,22 @@ class LoopHyperparameters(Frozen):
     stagger: bool = Field(True, description="Where the context is shorter, cuts are spread by up to a context.")
     buffer: int = Field(20_000, ge=1, description="Trajectories that are kept. Paper: 5000 to 80,000.")
     buffer_weights: Literal["trajectory", "timestep"] = Field("trajectory", description="What is drawn uniformly.")
+    truncation: Literal["end", "bootstrap"] = Field(
+        "end",
+        description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
+    )
     relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
     rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
     sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
+    slow_inference: bool = Field(
+        False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
+    )
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
     evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
     keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")
-    keep_every: int = Field(0, ge=0, description="Epochs between policies that are kept beside checkpoints; 0: none.")
+    keep_every: int = Field(
+        0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
+    )
     checkpoint_every: int = Field(1, ge=1, description="Epochs between checkpoints; only what a kill costs.")
     processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
 
@@ -126,8 +138,9 @@ class Collector:
             self.time_B += 1
             self.return_B += self.reward_B
             finished += self.recorder.append(
-                action_B, self.reward_B, self.observation, done_B, info["achieved"] if self.goals else None
-            )
+                action_B, self.reward_B, self.observation, done_B, info["achieved"] if self.goals else None,
+                terminated_B if self.hp.truncation == "bootstrap" else done_B,
+            )  # fmt: skip
             if done_B.any():
                 success_B = np.asarray(info["success"], float) if "success" in info else np.full(len(done_B), np.nan)
                 self.ended += list(zip(self.return_B[done_B].tolist(), success_B[done_B].tolist(), strict=True))
@@ -174,11 +187,6 @@ class Collector:
         self.actor_steps = int(arrays["actor_steps"][0])
 
 
-def part(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The arrays of one part of a checkpoint."""
-    return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
-
-
 @dataclass
 class Counters:
     """Where a run stands; JSON in the checkpoint."""
@@ -209,7 +217,7 @@ class Trainer:
         self.collector = Collector(hp, self.agent.policy(), world, seed=self.seed)
         self.context = hp.context_of(world.horizon)
         self.store = TrajectoryFiles(run.checkpoint_folder / "buffer", hp.buffer, weights=hp.buffer_weights)
-        self.relabel = relabeler(hp, world)
+        self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
         self.at = Counters()
         self.best: dict[str, np.ndarray] = {}
         self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
@@ -231,16 +239,18 @@ class Trainer:
         """The updates of an epoch, where there are to be any, and its row in the log."""
         hp, at, began = self.hp, self.at, time.perf_counter()
         sums: dict[str, Tensor] = {}
+        counts: Counter[str] = Counter()
         if len(self.store) and at.epoch >= hp.start_learning_at_epoch:
-            for _ in range(hp.updates_per_epoch):
+            for left in reversed(range(hp.updates_per_epoch)):
                 batch = self.store.sample(
                     hp.batch_size, self.context, seed=self.seed, counter=at.updates, relabel=self.relabel
                 )
-                for name, value in self.agent.step(batch, at.updates).items():
+                for name, value in self.agent.step(batch, at.updates, further=not left).items():
                     sums[name] = sums[name] + value if name in sums else value
+                    counts[name] += 1
                 at.updates += 1
-        means = {name: float(total) / hp.updates_per_epoch for name, total in sorted(sums.items())}
-        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **results, **means)
+        means = {name: float(total) / counts[name] for name, total in sorted(sums.items())}
+        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **results, **means, **self.store.sizes())
         self.seconds["updates"] += time.perf_counter() - began
 
     def evaluate(self) -> None:
@@ -250,18 +260,7 @@ class Trainer:
         seeds = [seed_of("learning-curve actions", self.seed, at.evaluations, b) for b in range(world.num_envs)]
         policy.start(np.array(seeds, np.uint64))
         played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
-        for metric, value_B in (("return", played.return_B), ("success", played.success_B)):
-            if not np.isnan(value_B).any():
-                rows = scores_frame(
-                    **self.labels,
-                    step=at.env_steps,
-                    split="learning",
-                    task=np.array([task.index for task in world.tasks]),
-                    episode=np.arange(len(value_B)),
-                    metric=metric,
-                    value=value_B,
-                )
-                self.run.log_scores(rows)
+        log_learning(self.run, played, self.labels, at.env_steps, np.array([task.index for task in world.tasks]))
         mean = float(played.return_B.mean())
         at.evaluations += 1
         if at.best is None or mean >= at.best:
@@ -270,7 +269,7 @@ class Trainer:
         self.seconds["evaluation"] += time.perf_counter() - began
 
     def save(self) -> None:
-        """A checkpoint, and the policy beside it where it is to be kept."""
+        """A checkpoint."""
         arrays = {f"agent/{name}": value for name, value in self.agent.arrays().items()}
         arrays |= {f"collector/{name}": value for name, value in self.collector.arrays().items()}
         arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
@@ -278,9 +277,10 @@ class Trainer:
         if self.relabel is not None and self.relabel.rarity is not None:
             arrays |= {f"rarity/{name}": value for name, value in self.relabel.rarity.saved().items()}
         self.run.save(self.at.epoch, arrays, {"at": asdict(self.at), "buffer": self.store.saved()})
-        if self.hp.keep_every and self.at.epoch % self.hp.keep_every == 0:
-            path = self.run.checkpoint_folder / "policies" / f"epoch_{self.at.epoch:06d}.safetensors"
-            write_arrays(path, self.agent.network.policy_arrays(), kind="policy")
+
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep a policy beside the checkpoints, for `recollect evaluate --checkpoint`."""
+        write_arrays(self.run.checkpoint_folder / POLICIES / f"{name}.safetensors", dict(arrays), kind="policy")
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Put back what `save` saved."""
@@ -296,13 +296,19 @@ class Trainer:
 
     def train(self) -> AmagoPolicy:
         """Go on from the run's checkpoint, if it has one, to the end."""
-        checkpoint = self.run.resume()
-        if checkpoint is None:
-            self.store.clear()
-        else:
-            self.load(checkpoint.arrays, checkpoint.state)
+        self.resume()
         self.epochs()
         return self.finished()
+
+    def resume(self) -> None:
+        """Go back to the run's checkpoint; if it has none, forget what an earlier run left."""
+        checkpoint = self.run.resume()
+        if checkpoint is not None:
+            self.load(checkpoint.arrays, checkpoint.state)
+            return
+        self.store.clear()
+        for path in (self.run.checkpoint_folder / POLICIES).glob("*.safetensors"):
+            remove_sealed(path)
 
     def epochs(self) -> None:
         """All epochs that are left."""
@@ -310,13 +316,17 @@ class Trainer:
         with self.run.progress(hp.epochs, "training", "epochs") as progress:
             while self.at.epoch < hp.epochs:
                 self.epoch()
+                if hp.keep_every and self.at.epoch % hp.keep_every == 0:  # before the checkpoint that goes on behind it
+                    self.keep(f"epoch_{self.at.epoch:06d}", self.agent.network.policy_arrays())
                 progress.update(self.at.epoch)
                 if self.at.epoch % hp.checkpoint_every == 0 and self.at.epoch < hp.epochs:
                     self.save()
 
     def finished(self) -> AmagoPolicy:
-        """The last evaluation, and the policy that the run gives."""
+        """The last evaluation, the policies `best` and `latest`, and the one of them that the run gives."""
         self.evaluate()
+        self.keep("best", self.best)
+        self.keep("latest", self.agent.network.policy_arrays())
         if self.hp.keep == "best":
             self.agent.network.load_policy_arrays(self.best)
         self.agent.network.eval()
@@ -324,17 +334,30 @@ class Trainer:
         return policy
 
 
-def relabeler(hp: Any, world: Any) -> Relabeler | None:
+def relabeler(hp: Any, world: Any, shortest: int) -> Relabeler | None:
     """What relabels trajectories of a world, None where nothing does.
 
+    Args:
+        hp: hyperparameters.
+        world: whose goals they are.
+        shortest: steps after which a trajectory may be cut.
+
     Raises:
-        UserError: relabelling is asked for in a world without goals.
+        UserError: relabelling is asked for in a world without goals, or of trajectories that do not begin with their rollout.
     """
     if hp.relabelling == "none":
         return None
+    where = "hyperparameters: relabelling"
     if getattr(world, "goal_part", None) is None:
         do = "set relabelling to none, or use a world with goals"
-        raise UserError("there are no goals to relabel", where="hyperparameters: relabelling", do=do)
+        raise UserError("there are no goals to relabel", where=where, do=do)
+    if shortest < world.horizon:
+        raise UserError(
+            f"trajectories may be cut after {shortest} of {world.horizon} steps, and only those that begin with their rollout "
+            "can be relabelled",
+            where=where,
+            do=f"set save_length to {world.horizon} and stagger to false, or relabelling to none",
+        )
     return Relabeler(hp.relabelling, world.goal_part, importance=hp.rare_goals)
 
 

@@ -20,14 +20,16 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
 from recollect.methods import amago, amago_loop
-from recollect.methods.amago import Draws, Heads, cloning_weight, distribution_of, masked_mean
+from recollect.methods import amago_terms as terms
+from recollect.methods.amago import distribution_of
 from recollect.methods.amago_network import Network, Window, WorldShape
 from recollect.methods.amago_policy import AmagoPolicy
+from recollect.methods.amago_terms import Draws, Heads, masked_mean
 from recollect.methods.contract import Inputs
 from recollect.nets.ensembles import ActionCritics
 from recollect.nets.policy_distributions import Distribution
@@ -43,6 +45,7 @@ class Hyperparameters(amago.Hyperparameters):
 
     online_coefficient: float = Field(0.0, ge=0, description="Of the policy gradient. Paper: 0.")
     offline_coefficient: float = Field(1.0, ge=0, description="Of filtered behaviour cloning. Paper: 1.")
+    discount_feature: Literal["seed", "head"] = Field("head", description="What critics read for a discount.")
     filter_threshold: float = Field(0.0, description="Advantage above which an action is cloned. Paper: 0.")
     critic_loss: Literal["bins", "regression"] = Field(
         "bins", description="`regression`: the paper's dependent critic."
@@ -53,6 +56,12 @@ class Hyperparameters(amago.Hyperparameters):
     labels: Literal["two_hot", "hl_gauss"] = Field("two_hot", description="Paper: two_hot.")
     target_draws: int = Field(1, ge=1, description="Actions drawn for the value in targets. Upstream: 1.")
     value_draws: int = Field(3, ge=1, description="Actions drawn for V in the advantage. Upstream: 3.")
+
+    @model_validator(mode="after")
+    def _only_hard_actions(self) -> Hyperparameters:
+        if self.soft_buffer_action:
+            raise ValueError("soft_buffer_action: these critics read drawn actions; set it to false, or use amago")
+        return self
 
     @property
     def value_bins(self) -> ValueBins:
@@ -71,7 +80,7 @@ def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Networ
         hidden=hp.head,
         activation=hp.inputs.activation,
         draws=draws,
-        feature="head",
+        feature=hp.discount_feature,
         bins=hp.bins if hp.critic_loss == "bins" else None,
     )
     return Network(hp, shape, critics, distribution_of(hp, shape).parameters, seed=seed)
@@ -102,10 +111,17 @@ def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: torch.Generato
 
 
 def loss_of(
-    network: Network, target: Heads, window: Window, draws: Draws, hp: Hyperparameters, policy: Distribution
+    network: Network,
+    target: Heads,
+    window: Window,
+    draws: Draws,
+    hp: Hyperparameters,
+    policy: Distribution,
+    *,
+    further: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss (scalar) and metrics; PopArt's statistics move."""
-    real_BT, popart, bins = window.mask_BL[:, 1:], network.popart, hp.value_bins
+    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move."""
+    popart, bins = network.popart, hp.value_bins
     binned = hp.critic_loss == "bins"
 
     def value(out: Tensor) -> Tensor:
@@ -115,43 +131,37 @@ def loss_of(
     s_BLE = network.states(window)
     s_BTE, next_BTE = s_BLE[:, :-1], s_BLE[:, 1:].detach()
     raw_BTGP = network.actor(s_BTE)
-    action_BT1A = seen(window.action, policy)[..., None, :]
-    discount_G = torch.tensor(hp.discounts, device=s_BLE.device)
-    with torch.no_grad():
-        raw_next = (target.actor if hp.use_target_actor else network.actor)(next_BTE)
-        next_KBTGA = drawn_actions(raw_next, hp.target_draws, policy, draws.actions)
-        next_q_CBTG = value(target.critics(next_BTE, next_KBTGA)).mean(1)
-        chosen = next_q_CBTG.gather(0, draws.index_KBTG)
-        next_value_BTG = chosen.amin(0) if hp.online_coefficient else chosen.mean(0)
-        y_BTG = window.reward_BT[..., None] + discount_G * (1.0 - window.done_BT[..., None]) * next_value_BTG
-        popart.update(y_BTG, real_BT)
+    log_pi_BTG = terms.log_prob_of_taken(window, raw_BTGP, policy)
+    if terms.clones_only(hp):
+        return terms.cloning_loss(hp, window, log_pi_BTG)
 
-    out = network.critics(s_BTE, action_BT1A)
+    def next_values(raw_BTGP: Tensor) -> Tensor:
+        next_KBTGA = drawn_actions(raw_BTGP, hp.target_draws, policy, draws.actions)
+        return value(target.critics(next_BTE, next_KBTGA)).mean(1)
+
+    y_BTG = terms.targets(network, target, window, next_BTE, draws, hp, next_values)
+
+    out = network.critics(s_BTE, seen(window.action, policy)[..., None, :])
     if binned:
         critic_CBTG = -(bins.label(y_BTG) * out.log_softmax(-1)).sum(-1)
     else:
         critic_CBTG = (popart.normalised(out) - popart.normalise(y_BTG)) ** 2
-    critic_loss = masked_mean(critic_CBTG, real_BT)
+    critic_loss = masked_mean(critic_CBTG, window.mask_BL[:, 1:])
 
     with torch.no_grad():
         own_KBTGA = drawn_actions(raw_BTGP, hp.value_draws, policy, draws.actions)
         v_BTG = value(network.critics(s_BTE, own_KBTGA)).mean((0, 1))
-        advantage_BTG = value(out).mean(0) - v_BTG
-        weight_BTG = cloning_weight(hp, advantage_BTG)
-    taken = window.action[..., None] if policy.kind == "discrete" else window.action[..., None, :]
-    log_pi_BTG = policy.log_prob(raw_BTGP, taken.expand(*raw_BTGP.shape[:3], *taken.shape[3:]))
-    actor_BTG = -hp.offline_coefficient * weight_BTG * log_pi_BTG.clamp(-1e3, 1e3)
+        q_CBTG = value(out)
+        weight_BTG = terms.cloning_weight(hp, q_CBTG.mean(0) - v_BTG)
+    gained_CBTG = None
     if hp.online_coefficient:
         own_BTGA = differentiable(raw_BTGP, policy, draws.actions)
-        q_CBTG = value(network.critics(s_BTE.detach(), own_BTGA, frozen=True))
-        actor_BTG = actor_BTG - hp.online_coefficient * popart.normalise(q_CBTG).amin(0)
-    actor_loss = masked_mean(actor_BTG, real_BT if hp.actor_mask == "fixed" else window.mask_BL[:, :-1])
-    metrics = {
-        "actor_loss": actor_loss, "critic_loss": critic_loss, "cloned": masked_mean(weight_BTG, real_BT),
-        "q": masked_mean(v_BTG[..., -1:], real_BT), "target": masked_mean(y_BTG[..., -1:], real_BT),
-        "log_prob": masked_mean(log_pi_BTG[..., -1:], real_BT), "popart_deviation": popart.deviation[-1],
-    }  # fmt: skip
-    return actor_loss + hp.critic_weight * critic_loss, {name: value.detach() for name, value in metrics.items()}
+        gained_CBTG = popart.normalise(value(network.critics(s_BTE.detach(), own_BTGA, frozen=True)))
+    actor_loss = terms.actor_loss(hp, window, weight_BTG, log_pi_BTG, gained_CBTG)
+    metrics = terms.metrics_of(network, window, actor_loss, critic_loss, weight_BTG, q_CBTG, y_BTG, log_pi_BTG)
+    if further:
+        metrics |= terms.further_metrics(network, window, policy, raw_BTGP, q_CBTG, y_BTG)
+    return actor_loss + hp.critic_weight * critic_loss, metrics
 
 
 class Agent(amago.Agent):

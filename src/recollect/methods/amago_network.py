@@ -38,15 +38,19 @@ class WorldShape:
         steps: the shape.
         goal_part: entries of a flat observation that show a goal sequence.
         image_part: entries of a flat observation that are an image.
+        episode_clock: an entry that is 0 at the first observation of each episode and at no other, where the world begins
+            new episodes within a rollout (soft resets) and the agent is to be told.
     """
 
     steps: StepShape
     goal_part: GoalPart | None = None
     image_part: slice | None = None
+    episode_clock: int | None = None
 
     @classmethod
     def of(cls, world: Any) -> WorldShape:
-        """From a world's spaces (numbers, or an image), its `goal_part` and its `observation_parts`, if it has them.
+        """From a world's spaces (numbers, or an image), and, if it has them, its `goal_part`, `observation_parts` and
+        `episode_clock`.
 
         Raises:
             UserError: actions that AMAGO cannot take.
@@ -73,7 +77,7 @@ class WorldShape:
             image=image,
             goals=(goals.count, goals.size) if goals else (),
         )
-        return cls(steps, goals, image_part)
+        return cls(steps, goals, image_part, getattr(world, "episode_clock", None))
 
     def parts(self, observation: np.ndarray, device: torch.device) -> dict[str, Tensor | None]:
         """An observation's vector, image and goals, on the device; leading axes stay."""
@@ -148,7 +152,14 @@ class Network(nn.Module):
         self.popart = PopArt(discounts, enabled=hp.popart)
 
     def steps(self, observation: np.ndarray, previous: Tensor, reward: Tensor, time: Tensor, begins: Tensor) -> Steps:
-        """Time steps from observations (numpy) and what led to them (tensors on the device)."""
+        """Time steps from observations (numpy) and what led to them (tensors on the device).
+
+        Acting and learning both come through here. `begins` tells where an episode begins as far as the caller knows; soft
+        resets are added.
+        """
+        if self.shape.episode_clock is not None:
+            clock = np.asarray(observation)[..., self.shape.episode_clock]
+            begins = begins | torch.as_tensor(clock == 0, device=begins.device)
         rl2 = rl2_vector(self.inputs, self.shape.steps, previous, reward, time, begins)
         parts = self.shape.parts(observation, rl2.device)
         return Steps(rl2=rl2, time=time, **parts)

@@ -1,7 +1,8 @@
 """What AMAGO acts with: a batch of rows, each with its own memory, one forward pass per step (specification 3).
 
-Episodes of a task that follow one another (`done` without `reset`) are told apart by the flag "an episode begins" (in the
-`seed` layout) and share the memory and the count of steps: the in-context protocol is meta-RL with a soft reset.
+Episodes of a task that follow one another share the memory and the count of steps, and are told apart by the flag "an
+episode begins" (in the `seed` layout). It is set where a row is reset, after `done` (the in-context protocol), and where
+a world that begins new episodes within a rollout says so (`WorldShape.episode_clock`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import part
 from recollect.methods.acting import ACTION_STREAM, uniform
+from recollect.methods.amago_memory import RecentSteps
 from recollect.methods.amago_network import Network
 from recollect.nets.policy_distributions import Distribution
 
@@ -23,20 +26,24 @@ class AmagoPolicy:
     Args:
         network: encoders and actor.
         distribution: of its outputs.
-        hp: `sample_actions` is read.
+        hp: `sample_actions`, `slow_inference` and `context` are read.
         device: where the network is.
     """
 
     def __init__(self, network: Network, distribution: Distribution, hp: Any, device: torch.device) -> None:
         self.network, self.distribution, self.hp, self.device = network, distribution, hp, device
-        self._state: Any = None
+        self._state: Any = None  # of the trajectory encoder
+        self._recent: RecentSteps | None = None  # or, where it is slow, what it encodes anew
         self._batch = -1
 
     def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
         """Begin B rows with nothing remembered. Memory holds as many steps as the network was trained with."""
         batch = len(seeds_B)
         if batch != self._batch:
-            self._state = self.network.trajectory_encoder.initial_state(batch, self.device)
+            if self.hp.slow_inference:
+                self._recent = RecentSteps(self.network, batch, self.hp.context_of(self.network.shape.steps.horizon))
+            else:
+                self._state = self.network.trajectory_encoder.initial_state(batch, self.device)
             self._batch = batch
         self._seeds_B = np.asarray(seeds_B, np.uint64)
         self._drawn_B = np.zeros(batch, np.uint64)
@@ -56,7 +63,10 @@ class AmagoPolicy:
         """Forget everything in the rows of the mask."""
         mask_B = np.asarray(mask_B, bool)
         if mask_B.any():
-            self.network.trajectory_encoder.reset(self._state, mask_B)
+            if self._recent is not None:
+                self._recent.reset(mask_B)
+            else:
+                self.network.trajectory_encoder.reset(self._state, mask_B)
             self._previous = np.where(mask_B.reshape(-1, *[1] * (self._previous.ndim - 1)), self._none(self._batch),
                                       self._previous)  # fmt: skip
             self._time_B = np.where(mask_B, 0, self._time_B)
@@ -72,7 +82,10 @@ class AmagoPolicy:
         time = torch.as_tensor(self._time_B, device=self.device)
         begins = torch.as_tensor(fresh_B | np.asarray(done_B, bool), device=self.device)
         steps = network.steps(observation_BD, torch.as_tensor(self._previous, device=self.device), reward, time, begins)
-        state_BE = network.trajectory_encoder.step(network.timestep_encoder(steps), time, self._state)
+        if self._recent is not None:
+            state_BE = self._recent.state(steps)
+        else:
+            state_BE = network.trajectory_encoder.step(network.timestep_encoder(steps), time, self._state)
         self._fresh_B = np.zeros_like(fresh_B)
         self._time_B = self._time_B + 1
         raw: Tensor = network.actor(state_BE)[:, -1]
@@ -111,7 +124,8 @@ class AmagoPolicy:
     def state_arrays(self) -> dict[str, np.ndarray]:
         """What the rows remember, for a checkpoint."""
         own = {"seeds": self._seeds_B, "drawn": self._drawn_B, "time": self._time_B, "fresh": self._fresh_B}
-        memory = self.network.trajectory_encoder.state_arrays(self._state)
+        encoder = self.network.trajectory_encoder
+        memory = encoder.state_arrays(self._state) if self._recent is None else self._recent.arrays()
         return {**own, "previous": self._previous, **{f"memory/{name}": value for name, value in memory.items()}}
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
@@ -119,5 +133,8 @@ class AmagoPolicy:
         self.start(np.array(arrays["seeds"]))
         self._drawn_B, self._time_B = np.array(arrays["drawn"]), np.array(arrays["time"])
         self._fresh_B, self._previous = np.array(arrays["fresh"]), np.array(arrays["previous"])
-        memory = {name.removeprefix("memory/"): value for name, value in arrays.items() if name.startswith("memory/")}
-        self.network.trajectory_encoder.load_state(self._state, memory)
+        memory = part(arrays, "memory")
+        if self._recent is not None:
+            self._recent.load(memory, self.device)
+        else:
+            self.network.trajectory_encoder.load_state(self._state, memory)

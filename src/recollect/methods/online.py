@@ -212,6 +212,22 @@ def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evalua
     return world("train", "training world", actors), world("eval", "learning-curve world", evaluators)
 
 
+def log_learning(run: Run, played: Episodes, labels: dict[str, Any], step: int, task: int | np.ndarray) -> None:
+    """Log an evaluation that was made while learning: each episode's return, and success where the world has it.
+
+    Args:
+        run: gets the rows.
+        played: the episodes.
+        labels: env, method and seed.
+        step: training step.
+        task: of the episodes, one of all or one of each.
+    """
+    for metric, value_B in (("return", played.return_B), ("success", played.success_B)):
+        if not np.isnan(value_B).any():
+            known = {**labels, "step": step, "split": "learning", "task": task, "episode": np.arange(len(value_B))}
+            run.log_scores(scores_frame(**known, metric=metric, value=value_B))
+
+
 def trainer_of(learner: Any, settings: Settings, device: torch.device | str) -> OnlineTrainer:
     """A run of a learner (its class, made of hyperparameters, facts, seed and device) at its beginning."""
     hp: OnlineHyperparameters = settings.method.hyperparameters
@@ -351,20 +367,7 @@ class OnlineTrainer:
         episodes = play_episodes(
             self.evaluation_world, lambda observation, reward, done, t, live: self.policy.act(observation, reward, done)
         )
-        for metric, value_B in (("return", episodes.return_B), ("success", episodes.success_B)):
-            if not np.isnan(value_B).any():
-                scores = scores_frame(
-                    env=env,
-                    method=method,
-                    seed=self.seed,
-                    step=at.env_steps,
-                    split="learning",
-                    task=0,
-                    episode=np.arange(len(value_B)),
-                    metric=metric,
-                    value=value_B,
-                )
-                run.log_scores(scores)
+        log_learning(run, episodes, {"env": env, "method": method, "seed": self.seed}, at.env_steps, 0)
         values = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
         run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **values)
         self.sums, at.logged_updates = {}, 0

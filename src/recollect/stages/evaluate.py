@@ -7,6 +7,7 @@ trained plays its method's policy, and has the final evaluation only.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pandas as pd
 
@@ -15,6 +16,7 @@ from recollect.artifacts.progress import Progress
 from recollect.artifacts.run import TRAIN_SPLIT
 from recollect.artifacts.scores import NOT_ONE, concat_scores
 from recollect.artifacts.sealed import read_arrays, read_table, write_table
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
@@ -24,6 +26,34 @@ from recollect.stages.inputs import policy_method, run_inputs
 def final_step(train_table: pd.DataFrame) -> int:
     """The last training step that was logged."""
     return int(train_table["step"].max()) if len(train_table) else 0
+
+
+def step_of(train_table: pd.DataFrame, checkpoint: str) -> int:
+    """The training step that a kept policy is of; `checkpoint`: `best`, `latest`, or `epoch_000050`."""
+    if checkpoint == "best":
+        evaluated = train_table[train_table["metric"] == "evaluation_return"]
+        return int(evaluated[evaluated["value"] == evaluated["value"].max()]["step"].max())
+    if checkpoint == "latest":
+        return final_step(train_table)
+    epoch = int(checkpoint.removeprefix("epoch_"))
+    return int(train_table[(train_table["metric"] == "epoch") & (train_table["value"] == epoch)]["step"].max())
+
+
+def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -> Path:
+    """Where a kept policy lies.
+
+    Raises:
+        UserError: the run kept none of this name.
+    """
+    path = paths.kept_policy(scale, env, method, seed, checkpoint)
+    if not path.is_file():
+        there = ", ".join(sorted(each.stem for each in path.parent.glob("*.safetensors"))) or "none"
+        raise UserError(
+            f"no policy '{checkpoint}' was kept of this run (there: {there})",
+            where=path.parent,
+            do="choose one of these; AMAGO's runs keep best and latest, and more with keep_every",
+        )
+    return path
 
 
 def learning_rows(train_table: pd.DataFrame, final: pd.DataFrame) -> pd.DataFrame:
@@ -39,8 +69,16 @@ def learning_rows(train_table: pd.DataFrame, final: pd.DataFrame) -> pd.DataFram
     return rows[~repeated]
 
 
-def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
+def evaluate(
+    scale: str, env: str, method: str, seed: int, *, checkpoint: str | None = None, device: str = "cpu"
+) -> None:
     """Play the environment's evaluation with a finished run's policy.
+
+    Args:
+        scale, env, method, seed: which run.
+        checkpoint: a policy that it kept, `best`, `latest` or the number of an epoch. Its scores get a table of their own,
+            without evaluations made while learning.
+        device: where to play.
 
     Raises:
         UserError: the policy is missing, corrupted, or does not fit the environment.
@@ -50,6 +88,11 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
     inputs = run_inputs(settings, device)
     trained = policy_method(scale, env, method)
     source, table = paths.policy(scale, env, trained, seed), paths.train_table(scale, env, trained, seed)
+    target = paths.scores(scale, env, method, seed)
+    if checkpoint is not None:
+        checkpoint = f"epoch_{int(checkpoint):06d}" if checkpoint.isdecimal() else checkpoint
+        source = kept_policy(scale, env, trained, seed, checkpoint)
+        target = paths.kept_scores(scale, env, method, seed, checkpoint)
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.evaluate_code(scale, env, method),
@@ -64,7 +107,6 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
         ],
         device,
     )
-    target = paths.scores(scale, env, method, seed)
     with run_lock(target.parent):
         train_table = read_table(table, kind="train")
         policy = module.load_policy(settings, read_arrays(source, kind="policy"), inputs)
@@ -76,8 +118,9 @@ def evaluate(scale: str, env: str, method: str, seed: int, *, device: str = "cpu
                 settings.environment,
                 method=method,
                 seed=seed,
-                step=final_step(train_table),
+                step=final_step(train_table) if checkpoint is None else step_of(train_table, checkpoint),
                 progress=lambda done: progress.update(done),
             )
-        rows = concat_scores([learning_rows(train_table, final), final] if trained == method else [final])
+        whole = trained == method and checkpoint is None
+        rows = concat_scores([learning_rows(train_table, final), final] if whole else [final])
         write_table(target, rows, kind="scores", provenance={**known, "seed": seed})

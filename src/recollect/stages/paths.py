@@ -81,6 +81,16 @@ def scores(scale: str, env: str, method: str, seed: int | str) -> Path:
     return run_folder(scale, env, method, seed) / "scores.parquet"
 
 
+def kept_policy(scale: str, env: str, method: str, seed: int | str, checkpoint: str) -> Path:
+    """A policy that a run kept while it trained: `best`, `latest`, `epoch_000050`."""
+    return checkpoints(scale, env, method, seed) / "policies" / f"{checkpoint}.safetensors"
+
+
+def kept_scores(scale: str, env: str, method: str, seed: int | str, checkpoint: str) -> Path:
+    """Scores of such a policy."""
+    return run_folder(scale, env, method, seed) / f"scores_{checkpoint}.parquet"
+
+
 def trace(scale: str, env: str, method: str, seed: int | str) -> Path:
     """What a policy saw, did and read in some tasks of its evaluation."""
     return run_folder(scale, env, method, seed) / "trace.safetensors"

@@ -42,6 +42,11 @@ class Recorder:
         self._length_B = np.zeros(actors, np.int64)
         self._everyone = np.arange(actors)
 
+    @property
+    def shortest(self) -> int:
+        """Steps after which a trajectory may be cut although its rollout goes on."""
+        return self.save_length - self._slack
+
     def begin(self, mask_B: np.ndarray, observation: Observation, goals_BKG: np.ndarray | None = None) -> None:
         """A rollout begins for the actors of the mask, with these first observations [B, ...] (and goals, NaN: none)."""
         which_N = np.flatnonzero(mask_B)
@@ -64,8 +69,15 @@ class Recorder:
         observation: Observation,
         done_B: np.ndarray,
         achieved_BMG: np.ndarray | None = None,
+        terminal_B: np.ndarray | None = None,
     ) -> list[Trajectory]:
         """One step of every actor that is in a rollout; the observation is the last one where `done`.
+
+        Args:
+            action_B, reward_B, observation: what was done, and what came of it.
+            done_B: bool, whether the rollout ended here.
+            achieved_BMG: goals that the step achieved, NaN: none.
+            terminal_B: bool, what stands in the column `done`: nothing follows the row (default: `done_B`).
 
         Returns:
             The trajectories that this step finished, in the order of actors.
@@ -79,7 +91,7 @@ class Recorder:
             **_named(observation),
             "previous_action": action_B.astype(np.int16 if discrete else np.float32),
             "reward": np.asarray(reward_B, np.float32),
-            "done": np.asarray(done_B, bool),
+            "done": np.asarray(done_B if terminal_B is None else terminal_B, bool),
             "time": self._time_B,
         }
         if achieved_BMG is not None:

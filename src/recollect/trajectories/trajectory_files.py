@@ -18,7 +18,8 @@ What differs from upstream, and why:
 - What is drawn is a function of (contents, seed, counter). Names carry a number and neither time nor random word.
 - The buffer can go back to where a checkpoint stood: files that only the checkpoint still needs are kept until the next.
 - Trimmed to exactly the capacity, the oldest first (newer upstream; the older one drops a tenth when full).
-- ``done`` marks whatever ended the rollout. Padded windows that hang over the ends are not built.
+- ``done`` marks whatever ended the rollout, unless the recorder is told otherwise (AMAGO's `truncation`).
+- Padded windows that hang over the ends are not built.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ class Batch:
         reward_BT, done_BT, time_BT: [B, L], as in a trajectory.
         length_B: int64 [B], rows of each window.
         mask_BT: bool [B, L], whether a row is real.
-        goals_BKG: float32 [B, K, G], the (relabelled) sequences; None where there are no goals.
     """
 
     observation_BTD: np.ndarray | dict[str, np.ndarray]
@@ -64,7 +64,6 @@ class Batch:
     time_BT: np.ndarray
     length_B: np.ndarray
     mask_BT: np.ndarray
-    goals_BKG: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -185,13 +184,11 @@ class TrajectoryFiles:
                 whole: dict[str, np.ndarray] = {name: a[first : first + rows] for name, a in columns.items()}
                 if goals is not None:
                     whole["goals"] = goals
-                whole = dict(relabel(whole, generator("relabelling", seed, counter, b)))
-                goals = whole.pop("goals", None)
-                columns, first, rows = whole, 0, len(whole["time"])
+                columns = dict(relabel(whole, generator("relabelling", seed, counter, b)))
+                first, rows = 0, len(columns["time"])
             start = first + int(where_B[b] * max(1, rows - length))
             end = min(start + length + 1, first + rows)
-            window = {name: a[start:end] for name, a in columns.items() if name != "achieved"}
-            windows.append(window if goals is None else {**window, "goals": goals})
+            windows.append({name: a[start:end] for name, a in columns.items() if name not in ("achieved", "goals")})
         return _padded(windows)
 
     @property
@@ -203,6 +200,11 @@ class TrajectoryFiles:
                 parts.append(np.diff(self._read(file)["end"], prepend=0)[skipped:] - 1)
             self._lengths = np.concatenate(parts)
         return self._lengths
+
+    def sizes(self) -> dict[str, int]:
+        """How many trajectories can be drawn, and in how many files and bytes they stand."""
+        size = sum(file.path.stat().st_size for file, _ in self._drawn)
+        return {"buffer_trajectories": len(self), "buffer_files": len(self._drawn), "buffer_bytes": size}
 
     # ---- details
 
@@ -287,10 +289,9 @@ def _padded(windows: list[dict[str, np.ndarray]]) -> Batch:
     length_B = np.array([len(window["time"]) for window in windows], np.int64)
     longest, columns = int(length_B.max()), {}
     for name, first in windows[0].items():
-        if name != "goals":
-            columns[name] = padded = np.zeros((len(windows), longest, *first.shape[1:]), first.dtype)
-            for b, window in enumerate(windows):
-                padded[b, : len(window[name])] = window[name]
+        columns[name] = padded = np.zeros((len(windows), longest, *first.shape[1:]), first.dtype)
+        for b, window in enumerate(windows):
+            padded[b, : len(window[name])] = window[name]
     several = {name.partition("/")[2]: array for name, array in columns.items() if name.startswith("observation/")}
     observation: Any = several or columns["observation"]
     return Batch(
@@ -301,5 +302,4 @@ def _padded(windows: list[dict[str, np.ndarray]]) -> Batch:
         columns["time"],
         length_B,
         np.arange(longest) < length_B[:, None],
-        np.stack([window["goals"] for window in windows]) if "goals" in windows[0] else None,
     )

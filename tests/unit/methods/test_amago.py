@@ -29,7 +29,9 @@ from tiny_amago import (
 from torch import Tensor
 
 from recollect.methods import amago, amago_multi_task
-from recollect.methods.amago import Agent, Draws, cloning_weight, distribution_of, loss_of
+from recollect.methods.amago import Agent, distribution_of, loss_of
+from recollect.methods.amago_terms import Draws, cloning_weight, entropy, further_metrics, value_of_drawn
+from recollect.settings.errors import UserError
 
 # ---- the loss
 
@@ -69,7 +71,7 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
                     value = sd * (float(popart.weight[g]) * value + float(popart.bias[g])) + float(popart.mean[g])
                 values.append(value)
             chosen = [values[int(draws.index_KBTG[k, b, t, g])] for k in range(2)]
-            following = min(chosen) if hp.online_coefficient else sum(values) / C
+            following = min(chosen) if hp.online_coefficient else sum(chosen) / 2
             alive = 0.0 if batch.done_BT[b, t + 1] else 1.0
             ys[b, t, g] = 5.0 * float(batch.reward_BT[b, t + 1]) + gamma * alive * following
     if hp.popart:  # a running mean at its 51st sample
@@ -116,11 +118,12 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
 
 
-def test_behaviour_cloning_alone_computes_no_critic() -> None:
-    hp = small(fake_filter=True, online_coefficient=0.0, offline_coefficient=1.0)
-    network, target = lively(hp, DISCRETE)
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+def test_behaviour_cloning_alone_computes_no_critic(module: Any) -> None:
+    hp = module.Hyperparameters.model_validate({**SMALL, "fake_filter": True, "online_coefficient": 0.0})
+    network, target = lively(hp, DISCRETE, module)
     before = network.popart.mean.clone()
-    loss, _ = computed(network.train(), target, random_batch(), hp, DISCRETE)
+    loss, _ = computed(network.train(), target, random_batch(), hp, DISCRETE, module)
     loss.backward()
     assert all(p.grad is None for p in network.critics.parameters())
     assert all(p.grad is not None for p in network.actor.parameters())
@@ -222,7 +225,8 @@ def test_a_one_hot_action_picks_its_column_and_a_policy_the_mean() -> None:
     torch.testing.assert_close(value, (q * policy.probabilities(raw)).sum(-1))
 
 
-def test_targets_are_the_least_of_two_critics_drawn_with_replacement() -> None:
+def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement() -> None:
+    """The mean where no policy gradient is learned."""
     hp = small(critics=4)
     index = Draws.of(hp, 0, 0, 40, 50, "cpu").index_KBTG
     same = float((index[0] == index[1]).float().mean())
@@ -230,7 +234,9 @@ def test_targets_are_the_least_of_two_critics_drawn_with_replacement() -> None:
     counts = Counter(index.flatten().tolist())
     assert all(count == pytest.approx(index.numel() / 4, rel=0.05) for count in counts.values())
     q = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 40, 50, 3)
-    assert torch.equal(amago.least_of(q, index), torch.minimum(index[0], index[1]).float())
+    assert torch.equal(value_of_drawn(q, index, hp), torch.minimum(index[0], index[1]).float())
+    cloning = small(critics=4, online_coefficient=0.0)
+    assert torch.equal(value_of_drawn(q, index, cloning), (index[0] + index[1]) / 2.0)
 
 
 @pytest.mark.parametrize(
@@ -308,3 +314,62 @@ def test_settings_that_cannot_learn_are_refused() -> None:
         small(continuous="mixture")
     with pytest.raises(ValueError, match="heads"):
         small(sequence={"width": 9, "heads": 2})
+    with pytest.raises(ValueError, match="drawn actions"):
+        amago_multi_task.Hyperparameters(soft_buffer_action=True)
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+def test_a_policy_gradient_through_bits_is_refused(module: Any) -> None:
+    hp = module.Hyperparameters.model_validate({**SMALL, "online_coefficient": 1.0})
+    with pytest.raises(UserError, match="no gradient"):
+        module.Agent(hp, SHAPES["binary"], seed=0, device="cpu")
+
+
+def test_multi_task_critics_read_the_discount_as_asked() -> None:
+    read = [
+        lively(amago_multi_task.Hyperparameters.model_validate({**SMALL, **changes}), DISCRETE, amago_multi_task)[0]
+        for changes in ({}, {"discount_feature": "head"}, {"discount_feature": "seed"})
+    ]
+    default, head, seed = (network.critics.discount_G for network in read)
+    assert torch.equal(default, head)
+    torch.testing.assert_close(seed, 10.0 * torch.tensor([0.5, 0.9, 0.99]).log())
+
+
+# ---- the log
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "binary"])
+def test_further_metrics_change_no_bit_of_an_update(kind: str, module: Any) -> None:
+    changes = {"online_coefficient": 0.0} if kind == "binary" else {}
+    hp = module.Hyperparameters.model_validate({**SMALL, **changes})
+    one, other = (module.Agent(hp, SHAPES[kind], seed=0, device="cpu") for _ in range(2))
+    for counter in range(2):
+        few = one.step(random_batch(kind, counter), counter)
+        all_ = other.step(random_batch(kind, counter), counter, further=True)
+    further = {"entropy", "learning_rate", "popart_mean", "q_deviation", "target_least", "target_most"}
+    assert all_.keys() - few.keys() == further
+    assert all(torch.equal(few[name], all_[name]) for name in few)
+    assert all(torch.equal(value, other.arrays()[name]) for name, value in one.arrays().items())
+    assert all(math.isfinite(float(all_[name])) for name in further)
+
+
+def test_further_metrics_are_what_they_say() -> None:
+    """Of the discount that acts, over real steps."""
+    hp = small()
+    network, _ = lively(hp, DISCRETE)
+    window, draws = window_of(network, random_batch(), hp), torch.Generator().manual_seed(0)
+    raw, q, y = (torch.randn(*shape, generator=draws) for shape in ((3, 5, 3, 4), (3, 3, 5, 3), (3, 5, 3)))
+    policy = distribution_of(hp, DISCRETE)
+    found = further_metrics(network, window, policy, raw, q, y)
+    real = window.mask_BL[:, 1:]
+    assert 0 < int(real.sum()) < real.numel()
+    p = policy.probabilities(raw[:, :, -1])[real].numpy()  # type: ignore[attr-defined]
+    assert float(found["entropy"]) == pytest.approx(float(np.mean([-(row * np.log(row)).sum() for row in p])), rel=1e-5)
+    assert float(found["q_deviation"]) == pytest.approx(float(q[..., -1].numpy().std(0)[real].mean()), rel=1e-5)
+    last = y[..., -1][real]
+    assert (found["target_least"], found["target_most"]) == (last.min(), last.max())
+    assert float(found["popart_mean"]) == pytest.approx(2.0)
+    normal = distribution_of(hp, SHAPES["continuous"])
+    wide, narrow = (torch.tensor([0.0, 0.0, x, x]).expand(200, 4) for x in (0.2, -1.0))
+    assert float(entropy(normal, wide).mean()) > float(entropy(normal, narrow).mean())
