@@ -141,14 +141,19 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
 
     freeze_all: bool = Field(
         True,
-        description="The encoder learns from the critics' loss only: the actor's gives it no gradient at all (and "
-        "`freeze_critic` is on). Paper's figures: yes.",
+        description="A shared encoder learns from the critics' loss only: the actor's gives it no gradient at all (and "
+        "`freeze_critic` is on). Separate encoders: no effect, each learns from its own loss. Paper's figures: yes.",
     )
 
     @property
     def freezes(self) -> bool:
         """Whether critics are constants in the actor's loss."""
         return self.freeze_critic or self.freeze_all or not self.shared_encoder
+
+    @property
+    def freezes_encoder(self) -> bool:
+        """Whether the actor's loss gives its encoder no gradient; an encoder of its own has no other teacher."""
+        return self.freeze_all and self.shared_encoder
 
 
 def critic_losses(online: ActorCritic, h_BTH: Tensor, y_BT: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

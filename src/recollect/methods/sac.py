@@ -77,7 +77,7 @@ def loss_of(
     assert online.log_alpha is not None
     alpha = online.log_alpha.detach().exp()
     h_BTH = online.actor.encoder(*parts)
-    outputs_BTA = online.actor.head(h_BTH.detach() if hp.freeze_all else h_BTH)
+    outputs_BTA = online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH)
     like_BTA = outputs_BTA[..., : batch.action_BT.shape[-1]]
     with torch.no_grad():
         target.train(hp.dropout_in_targets)

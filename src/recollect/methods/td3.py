@@ -3,9 +3,9 @@
 - Target y_k = r_k + (1 - d_k) * discount * min_i Qbar_i(hbar_k, a'), a' = clip(pibar(hbar_k) + clip(noise)); the target is
   a Polyak copy of everything, moved at every update (no delayed policy).
 - Critic: masked mean of both squared errors. Actor: minus the masked mean of min_i Q_i(h, pi(h)). One Adam, no clipping.
-- `freeze_critic` takes the gradient from the critics (and from h as they read it); `freeze_all` from the actor's h too.
-- Episodes are collected whole, then ceil(ratio * steps) updates follow; evaluations are counted in episodes. The
-  released (JAX) loop counts environment steps.
+- `freeze_critic` takes the gradient from the critics (and from h as they read it); `freeze_all` from the actor's h too,
+  where the encoder is shared.
+- Loop: `online`, with budgets in environment steps as the released (JAX) one has (`budget: steps`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def loss_of(
     h_BTH = online.actor.encoder(*present)
     critic_BTH = h_BTH if hp.shared_encoder else online.critic_states(present)
     critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
-    chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freeze_all else h_BTH))
+    chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH))
     actor_loss = -masked_mean(least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
     return critic_loss + actor_loss, {**metrics, "actor_loss": actor_loss.detach()}
 

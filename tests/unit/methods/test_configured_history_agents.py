@@ -1,0 +1,69 @@
+"""Memory-RL's methods and variants as they stand in `config/`: one loss teaches all that acts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from recollect.methods import dqn, sac, sacd, td3
+from recollect.methods.contract import Facts
+from recollect.settings.resolve import resolve
+from recollect.trajectories.replay import Batch
+
+CONFIG = Path(__file__).resolve().parents[3] / "config/methods"
+ENVIRONMENTS = {"dqn": "tmaze_active_5", "sacd": "key_to_door_3", "td3": "bullet_hopper_p", "sac": "bullet_hopper_p"}
+DISCRETE = Facts(observation_size=2, observation_values=(), actions=4, horizon=5)
+CONTINUOUS = Facts(observation_size=2, observation_values=(), actions=0, horizon=5, action_size=2)
+
+
+def configured() -> list[str]:
+    """Every method of the four algorithms, and every variant of it, those of its bases too."""
+    read = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONFIG.glob("*.yaml")}
+    found = []
+    for name, content in read.items():
+        layers = [content]
+        while "base" in layers[-1]:
+            layers.append(read[layers[-1]["base"]])
+        if next(layer["algorithm"] for layer in layers if "algorithm" in layer) in ENVIRONMENTS:
+            found += [name, *sorted({f"{name}.{variant}" for layer in layers for variant in layer.get("variants", {})})]
+    return sorted(found)
+
+
+def random_batch(facts: Facts) -> Batch:
+    draws = np.random.default_rng(0)
+    taken: Any = draws.integers(4, size=(8, 5)) if facts.actions else draws.uniform(-1, 1, (8, 5, 2)).astype(np.float32)
+    return Batch(
+        torch.as_tensor(draws.normal(size=(8, 6, 2)).astype(np.float32)),
+        torch.as_tensor(taken),
+        torch.as_tensor(draws.normal(size=(8, 5)).astype(np.float32)),
+        torch.zeros(8, 5),
+        torch.ones(8, 5),
+    )
+
+
+@pytest.mark.parametrize("name", configured())
+def test_one_loss_of_every_configured_variant_reaches_all_parameters_of_what_acts(name: str) -> None:
+    algorithm = resolve("smoke", "tmaze_active_5", name, 0).method.algorithm
+    hp = resolve("smoke", ENVIRONMENTS[algorithm], name, 0).method.hyperparameters
+    facts = DISCRETE if algorithm in ("dqn", "sacd") else CONTINUOUS
+    if algorithm == "dqn":
+        online, target = (dqn.make_network(hp, facts, seed=seed) for seed in (0, 1))
+        loss, acting = dqn.loss_of(online, target, random_batch(facts), hp)[0], online
+    else:
+        method: Any = {"sacd": sacd, "td3": td3, "sac": sac}[algorithm]
+        both = [method.make_actor_critic(hp, facts, seed=seed) for seed in (0, 1)]
+        noise = () if algorithm == "sacd" else (torch.Generator().manual_seed(0),)
+        loss, acting = method.loss_of(*both, random_batch(facts), hp, *noise)[0], both[0].actor
+    loss.backward()
+    untaught = [part for part, value in acting.named_parameters() if value.grad is None or not value.grad.any()]
+    assert not untaught
+
+
+def test_the_list_of_variants_has_the_separate_encoders_of_every_actor_critic() -> None:
+    separate = {f"{method}_{kind}.separate" for method in ("sacd", "td3", "sac") for kind in ("gpt", "lstm", "ff")}
+    assert separate <= set(configured())
