@@ -34,6 +34,7 @@ from recollect.methods.contract import Facts, facts_of
 from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
 from recollect.nets.adam import Adam
 from recollect.nets.feedforward import TokenEmbedder
+from recollect.nets.precision import Precision
 from recollect.nets.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Frozen, Settings
@@ -67,6 +68,11 @@ class OnlineHyperparameters(Frozen):
     gradient_clip: float | None = Field(
         None, gt=0, description="Largest gradient norm; null, the paper's, never clips. Steadies recurrent models."
     )
+    precision: Precision = Field(
+        "auto",
+        description="Of encoders in training; heads, losses and acting are float32. auto: bfloat16 autocast of a gpt on a "
+        "GPU, else float32. Paper: float32.",
+    )
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
     replay_transitions: int = Field(1_000_000, ge=2, description="Smallest replay, in steps. Paper: 1e6.")
@@ -99,7 +105,9 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
     )
     n = hp.window(facts.horizon)
     sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < facts.horizon, seed=seed)
-    return HistoryEncoder(embedder, sequence)
+    # A recurrent state that is rounded at each of a thousand steps would remember less than the published one.
+    chosen: Precision = "float32" if hp.precision == "auto" and hp.sequence.kind != "gpt" else hp.precision
+    return HistoryEncoder(embedder, sequence, precision=chosen)
 
 
 class Learner:
