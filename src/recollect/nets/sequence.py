@@ -87,7 +87,10 @@ class SequenceModel(nn.Module):
 
 
 class RecurrentSequence(SequenceModel):
-    """LSTM, GRU or RNN. Carries its state over the whole episode, whatever the training window is."""
+    """LSTM, GRU or RNN. Carries its state over the whole episode, whatever the training window is.
+
+    So does the released code, its JAX branch too: the rolling window there is the GPT's alone.
+    """
 
     def __init__(self, settings: SequenceSettings, input_width: int, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -286,7 +289,7 @@ def make_sequence_model(
         settings: kind and shape.
         input_width: features per token.
         context: longest window in tokens that is ever encoded at once (gpt).
-        slides: whether acting may go on beyond the context (gpt), see `TransformerSequence`.
+        slides: whether acting may go on beyond the context (gpt), see `TransformerSequence`; others have no end.
         seed: of the initial weights and the dropout stream.
     """
     if settings.kind == "gpt":
