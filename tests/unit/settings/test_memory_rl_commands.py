@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from recollect.cli import app
 from recollect.environments import registry
-from recollect.settings.resolve import figure_settings, resolve
+from recollect.settings.resolve import environment_settings, figure_settings, resolve
 from recollect.settings.schema import Settings
 from recollect.stages.inputs import figure_runs
 
@@ -93,3 +93,22 @@ def test_each_command_is_a_run_of_a_figure_at_the_papers_scale(number: int) -> N
     figures = [path.stem for path in (ROOT / "config/figures").glob("memory_rl_*.yaml")]
     assert any(wanted == (env, method) for figure in figures for env, method, _ in figure_runs("paper", figure))
     assert all(figure_settings("paper", figure).seeds == tuple(range(1, 11)) for figure in figures)
+
+
+COLORS = {
+    "per_episode": "where the three colors lie is drawn in each episode",
+    "shared": "the three colors lie in the same places in all episodes",
+}
+
+
+@pytest.mark.parametrize("scale", ["paper", "demo", "smoke"])
+def test_captions_of_visual_match_say_where_the_colors_lie(scale: str) -> None:
+    said = 0
+    for path in (ROOT / "config/figures").glob("memory_rl_*.yaml"):
+        figure = figure_settings(scale, path.stem)
+        for name in figure.environments:
+            if name.startswith("visual_match"):
+                color_map = environment_settings(scale, name).options.get("color_map", "per_episode")
+                assert COLORS[color_map] in figure.caption.lower(), (path.stem, name)
+                said += 1
+    assert said >= 7
