@@ -5,7 +5,7 @@ Source: Memory-RL (Ni et al. 2023), sections 2.4 and 2.5 of our specification. D
 - One loss and one Adam for everything, also where the encoders are separate (there the released code steps the critics
   first, so its actor reads critics that are one update newer).
 - The target is a copy of everything; each method reads of it what its formula says.
-- Heads of continuous methods are initialised as the discrete ones; the released (JAX) ones are orthogonal.
+- Heads and embedders of continuous methods are initialised as the discrete ones; the released (JAX) ones are orthogonal.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ class ActorCritic(nn.Module):
         self.critic_encoder = make_encoder(hp, facts, seed=seed_of("critic encoder", seed)) if own else None
         width = self.actor.encoder.output_width + facts.action_size
         draws = torch.Generator().manual_seed(seed_of("critic head weights", seed))
-        self.critics = nn.ModuleList(
-            Head(width, facts.actions or 1, hp.head, last_range=Q_HEAD_RANGE, generator=draws) for _ in range(2)
-        )
+        how: dict[str, Any] = {"last_range": Q_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
+        self.critics = nn.ModuleList(Head(width, facts.actions or 1, hp.head, **how) for _ in range(2))
         self.log_alpha = None if log_alpha is None else nn.Parameter(torch.tensor(log_alpha))
 
     def critic_states(self, parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -106,9 +105,8 @@ def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, se
     """Encoder and policy head: all that a policy file holds."""
     encoder = make_encoder(hp, facts, seed=seed)
     draws = torch.Generator().manual_seed(seed_of("policy head weights", seed))
-    return HistoryNetwork(
-        encoder, Head(encoder.output_width, outputs, hp.head, last_range=POLICY_HEAD_RANGE, generator=draws)
-    )
+    how: dict[str, Any] = {"last_range": POLICY_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
+    return HistoryNetwork(encoder, Head(encoder.output_width, outputs, hp.head, **how))
 
 
 def masked_mean(x_BT: Tensor, mask_BT: Tensor) -> Tensor:

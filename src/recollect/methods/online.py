@@ -51,6 +51,10 @@ class OnlineHyperparameters(Frozen):
     action_embedding: int = Field(64, ge=0, description="Of the previous action's; 0: not seen. Paper: 64 (LSTM 16).")
     reward_embedding: int = Field(0, ge=0, description="Of the previous reward's; 0: not seen. Paper: 0.")
     head: tuple[int, ...] = Field((256, 256), description="Hidden widths of the head. Paper: 256, 256.")
+    head_fan: Literal["output", "input"] = Field(
+        "output",
+        description="Width of a hidden layer that scales its first weights; `input` is the textbook's. Paper: output.",
+    )
 
     train_episodes: int = Field(20_000, ge=1, description="Episodes after the warm-up; more is longer training.")
     budget: Literal["episodes", "steps"] = Field(

@@ -67,3 +67,21 @@ def test_one_loss_of_every_configured_variant_reaches_all_parameters_of_what_act
 def test_the_list_of_variants_has_the_separate_encoders_of_every_actor_critic() -> None:
     separate = {f"{method}_{kind}.separate" for method in ("sacd", "td3", "sac") for kind in ("gpt", "lstm", "ff")}
     assert separate <= set(configured())
+
+
+@pytest.mark.parametrize("algorithm", ENVIRONMENTS)
+def test_head_fan_scales_the_hidden_weights_of_every_head(algorithm: str) -> None:
+    facts = DISCRETE if algorithm in ("dqn", "sacd") else CONTINUOUS
+    method: Any = {"dqn": dqn, "sacd": sacd, "td3": td3, "sac": sac}[algorithm]
+    for fan in ("default", "output", "input"):
+        content = {"head": [256, 16], "sequence": {"kind": "lstm", "width": 8}}
+        hp = method.Hyperparameters.model_validate(content if fan == "default" else {**content, "head_fan": fan})
+        if algorithm == "dqn":
+            heads = [method.make_network(hp, facts, seed=0).head]
+        else:
+            made = method.make_actor_critic(hp, facts, seed=0)
+            heads = [made.actor.head, *made.critics]
+        for head in heads:
+            layer = head.hidden[1]  # 256 -> 16
+            bound = 1 / 16 if fan == "input" else 1 / 4
+            assert 0.95 * bound < float(layer.weight.detach().abs().max()) <= bound
