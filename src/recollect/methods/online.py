@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
@@ -67,15 +67,15 @@ class OnlineHyperparameters(Frozen):
     updates_per_step: float = Field(0.25, gt=0, description="Gradient steps per environment step. Paper: 0.25.")
     actors: int = Field(1, ge=1, description="Episodes played side by side. Paper: 1. More is faster per episode.")
     batch_size: int = Field(64, ge=1, description="Windows per gradient step. Paper: 64.")
-    sampled_seq_len: int = Field(-1, ge=-1, description="Transitions per window; -1: a whole episode. Paper: -1.")
+    sampled_seq_len: int = Field(
+        -1, description="Transitions per window; -1: a whole episode. Paper: -1; PyBullet: 64."
+    )
     learning_rate: float = Field(3e-4, gt=0, description="Adam's. Paper: 3e-4.")
     gradient_clip: float | None = Field(
         None, gt=0, description="Largest gradient norm; null, the paper's, never clips. Steadies recurrent models."
     )
     precision: Precision = Field(
-        "auto",
-        description="Of encoders in training; heads, losses and acting are float32. auto: bfloat16 autocast of a gpt on a "
-        "GPU, else float32. Paper: float32.",
+        "auto", description="Of encoders in training. auto: bfloat16 for a gpt on a GPU. Paper: float32."
     )
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
@@ -90,9 +90,16 @@ class OnlineHyperparameters(Frozen):
         True, description="Dropout stays on in passes without gradient. Paper's code: yes."
     )
 
+    @field_validator("sampled_seq_len")
+    @classmethod
+    def _check_window(cls, value: int) -> int:
+        if value != -1 and value < 1:
+            raise ValueError("must be -1 (a whole episode) or at least 1")
+        return value
+
     def window(self, horizon: int) -> int:
         """Transitions per training window, n."""
-        return horizon if self.sampled_seq_len <= 0 else min(self.sampled_seq_len, horizon)
+        return horizon if self.sampled_seq_len == -1 else min(self.sampled_seq_len, horizon)
 
 
 def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> HistoryEncoder:

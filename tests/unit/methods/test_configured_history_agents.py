@@ -69,6 +69,18 @@ def test_the_list_of_variants_has_the_separate_encoders_of_every_actor_critic() 
     assert separate <= set(configured())
 
 
+def test_titles_say_what_a_variant_is_and_no_two_agents_of_one_task_share_one() -> None:
+    seen: dict[tuple[str, str], str] = {}
+    for name in configured():
+        method = resolve("paper", "tmaze_active_20", name, 0).method
+        kind = {"gpt": "GPT", "lstm": "LSTM", "ff": "no memory"}[method.hyperparameters.sequence.kind]
+        assert method.title.startswith(kind), name
+        assert not name.startswith("sac_") or "SAC" in method.title
+        tasks = "robots" if method.algorithm in ("td3", "sac") else method.algorithm
+        assert seen.setdefault((tasks, method.title), name) == name
+    assert resolve("paper", "tmaze_active_20", "sac_lstm.separate", 0).method.title == "LSTM, SAC, separate encoders"
+
+
 @pytest.mark.parametrize("algorithm", ENVIRONMENTS)
 def test_head_fan_scales_the_hidden_weights_of_every_head(algorithm: str) -> None:
     facts = DISCRETE if algorithm in ("dqn", "sacd") else CONTINUOUS

@@ -16,6 +16,8 @@ from recollect.methods.contract import Facts, Traced
 from recollect.methods.dqn import Hyperparameters, make_network
 from recollect.methods.history_policy import HistoryPolicy
 from recollect.nets.sequence import SequenceSettings, make_sequence_model
+from recollect.settings.errors import UserError
+from recollect.settings.loading import validated
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
 HORIZON = 9
@@ -108,6 +110,14 @@ def test_rows_whose_episodes_end_at_different_steps_do_not_disturb_each_other(ki
         policy.took(action[step])
         np.testing.assert_allclose(found[1], alone[step, 1], atol=1e-4)
         np.testing.assert_allclose(found[0], alone[step, 0] if step < 3 else anew[step - 3, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0, -2])
+def test_a_window_of_no_transitions_is_refused_and_minus_one_is_the_whole_episode(value: int) -> None:
+    with pytest.raises(UserError, match=r"must be -1 \(a whole episode\) or at least 1"):
+        validated(Hyperparameters, {"sampled_seq_len": value}, where="test")
+    windows = [Hyperparameters.model_validate({"sampled_seq_len": n}).window(HORIZON) for n in (-1, 1, 4, 100)]
+    assert windows == [HORIZON, 1, 4, HORIZON]
 
 
 # ------------------------------------------------------------------------------------------------------------ attention

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recollect.cli import app
-from recollect.environments import registry
+from recollect.environments import partial_bullet, registry
 from recollect.settings.resolve import environment_settings, figure_settings, resolve
 from recollect.settings.schema import Settings
 from recollect.stages.inputs import figure_runs
@@ -79,7 +79,7 @@ def test_each_command_sets_what_the_released_one_does(number: int) -> None:
         world = registry.make_world(settings.environment.world, settings.environment.options, [task], np.zeros(1))
         assert world.horizon == horizon
     else:
-        assert registry.world_class(settings.environment.world).__name__ == "PartialBullet" and horizon == 1000
+        assert partial_bullet.Options.parse(settings.environment.options, "partial_bullet").horizon == horizon
     # The command line knows every word of it.
     known = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     assert words[:2] == ["recollect", "train"] and all(word in known for word in words[2::2])
@@ -93,6 +93,35 @@ def test_each_command_is_a_run_of_a_figure_at_the_papers_scale(number: int) -> N
     figures = [path.stem for path in (ROOT / "config/figures").glob("memory_rl_*.yaml")]
     assert any(wanted == (env, method) for figure in figures for env, method, _ in figure_runs("paper", figure))
     assert all(figure_settings("paper", figure).seeds == tuple(range(1, 11)) for figure in figures)
+
+
+#: Specification 4.3: training episodes by task and length.
+BUDGETS = {
+    "tmaze_passive": {
+        50: 20000, 100: 20000, 250: 16000, 500: 8000, 750: 8000, 1000: 8000, 1250: 8000, 1500: 6700,
+    },
+    "tmaze_active": {20: 40000, 50: 40000, 100: 40000, 250: 32000, 500: 16000},
+    "visual_match": {60: 40000, 120: 30000, 250: 15000, 500: 10000, 750: 10000, 1000: 10000},
+    "key_to_door": {60: 40000, 120: 40000, 250: 30000, 500: 15000},
+}  # fmt: skip
+FIGURES = {
+    "memory_rl_passive_tmaze": "tmaze_passive",
+    "memory_rl_active_tmaze": "tmaze_active",
+    "memory_rl_visual_match": "visual_match",
+    "memory_rl_key_to_door": "key_to_door",
+}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_length_of_a_figure_has_the_published_budget(figure: str) -> None:
+    task, chosen = FIGURES[figure], figure_settings("paper", figure)
+    assert sum(map(len, BUDGETS.values())) == 23
+    assert list(chosen.environments) == [f"{task}_{length}" for length in BUDGETS[task]]
+    for length, episodes in BUDGETS[task].items():
+        for method in chosen.methods:
+            hp = resolve("paper", f"{task}_{length}", method, 1).method.hyperparameters
+            assert (hp.train_episodes, hp.warmup_episodes) == (episodes, 10), (length, method)
+            assert (hp.updates_per_step, hp.batch_size, hp.sampled_seq_len) == (0.25, 64, -1)
 
 
 COLORS = {
