@@ -124,6 +124,18 @@ def test_every_length_of_a_figure_has_the_published_budget(figure: str) -> None:
             assert (hp.updates_per_step, hp.batch_size, hp.sampled_seq_len) == (0.25, 64, -1)
 
 
+#: Specification 1.6: entries of an observation, all, positions, velocities.
+ROBOTS = {"hopper": (15, 9, 6), "walker": (22, 13, 9), "ant": (28, 17, 11), "cheetah": (26, 17, 9)}
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+def test_each_robot_is_an_environment_with_all_that_is_seen_and_with_either_half(robot: str) -> None:
+    for letter, size in zip("fpv", ROBOTS[robot], strict=True):
+        options = environment_settings("paper", f"bullet_{robot}_{letter}").options
+        chosen = partial_bullet.Options.parse(options, "partial_bullet")
+        assert chosen.robot == robot and len(partial_bullet.ROBOTS[robot].seen(chosen.observation)) == size
+
+
 COLORS = {
     "per_episode": "where the three colors lie is drawn in each episode",
     "shared": "the three colors lie in the same places in all episodes",
