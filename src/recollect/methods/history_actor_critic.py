@@ -10,7 +10,7 @@ Source: Memory-RL (Ni et al. 2023), sections 2.4 and 2.5 of our specification. D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,11 +18,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recollect.methods.contract import Facts
-from recollect.methods.history_policy import HistoryNetwork
+from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, policy_from
 from recollect.methods.online import Learner, OnlineHyperparameters, make_encoder
 from recollect.nets.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 from recollect.trajectories.replay import Batch
 
@@ -107,6 +108,19 @@ def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, se
     draws = torch.Generator().manual_seed(seed_of("policy head weights", seed))
     how: dict[str, Any] = {"last_range": POLICY_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
     return HistoryNetwork(encoder, Head(encoder.output_width, outputs, hp.head, **how))
+
+
+def load_actor(
+    settings: Settings, arrays: Mapping[str, Any], inputs: Inputs, *, outputs_per_action: int = 1
+) -> HistoryPolicy:
+    """The policy of a trained actor, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    facts = facts_of(settings.environment)
+    outputs = outputs_per_action * (facts.actions or facts.action_size)
+    return policy_from(make_actor(settings.method.hyperparameters, facts, outputs, seed=0), arrays, inputs.device)
 
 
 def masked_mean(x_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -124,6 +124,28 @@ def test_every_length_of_a_figure_has_the_published_budget(figure: str) -> None:
             assert (hp.updates_per_step, hp.batch_size, hp.sampled_seq_len) == (0.25, 64, -1)
 
 
+#: Specification 5: the step at which a published plot ends, in thousands, by task and length in their order above.
+ENDS = {
+    "tmaze_passive": (1000, 2000, 4000, 4000, 6000, 8000, 10_000, 10_000),
+    "tmaze_active": (800, 2000, 4000, 7000, 7000),
+    "visual_match": (3600, 4000, 4000, 5300, 7800, 10_000),
+    "key_to_door": (3400, 5800, 7500, 7500),
+}
+
+
+def test_all_figures_of_a_task_end_where_the_published_plots_do() -> None:
+    published = {
+        f"{task}_{length}": 1000 * end
+        for task, ends in ENDS.items()
+        for length, end in zip(BUDGETS[task], ends, strict=True)
+    }
+    figures = [figure_settings("paper", path.stem) for path in (ROOT / "config/figures").glob("memory_rl_*.yaml")]
+    ended = [figure for figure in figures if "ends" in figure.options and "bullet" not in figure.environments[0]]
+    assert len(ended) == 14
+    for figure in ended:
+        assert figure.options["ends"] == {name: published[name] for name in figure.environments}
+
+
 #: Specification 1.6: entries of an observation, all, positions, velocities.
 ROBOTS = {"hopper": (15, 9, 6), "walker": (22, 13, 9), "ant": (28, 17, 11), "cheetah": (26, 17, 9)}
 
