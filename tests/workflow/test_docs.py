@@ -359,13 +359,14 @@ def test_the_best_possible_returns_are_those_of_the_rooms() -> None:
 
 def model_of(where: str, page: str) -> list[type[BaseModel]]:
     """The settings models that a cell of the column `where` is about."""
-    if "environment" in where:
-        worlds = ("key_door", "KeyDoorOptions") if page == "docs/radt.md" else ("tmaze", "Options")
+    if "environment" in where or "Visual Match" in where:
+        ours = ("visual_match" if "Visual Match" in where else "tmaze", "Options")
+        worlds = ("key_door", "KeyDoorOptions") if page == "docs/radt.md" else ours
         return [getattr(importlib.import_module(f"recollect.environments.{worlds[0]}"), worlds[1])]
     if "memory" in where:
         return [importlib.import_module("recollect.settings.schema").MemorySettings]
-    algorithm = "radt" if page == "docs/radt.md" else "sacd" if "sacd" in where else "dqn"
-    return [importlib.import_module(f"recollect.methods.{algorithm}").Hyperparameters]
+    algorithms = ["radt"] if page == "docs/radt.md" else re.findall(r"\b(?:sacd|td3|sac)\b", where) or ["dqn"]
+    return [importlib.import_module(f"recollect.methods.{algorithm}").Hyperparameters for algorithm in algorithms]
 
 
 def default_of(model: type[BaseModel], name: str) -> Any:
@@ -392,10 +393,10 @@ def test_every_option_exists_and_has_the_default_that_the_page_says(page: str) -
         options = re.findall(r"`([\w.]+)`", row["option"])
         assert options, row
         for option in options:
-            (model,) = model_of(row["where"], page)
-            default = default_of(model, option)
-            if default is not None and row["default"] != "the code's":
-                assert as_said(default) == row["default"], f"{page}: {option} is {default!r} by default"
+            for model in model_of(row["where"], page):
+                default = default_of(model, option)
+                if default is not None and row["default"] != "the code's":
+                    assert as_said(default) == row["default"], f"{page}: {option} is {default!r} by default"
 
 
 @pytest.mark.parametrize("page", ["docs/radt.md", "docs/memory_rl.md"])

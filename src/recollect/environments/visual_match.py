@@ -5,10 +5,12 @@ none of the paper's tasks): it must walk to where it sees the colored cell in th
 apples, and 15 in a room with three colored cells: the first that is stepped on counts. Length is memory length.
 
 - ``color_map`` says which color lies where in the last room. ``per_episode`` (the default): drawn anew each time, so
-  the color must be matched. Upstream draws it once when an environment is made, without a seed: ``per_instance`` gives
-  that, from the instance's own seed. Training and evaluation then differ, as upstream, and an agent that learns
-  "color -> place" is right in a third of the evaluations. ``shared``: red, green, blue from the left, everywhere.
-- Upstream evaluates in one environment after the other; with ``per_instance`` ours are as many color maps as instances.
+  the color must be matched. Upstream draws it once when an environment is made, without a seed, and a run has one
+  environment to train in and one to be evaluated in. ``per_world`` gives that, from a seed: one map for all instances of
+  a batch, so that training and evaluation differ, and an agent that learns "color -> place" is right, over many runs,
+  in a third of the evaluations. What an instance plays then depends on the seed of the batch's first instance too.
+- Ours: ``per_instance``: a map for each instance, from its own seed. An evaluation has as many maps as episodes.
+  ``shared``: red, green, blue from the left, everywhere.
 
 Rules, differences and options shared with Key-to-Door: :mod:`recollect.environments.three_rooms`.
 """
@@ -64,12 +66,12 @@ class Options(RoomOptions):
     Args:
         variant: "passive" or "active", see above.
         reward_steps: steps in the last room.
-        color_map: "per_episode", "per_instance" as upstream, or "shared".
+        color_map: "per_episode", "per_world" as upstream, "per_instance" or "shared".
     """
 
     variant: Literal["passive", "active"] = "passive"
     reward_steps: int = Field(default=15, ge=1)
-    color_map: Literal["per_episode", "per_instance", "shared"] = "per_episode"
+    color_map: Literal["per_episode", "per_instance", "per_world", "shared"] = "per_episode"
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
@@ -102,10 +104,11 @@ class VisualMatch(ThreeRooms):
     def _enter_first(self, index_N: np.ndarray) -> None:
         if self.options.color_map == "per_episode":
             self._map_B[index_N] = self._draw_integers(index_N, len(COLORS_P3))
-        elif self.options.color_map == "per_instance":
-            # A word of the instance's stream that no draw reaches.
+        elif self.options.color_map != "shared":
+            # A word of the instance's stream, or of the first one's, that no draw reaches.
             never = np.full(index_N.size, -1).astype(np.uint64)
-            self._map_B[index_N] = counter_rng.integers(self._seeds_B[index_N], never, len(COLORS_P3))
+            whose_N = index_N if self.options.color_map == "per_instance" else np.zeros_like(index_N)
+            self._map_B[index_N] = counter_rng.integers(self._seeds_B[whose_N], never, len(COLORS_P3))
         self._color_B[index_N] = COLORS_P3[self._map_B[index_N], self._draw_integers(index_N, 3)]
         self._board_BC[index_N] = self._first_room
         sign_N = self._signs_N[self._draw_integers(index_N, len(self._signs_N))]

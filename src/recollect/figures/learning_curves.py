@@ -142,6 +142,21 @@ def notes(window: int, points: int, dropped: list[str]) -> list[str]:
     return [said, gone] if dropped else [said]
 
 
+def iqm_of_finals(
+    curves_by_environment: list[list[Curve]], rng: np.random.Generator, *, resamples: int
+) -> Interval | None:
+    """Interquartile mean of the final values over environments and runs, with its bootstrap interval (Agarwal et al. 2021).
+
+    Of the seeds that are complete in all environments; None where these are fewer than two.
+    """
+    finals = [{curve.seed: curve.final for curve in curves} for curves in curves_by_environment]
+    seeds = [seed for seed in finals[0] if all(seed in there for there in finals)]
+    if len(seeds) < 2:
+        return None
+    finals_SN = np.array([[there[seed] for there in finals] for seed in seeds])
+    return stratified_bootstrap(finals_SN, rng, statistic="iqm", resamples=resamples)
+
+
 def average_final(
     curves: list[Curve], rng: np.random.Generator, *, resamples: int, statistic: Statistic = "mean"
 ) -> Interval:

@@ -3,6 +3,7 @@
 Left: one point per method and length, the mean over runs of their final values; the dotted line is what an agent
 without the ability can reach (`chance`). Right: small multiples, one learning curve per length. The numbers come from
 the published pipeline of Memory-RL (Ni et al. 2023), see `learning_curves`; the caption names the runs that it drops.
+Not published: the caption sums each method up in one number, the interquartile mean over lengths and runs.
 """
 
 from __future__ import annotations
@@ -59,15 +60,17 @@ class Options(Frozen):
     window: int = Field(learning_curves.WINDOW, ge=1, description="Evaluations in the rolling mean. Published: 10.")
     statistic: statistics.Statistic = Field("mean", description="Aggregate over runs. Published: mean.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
+    summary: bool = Field(True, description="Interquartile mean over lengths and seeds in the caption; not published.")
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """The table, the sentences about dropped runs, and where each environment's plot ends."""
+    """The table, the sentences about dropped runs, where each environment's plot ends, and one number per method."""
 
     table: pd.DataFrame
     dropped: list[str]
     ends: dict[str, int]
+    summary: dict[str, statistics.Interval]
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
@@ -100,6 +103,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     parts: list[pd.DataFrame] = []
     dropped: list[str] = []
     ends: dict[str, int] = {}
+    by_method: dict[str, list[list[learning_curves.Curve]]] = {method: [] for method in figure.methods}
     for environment in figure.environments:
         there = rows[rows["env"] == environment]
         end = ends[environment] = options.ends.get(environment) or learning_curves.common_end(there)
@@ -107,6 +111,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
             cell = there[there["method"] == method]
             tasks = cell["task"].nunique()
             curves = learning_curves.curves_of(cell, figure, end, dropped, window=options.window)
+            by_method[method].append(curves)
             rng = generator("bootstrap", figure.id, environment, method)
             how: dict[str, Any] = {"resamples": options.resamples, "statistic": options.statistic}
             final = learning_curves.average_final(curves, rng, **how)
@@ -129,7 +134,13 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
         ),
         ignore_index=True,
     )
-    return _Measured(table[list(TABLE_COLUMNS)], dropped, ends)
+    summary = {}
+    for method, curves_by_environment in by_method.items() if options.summary else ():
+        rng = generator("bootstrap of the summary", figure.id, method)
+        found = learning_curves.iqm_of_finals(curves_by_environment, rng, resamples=options.resamples)
+        if found is not None:
+            summary[method] = found
+    return _Measured(table[list(TABLE_COLUMNS)], dropped, ends, summary)
 
 
 def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> Drawn:
@@ -157,6 +168,15 @@ def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> Drawn:
         *captions.notes_on_method(figure, whole, options.statistic, options.resamples, OVER),
         *learning_curves.notes(options.window, learning_curves.POINTS, measured.dropped),
     ]
+    if measured.summary:
+        said = [
+            f"{figure.label(method)} {found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+            for method, found in measured.summary.items()
+        ]
+        notes.append(
+            "Interquartile mean of the final values over all lengths and seeds, with its 95 % bootstrap interval: "
+            f"{', '.join(said)}."
+        )
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
         "panel": f"'{AGGREGATION}': final value against length; an environment: its learning curve",

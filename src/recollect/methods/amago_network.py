@@ -22,6 +22,7 @@ from recollect.nets.ensembles import MultiGammaActor
 from recollect.nets.goal_sequences import GoalPart
 from recollect.nets.policy_distributions import Kind
 from recollect.nets.popart import PopArt
+from recollect.nets.precision import Precision, autocast
 from recollect.nets.timestep_encoders import Steps, StepShape, TimestepEncoder, rl2_vector
 from recollect.nets.trajectory_encoders import make_trajectory_encoder
 from recollect.settings.errors import UserError
@@ -136,7 +137,8 @@ class Network(nn.Module):
 
     def __init__(self, hp: Any, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int) -> None:
         super().__init__()
-        self.inputs, self.shape, self.in_bfloat16 = hp.inputs, shape, hp.precision == "bfloat16"
+        self.inputs, self.shape = hp.inputs, shape
+        self.precision: Precision = "auto" if hp.precision == "bfloat16" else "float32"  # on GPUs only
         self.timestep_encoder = TimestepEncoder(hp.inputs, shape.steps, seed=seed)
         self.trajectory_encoder = make_trajectory_encoder(
             hp.sequence,
@@ -177,8 +179,7 @@ class Network(nn.Module):
 
     def states(self, window: Window) -> Tensor:
         """States [B, L, E]."""
-        device = window.mask_BL.device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self.in_bfloat16 and device == "cuda"):
+        with autocast(self.precision, window.mask_BL.device):
             x_BLD = self.timestep_encoder(window.steps, window.mask_BL)
             return self.trajectory_encoder(x_BLD, window.steps.time).float()
 

@@ -64,10 +64,8 @@ def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetw
     need_discrete(facts, "dqn")
     encoder = make_encoder(hp, facts, seed=seed)
     draws = torch.Generator().manual_seed(seed_of("q head weights", seed))
-    actions = encoder.embedder.actions
-    return HistoryNetwork(
-        encoder, Head(encoder.output_width, actions, hp.head, last_range=Q_HEAD_RANGE, generator=draws)
-    )
+    how: dict[str, Any] = {"last_range": Q_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
+    return HistoryNetwork(encoder, Head(encoder.output_width, encoder.embedder.actions, hp.head, **how))
 
 
 def epsilon(hp: Hyperparameters, horizon: int, count: np.ndarray | int) -> np.ndarray:

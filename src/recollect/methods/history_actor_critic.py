@@ -5,12 +5,12 @@ Source: Memory-RL (Ni et al. 2023), sections 2.4 and 2.5 of our specification. D
 - One loss and one Adam for everything, also where the encoders are separate (there the released code steps the critics
   first, so its actor reads critics that are one update newer).
 - The target is a copy of everything; each method reads of it what its formula says.
-- Heads of continuous methods are initialised as the discrete ones; the released (JAX) ones are orthogonal.
+- Heads and embedders of continuous methods are initialised as the discrete ones; the released (JAX) ones are orthogonal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,11 +18,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recollect.methods.contract import Facts
-from recollect.methods.history_policy import HistoryNetwork
+from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, policy_from
 from recollect.methods.online import Learner, OnlineHyperparameters, make_encoder
 from recollect.nets.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 from recollect.trajectories.replay import Batch
 
@@ -62,9 +63,8 @@ class ActorCritic(nn.Module):
         self.critic_encoder = make_encoder(hp, facts, seed=seed_of("critic encoder", seed)) if own else None
         width = self.actor.encoder.output_width + facts.action_size
         draws = torch.Generator().manual_seed(seed_of("critic head weights", seed))
-        self.critics = nn.ModuleList(
-            Head(width, facts.actions or 1, hp.head, last_range=Q_HEAD_RANGE, generator=draws) for _ in range(2)
-        )
+        how: dict[str, Any] = {"last_range": Q_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
+        self.critics = nn.ModuleList(Head(width, facts.actions or 1, hp.head, **how) for _ in range(2))
         self.log_alpha = None if log_alpha is None else nn.Parameter(torch.tensor(log_alpha))
 
     def critic_states(self, parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -106,9 +106,21 @@ def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, se
     """Encoder and policy head: all that a policy file holds."""
     encoder = make_encoder(hp, facts, seed=seed)
     draws = torch.Generator().manual_seed(seed_of("policy head weights", seed))
-    return HistoryNetwork(
-        encoder, Head(encoder.output_width, outputs, hp.head, last_range=POLICY_HEAD_RANGE, generator=draws)
-    )
+    how: dict[str, Any] = {"last_range": POLICY_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
+    return HistoryNetwork(encoder, Head(encoder.output_width, outputs, hp.head, **how))
+
+
+def load_actor(
+    settings: Settings, arrays: Mapping[str, Any], inputs: Inputs, *, outputs_per_action: int = 1
+) -> HistoryPolicy:
+    """The policy of a trained actor, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    facts = facts_of(settings.environment)
+    outputs = outputs_per_action * (facts.actions or facts.action_size)
+    return policy_from(make_actor(settings.method.hyperparameters, facts, outputs, seed=0), arrays, inputs.device)
 
 
 def masked_mean(x_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -141,14 +153,19 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
 
     freeze_all: bool = Field(
         True,
-        description="The encoder learns from the critics' loss only: the actor's gives it no gradient at all (and "
-        "`freeze_critic` is on). Paper's figures: yes.",
+        description="A shared encoder learns from the critics' loss only: the actor's gives it no gradient at all (and "
+        "`freeze_critic` is on). Separate encoders: no effect, each learns from its own loss. Paper's figures: yes.",
     )
 
     @property
     def freezes(self) -> bool:
         """Whether critics are constants in the actor's loss."""
         return self.freeze_critic or self.freeze_all or not self.shared_encoder
+
+    @property
+    def freezes_encoder(self) -> bool:
+        """Whether the actor's loss gives its encoder no gradient; an encoder of its own has no other teacher."""
+        return self.freeze_all and self.shared_encoder
 
 
 def critic_losses(online: ActorCritic, h_BTH: Tensor, y_BT: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
@@ -34,6 +34,7 @@ from recollect.methods.contract import Facts, facts_of
 from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
 from recollect.nets.adam import Adam
 from recollect.nets.feedforward import TokenEmbedder
+from recollect.nets.precision import Precision
 from recollect.nets.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Frozen, Settings
@@ -50,6 +51,10 @@ class OnlineHyperparameters(Frozen):
     action_embedding: int = Field(64, ge=0, description="Of the previous action's; 0: not seen. Paper: 64 (LSTM 16).")
     reward_embedding: int = Field(0, ge=0, description="Of the previous reward's; 0: not seen. Paper: 0.")
     head: tuple[int, ...] = Field((256, 256), description="Hidden widths of the head. Paper: 256, 256.")
+    head_fan: Literal["output", "input"] = Field(
+        "output",
+        description="Width of a hidden layer that scales its first weights; `input` is the textbook's. Paper: output.",
+    )
 
     train_episodes: int = Field(20_000, ge=1, description="Episodes after the warm-up; more is longer training.")
     budget: Literal["episodes", "steps"] = Field(
@@ -62,10 +67,15 @@ class OnlineHyperparameters(Frozen):
     updates_per_step: float = Field(0.25, gt=0, description="Gradient steps per environment step. Paper: 0.25.")
     actors: int = Field(1, ge=1, description="Episodes played side by side. Paper: 1. More is faster per episode.")
     batch_size: int = Field(64, ge=1, description="Windows per gradient step. Paper: 64.")
-    sampled_seq_len: int = Field(-1, ge=-1, description="Transitions per window; -1: a whole episode. Paper: -1.")
+    sampled_seq_len: int = Field(
+        -1, description="Transitions per window; -1: a whole episode. Paper: -1; PyBullet: 64."
+    )
     learning_rate: float = Field(3e-4, gt=0, description="Adam's. Paper: 3e-4.")
     gradient_clip: float | None = Field(
         None, gt=0, description="Largest gradient norm; null, the paper's, never clips. Steadies recurrent models."
+    )
+    precision: Precision = Field(
+        "auto", description="Of encoders in training. auto: bfloat16 for a gpt on a GPU. Paper: float32."
     )
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
@@ -80,9 +90,16 @@ class OnlineHyperparameters(Frozen):
         True, description="Dropout stays on in passes without gradient. Paper's code: yes."
     )
 
+    @field_validator("sampled_seq_len")
+    @classmethod
+    def _check_window(cls, value: int) -> int:
+        if value != -1 and value < 1:
+            raise ValueError("must be -1 (a whole episode) or at least 1")
+        return value
+
     def window(self, horizon: int) -> int:
         """Transitions per training window, n."""
-        return horizon if self.sampled_seq_len <= 0 else min(self.sampled_seq_len, horizon)
+        return horizon if self.sampled_seq_len == -1 else min(self.sampled_seq_len, horizon)
 
 
 def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> HistoryEncoder:
@@ -99,7 +116,9 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
     )
     n = hp.window(facts.horizon)
     sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < facts.horizon, seed=seed)
-    return HistoryEncoder(embedder, sequence)
+    # A recurrent state that is rounded at each of a thousand steps would remember less than the published one.
+    chosen: Precision = "float32" if hp.precision == "auto" and hp.sequence.kind != "gpt" else hp.precision
+    return HistoryEncoder(embedder, sequence, precision=chosen)
 
 
 class Learner:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from recollect.artifacts.run import Run
-from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.contract import Facts, Inputs
 from recollect.methods.history_actor_critic import (
     ActorCritic,
     ActorCriticLearner,
@@ -29,12 +29,12 @@ from recollect.methods.history_actor_critic import (
     critic_losses,
     first_tokens,
     least_q,
-    make_actor,
+    load_actor,
     masked_mean,
     need_continuous,
     noise_like,
 )
-from recollect.methods.history_policy import HistoryPolicy, policy_from, tokens
+from recollect.methods.history_policy import HistoryPolicy, tokens
 from recollect.methods.online import OnlineTrainer, trainer_of
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -77,7 +77,7 @@ def loss_of(
     assert online.log_alpha is not None
     alpha = online.log_alpha.detach().exp()
     h_BTH = online.actor.encoder(*parts)
-    outputs_BTA = online.actor.head(h_BTH.detach() if hp.freeze_all else h_BTH)
+    outputs_BTA = online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH)
     like_BTA = outputs_BTA[..., : batch.action_BT.shape[-1]]
     with torch.no_grad():
         target.train(hp.dropout_in_targets)
@@ -118,22 +118,10 @@ def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> Onli
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """Train by acting.
-
-    Args:
-        settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
-        inputs: only the device is read.
-        run: logs, scores of the learning curve, checkpoints.
-    """
+    """See `dqn.train`."""
     return make_trainer(settings, inputs.device).train(run)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    facts = facts_of(settings.environment)
-    actor = make_actor(settings.method.hyperparameters, facts, 2 * facts.action_size, seed=0)
-    return policy_from(actor, arrays, inputs.device)
+    """See `dqn.load_policy`."""
+    return load_actor(settings, arrays, inputs, outputs_per_action=2)

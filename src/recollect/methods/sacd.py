@@ -23,16 +23,16 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.artifacts.run import Run
-from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.contract import Facts, Inputs
 from recollect.methods.history_actor_critic import (
     ActorCritic,
     ActorCriticHyperparameters,
     ActorCriticLearner,
     first_tokens,
-    make_actor,
+    load_actor,
     masked_mean,
 )
-from recollect.methods.history_policy import HistoryPolicy, policy_from, tokens
+from recollect.methods.history_policy import HistoryPolicy, tokens
 from recollect.methods.online import OnlineTrainer, need_discrete, trainer_of
 from recollect.settings.schema import Settings
 from recollect.trajectories.replay import Batch
@@ -126,21 +126,10 @@ def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> Onli
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """Train by acting.
-
-    Args:
-        settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
-        inputs: only the device is read.
-        run: logs, scores of the learning curve, checkpoints.
-    """
+    """See `dqn.train`."""
     return make_trainer(settings, inputs.device).train(run)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    facts = facts_of(settings.environment)
-    return policy_from(make_actor(settings.method.hyperparameters, facts, facts.actions, seed=0), arrays, inputs.device)
+    """See `dqn.load_policy`."""
+    return load_actor(settings, arrays, inputs)

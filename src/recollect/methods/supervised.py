@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from recollect.methods.acting import InContextPolicy
 from recollect.methods.contract import Facts
 from recollect.nets.actions import NONE, where
 from recollect.nets.decision_transformer import DecisionTransformer, Experience
+from recollect.nets.precision import Precision, autocast
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -43,7 +43,7 @@ class Optimisation(BaseModel):
     warmup: int = Field(4000, ge=0, description="Steps of linear warm-up.")
     floor: float = Field(1e-6, ge=0, description="Learning rate that the cosine ends at.")
     clip: float = Field(0.25, gt=0, description="Largest gradient norm.")
-    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 autocast on a GPU.")
+    precision: Precision = Field("auto", description="auto: bfloat16 autocast on a GPU.")
     compile: bool = Field(False, description="torch.compile the network (pays on GPUs, not in short CPU runs).")
     checkpoint_every: int = Field(1000, ge=1, description="Steps between checkpoints; only what a kill costs.")
     evaluate_every: int | None = Field(None, ge=1, description="Steps between evaluations in training; null: none.")
@@ -204,7 +204,6 @@ def train_supervised(
         start = checkpoint.step
     else:
         run.log(0, parameters=sum(p.numel() for p in network.parameters()))
-    half = settings.precision == "bfloat16" or (settings.precision == "auto" and torch.device(device).type == "cuda")
     step_network = torch.compile(network) if settings.compile else network
     network.train()
     log_every = max(1, settings.steps // 200)
@@ -214,7 +213,7 @@ def train_supervised(
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate(step)
             network.reseed_dropout(seed_of("dropout", seed, step))
-            with torch.autocast(torch.device(device).type, torch.bfloat16) if half else nullcontext():
+            with autocast(settings.precision, device):
                 loss, metrics = loss_of(step_network, batch)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()

@@ -3,9 +3,9 @@
 - Target y_k = r_k + (1 - d_k) * discount * min_i Qbar_i(hbar_k, a'), a' = clip(pibar(hbar_k) + clip(noise)); the target is
   a Polyak copy of everything, moved at every update (no delayed policy).
 - Critic: masked mean of both squared errors. Actor: minus the masked mean of min_i Q_i(h, pi(h)). One Adam, no clipping.
-- `freeze_critic` takes the gradient from the critics (and from h as they read it); `freeze_all` from the actor's h too.
-- Episodes are collected whole, then ceil(ratio * steps) updates follow; evaluations are counted in episodes. The
-  released (JAX) loop counts environment steps.
+- `freeze_critic` takes the gradient from the critics (and from h as they read it); `freeze_all` from the actor's h too,
+  where the encoder is shared.
+- Loop: `online`, with budgets in environment steps as the released (JAX) one has (`budget: steps`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.artifacts.run import Run
-from recollect.methods.contract import Facts, Inputs, facts_of
+from recollect.methods.contract import Facts, Inputs
 from recollect.methods.history_actor_critic import (
     ActorCritic,
     ActorCriticLearner,
@@ -27,12 +27,12 @@ from recollect.methods.history_actor_critic import (
     critic_losses,
     first_tokens,
     least_q,
-    make_actor,
+    load_actor,
     masked_mean,
     need_continuous,
     noise_like,
 )
-from recollect.methods.history_policy import HistoryPolicy, policy_from, tokens
+from recollect.methods.history_policy import HistoryPolicy, tokens
 from recollect.methods.online import OnlineTrainer, trainer_of
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -72,7 +72,7 @@ def loss_of(
     h_BTH = online.actor.encoder(*present)
     critic_BTH = h_BTH if hp.shared_encoder else online.critic_states(present)
     critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
-    chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freeze_all else h_BTH))
+    chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH))
     actor_loss = -masked_mean(least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
     return critic_loss + actor_loss, {**metrics, "actor_loss": actor_loss.detach()}
 
@@ -100,22 +100,10 @@ def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> Onli
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """Train by acting.
-
-    Args:
-        settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
-        inputs: only the device is read.
-        run: logs, scores of the learning curve, checkpoints.
-    """
+    """See `dqn.train`."""
     return make_trainer(settings, inputs.device).train(run)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    facts = facts_of(settings.environment)
-    actor = make_actor(settings.method.hyperparameters, facts, facts.action_size, seed=0)
-    return policy_from(actor, arrays, inputs.device)
+    """See `dqn.load_policy`."""
+    return load_actor(settings, arrays, inputs)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from recollect.nets.encodings import Positions
 from recollect.nets.feedforward import FeedForward, TokenEmbedder
+from recollect.nets.precision import Precision, autocast
 from recollect.nets.recurrent import Recurrent, RecurrentState
 from recollect.nets.transformer import Transformer, TransformerSettings
 from recollect.settings.errors import UserError
@@ -86,7 +87,10 @@ class SequenceModel(nn.Module):
 
 
 class RecurrentSequence(SequenceModel):
-    """LSTM, GRU or RNN. Carries its state over the whole episode, whatever the training window is."""
+    """LSTM, GRU or RNN. Carries its state over the whole episode, whatever the training window is.
+
+    So does the released code, its JAX branch too: the rolling window there is the GPT's alone.
+    """
 
     def __init__(self, settings: SequenceSettings, input_width: int, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -285,7 +289,7 @@ def make_sequence_model(
         settings: kind and shape.
         input_width: features per token.
         context: longest window in tokens that is ever encoded at once (gpt).
-        slides: whether acting may go on beyond the context (gpt), see `TransformerSequence`.
+        slides: whether acting may go on beyond the context (gpt), see `TransformerSequence`; others have no end.
         seed: of the initial weights and the dropout stream.
     """
     if settings.kind == "gpt":
@@ -297,16 +301,24 @@ def make_sequence_model(
 
 
 class HistoryEncoder(nn.Module):
-    """Embedder and sequence model: (previous action, reward, observation) per step -> hidden state per step."""
+    """Embedder and sequence model: (previous action, reward, observation) per step -> hidden state per step.
 
-    def __init__(self, embedder: TokenEmbedder, sequence: SequenceModel) -> None:
+    Args:
+        embedder: of tokens.
+        sequence: reads them.
+        precision: of whole sequences; steps are always in float32.
+    """
+
+    def __init__(self, embedder: TokenEmbedder, sequence: SequenceModel, *, precision: Precision = "float32") -> None:
         super().__init__()
-        self.embedder, self.sequence = embedder, sequence
+        self.embedder, self.sequence, self.precision = embedder, sequence, precision
         self.output_width = sequence.output_width
 
     def forward(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> Tensor:
-        """Hidden states [B, T, H]; token k is (a_k, r_k, o_k), where a_k led to o_k (index `actions`: none yet)."""
-        return self.sequence(self.embedder(action_BT, reward_BT, observation_BTD))
+        """Hidden states float32 [B, T, H]; token k is (a_k, r_k, o_k), where a_k led to o_k (index `actions`: none yet)."""
+        with autocast(self.precision, reward_BT.device):
+            h_BTH: Tensor = self.sequence(self.embedder(action_BT, reward_BT, observation_BTD))
+        return h_BTH.float()
 
     def step(self, action_B: Tensor, reward_B: Tensor, observation_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token per row: hidden state [B, H] and the state after it."""

@@ -144,9 +144,12 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
     if variant:
         listed, changed = taken_apart(variant)
         own_title = content.pop("title", base)
-        content["title"] = f"{own_title}, {listed.replace('_', ' ')}" if listed else own_title
+        content["title"] = plain = f"{own_title}, {listed.replace('_', ' ')}" if listed else own_title
         for changes in _variant(layers, base, listed) if listed else ():
             content = merge(content, *with_environment(changes, f"variant '{method}' (scale {scale})"))
+        subtitle = content.pop("subtitle", None)
+        if subtitle is not None and content["title"] == plain:  # else it has a title of its own
+            content["title"] = f"{own_title}, {subtitle}"
         content = merge(content, changed)
         if changed:  # may concern learning, so it is trained whatever its listed part says
             content["title"] += f", {variant.removeprefix(listed).lstrip(',')}"

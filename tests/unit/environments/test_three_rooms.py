@@ -11,8 +11,10 @@ from gymnasium.vector import AutoresetMode
 from recollect.environments import registry, visual_match
 from recollect.environments.base import World
 from recollect.environments.three_rooms import APPLE, APPLES_N, COLUMNS, ROWS, cell
+from recollect.methods.online import make_worlds
 from recollect.settings import resolve
 from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings
 
 NORTH, SOUTH, WEST, EAST = range(4)
 GAMES = ("visual_match", "key_to_door")
@@ -109,6 +111,10 @@ def test_who_remembers_the_color_and_looks_for_it_always_succeeds() -> None:
 def maps(color_map: str, episodes: int = 6) -> np.ndarray:
     """The choices of the last room, from the left, letters [episodes, B, 3]."""
     world = make("visual_match", 60, explore_steps=1, length=1, reward_steps=1, color_map=color_map)
+    return choices(world, episodes)
+
+
+def choices(world: World, episodes: int) -> np.ndarray:
     found = []
     for _ in range(episodes):
         world.reset()
@@ -119,12 +125,28 @@ def maps(color_map: str, episodes: int = 6) -> np.ndarray:
 
 
 def test_color_maps_are_drawn_per_episode_or_per_instance_or_are_the_same_everywhere() -> None:
-    for color_map, of_instance, of_all in (("per_episode", 6, 6), ("per_instance", 1, 6), ("shared", 1, 1)):
+    of_whom = {"per_episode": (6, 6), "per_instance": (1, 6), "per_world": (1, 1), "shared": (1, 1)}
+    for color_map, (of_instance, of_all) in of_whom.items():
         found = maps(color_map)
         assert (np.sort(found) == np.sort(np.frombuffer(b"RGB", np.uint8))).all()
         different = [len(np.unique(found[:, b], axis=0)) for b in range(60)]
         assert max(different) <= of_instance and (of_instance == 1 or np.mean(different) > 3)
         assert len(np.unique(found.reshape(-1, 3), axis=0)) == of_all
+
+
+def test_with_one_map_per_world_a_runs_training_and_its_evaluation_have_one_each_from_the_seed() -> None:
+    """As released: two environments, each with one of the six maps, whatever the number of episodes."""
+    game = {"explore_steps": 1, "length": 1, "reward_steps": 1, "color_map": "per_world"}
+    environment = EnvironmentSettings(name="match", world="visual_match", options=game)
+    pairs = []
+    for seed in range(60):
+        training, evaluation = (choices(world, 2) for world in make_worlds(environment, seed, 3, 4))
+        assert len(np.unique(training.reshape(-1, 3), axis=0)) == len(np.unique(evaluation.reshape(-1, 3), axis=0)) == 1
+        pairs.append((training[0, 0].tobytes(), evaluation[0, 0].tobytes()))
+    assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == 6
+    assert 3 <= sum(a == b for a, b in pairs) <= 20  # a sixth of 60
+    again = choices(make_worlds(environment, 7, 5, 9)[1], 1)
+    assert (again[0] == np.frombuffer(pairs[7][1], np.uint8)).all()
 
 
 def test_the_color_to_remember_does_not_follow_from_the_color_map() -> None:

@@ -306,7 +306,7 @@ def test_bad_states_are_refused_and_change_nothing() -> None:
         ("maze_runner", {"most_goals": 0}, "greater than or equal to 1"),
         ("maze_runner", {"fewest_goals": 3, "most_goals": 2}, "fewest_goals 3 exceeds most_goals 2"),
         ("visual_match", {"apples": 23}, "less than or equal to 22"),
-        ("visual_match", {"color_map": "per_run"}, "'per_episode', 'per_instance' or 'shared'"),
+        ("visual_match", {"color_map": "per_run"}, "'per_episode', 'per_instance', 'per_world' or 'shared'"),
         ("key_to_door", {"reward_rom": "cca"}, "did you mean 'reward_room'"),
         ("dark_rom", {}, "did you mean 'dark_room'"),
         ("base", {}, "unknown world"),

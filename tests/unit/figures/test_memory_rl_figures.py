@@ -86,6 +86,27 @@ def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_run() -> None:
     assert statistics.iqm(np.array([0.0, 1, 2, 3, 1004])) == 2.0
 
 
+def test_the_caption_sums_a_method_up_by_the_interquartile_mean_over_lengths_and_seeds() -> None:
+    def notes(scores: pd.DataFrame, **options: Any) -> list[str]:
+        given = {"chance": None, "ends": {"walk_5": 1000, "walk_9": 1000}, "points": None, **options}
+        drawn = length_aggregation.draw(scores, curve_spec(kind="length_aggregation", options=given))
+        return [
+            note for note in drawn.notes if note.startswith("Interquartile mean of the final values over all lengths")
+        ]
+
+    scores = curve_scores()
+    far = (scores["method"] == "td3_gpt") & (scores["seed"] == 4) & (scores["env"] == "walk_9")
+    scores.loc[far, "value"] += 1000.0
+    (said,) = notes(scores)  # of 0 0 1 1 2 2 3 3 4 1004 the middle six: 1 1 2 2 3 3 (two of ten cut at each end)
+    assert "Transformer 2.00 (" in said and "LSTM 20.00 (" in said
+    low, high = (float(part) for part in said.split("Transformer 2.00 (")[1].split(")")[0].split(" to "))
+    assert 0 <= low < 2 < high < 1004
+    assert notes(scores, summary=False) == []
+    stopped = {("walk_9", "td3_gpt", seed): 850 for seed in SEEDS[:4]}
+    (said,) = notes(curve_scores(stopped))  # one seed is left at both lengths
+    assert "Transformer" not in said and "LSTM 20.00" in said
+
+
 def test_a_run_that_stopped_early_is_not_drawn_but_named() -> None:
     drawn = curve_panels.draw(curve_scores({("walk_9", "td3_gpt", 3): 850}), curve_spec())
     gpt = drawn.table[(drawn.table["method"] == "td3_gpt") & (drawn.table["panel"] == "walk_9")]

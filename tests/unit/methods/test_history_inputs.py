@@ -16,6 +16,8 @@ from recollect.methods.contract import Facts, Traced
 from recollect.methods.dqn import Hyperparameters, make_network
 from recollect.methods.history_policy import HistoryPolicy
 from recollect.nets.sequence import SequenceSettings, make_sequence_model
+from recollect.settings.errors import UserError
+from recollect.settings.loading import validated
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
 HORIZON = 9
@@ -68,20 +70,31 @@ def test_an_input_is_read_where_it_has_a_width_and_only_there(kind: str, absent:
         assert kind == "ff" or (change[first + 1 :] > 1e-7).all() == (name != absent)
 
 
-@pytest.mark.parametrize("n", [2, 5, HORIZON - 1])
-def test_beyond_its_training_window_a_gpt_acts_on_the_last_tokens_counted_from_zero(n: int) -> None:
-    policy = policy_of(sampled_seq_len=n)
-    seen, reward, action = lived(1)
-    found = outputs(policy, seen, reward, action)
+def encoded(policy: HistoryPolicy, lived_through: tuple[np.ndarray, np.ndarray, np.ndarray], window: int) -> np.ndarray:
+    """Outputs [T, B, A], each from the last tokens alone, encoded from their first one."""
+    seen, reward, action = lived_through
     encoder = policy.network.encoder
     taken = np.concatenate([np.full((1, 2), 4), action[:-1]])
     paid = np.concatenate([np.zeros((1, 2), np.float32), reward[1:]])  # the first token has no reward
     with torch.no_grad():
         tokens = encoder.embedder(*(torch.as_tensor(part).swapaxes(0, 1) for part in (taken, paid, seen)))
-        for step in range(HORIZON):
-            window = tokens[:, max(0, step - n) : step + 1]
-            expected = policy.network.head(encoder.sequence(window)[:, -1]).numpy()
-            np.testing.assert_allclose(found[step], expected, atol=1e-4)
+        last = [encoder.sequence(tokens[:, max(0, end - window) : end])[:, -1] for end in range(1, HORIZON + 1)]
+        return torch.stack([policy.network.head(h_BH) for h_BH in last]).numpy()
+
+
+@pytest.mark.parametrize("n", [2, 5, HORIZON - 1])
+def test_beyond_its_training_window_a_gpt_acts_on_the_last_tokens_counted_from_zero(n: int) -> None:
+    policy, lived_through = policy_of(sampled_seq_len=n), lived(1)
+    np.testing.assert_allclose(outputs(policy, *lived_through), encoded(policy, lived_through, n + 1), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_a_recurrent_model_acts_on_the_whole_episode_whatever_its_training_window(kind: str) -> None:
+    """As released, on PyBullet too."""
+    policy, lived_through = policy_of(kind, sampled_seq_len=2), lived(1)
+    found = outputs(policy, *lived_through)
+    np.testing.assert_allclose(found, encoded(policy, lived_through, HORIZON), atol=1e-4)
+    assert np.abs(found - encoded(policy, lived_through, 3))[3:].max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["gpt", "lstm", "gru", "rnn"])
@@ -97,6 +110,14 @@ def test_rows_whose_episodes_end_at_different_steps_do_not_disturb_each_other(ki
         policy.took(action[step])
         np.testing.assert_allclose(found[1], alone[step, 1], atol=1e-4)
         np.testing.assert_allclose(found[0], alone[step, 0] if step < 3 else anew[step - 3, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0, -2])
+def test_a_window_of_no_transitions_is_refused_and_minus_one_is_the_whole_episode(value: int) -> None:
+    with pytest.raises(UserError, match=r"must be -1 \(a whole episode\) or at least 1"):
+        validated(Hyperparameters, {"sampled_seq_len": value}, where="test")
+    windows = [Hyperparameters.model_validate({"sampled_seq_len": n}).window(HORIZON) for n in (-1, 1, 4, 100)]
+    assert windows == [HORIZON, 1, 4, HORIZON]
 
 
 # ------------------------------------------------------------------------------------------------------------ attention

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from recollect.cli import app
-from recollect.environments import registry
-from recollect.settings.resolve import figure_settings, resolve
+from recollect.environments import partial_bullet, registry
+from recollect.settings.resolve import environment_settings, figure_settings, resolve
 from recollect.settings.schema import Settings
 from recollect.stages.inputs import figure_runs
 
@@ -79,7 +79,7 @@ def test_each_command_sets_what_the_released_one_does(number: int) -> None:
         world = registry.make_world(settings.environment.world, settings.environment.options, [task], np.zeros(1))
         assert world.horizon == horizon
     else:
-        assert registry.world_class(settings.environment.world).__name__ == "PartialBullet" and horizon == 1000
+        assert partial_bullet.Options.parse(settings.environment.options, "partial_bullet").horizon == horizon
     # The command line knows every word of it.
     known = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     assert words[:2] == ["recollect", "train"] and all(word in known for word in words[2::2])
@@ -93,3 +93,85 @@ def test_each_command_is_a_run_of_a_figure_at_the_papers_scale(number: int) -> N
     figures = [path.stem for path in (ROOT / "config/figures").glob("memory_rl_*.yaml")]
     assert any(wanted == (env, method) for figure in figures for env, method, _ in figure_runs("paper", figure))
     assert all(figure_settings("paper", figure).seeds == tuple(range(1, 11)) for figure in figures)
+
+
+#: Specification 4.3: training episodes by task and length.
+BUDGETS = {
+    "tmaze_passive": {
+        50: 20000, 100: 20000, 250: 16000, 500: 8000, 750: 8000, 1000: 8000, 1250: 8000, 1500: 6700,
+    },
+    "tmaze_active": {20: 40000, 50: 40000, 100: 40000, 250: 32000, 500: 16000},
+    "visual_match": {60: 40000, 120: 30000, 250: 15000, 500: 10000, 750: 10000, 1000: 10000},
+    "key_to_door": {60: 40000, 120: 40000, 250: 30000, 500: 15000},
+}  # fmt: skip
+FIGURES = {
+    "memory_rl_passive_tmaze": "tmaze_passive",
+    "memory_rl_active_tmaze": "tmaze_active",
+    "memory_rl_visual_match": "visual_match",
+    "memory_rl_key_to_door": "key_to_door",
+}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_length_of_a_figure_has_the_published_budget(figure: str) -> None:
+    task, chosen = FIGURES[figure], figure_settings("paper", figure)
+    assert sum(map(len, BUDGETS.values())) == 23
+    assert list(chosen.environments) == [f"{task}_{length}" for length in BUDGETS[task]]
+    for length, episodes in BUDGETS[task].items():
+        for method in chosen.methods:
+            hp = resolve("paper", f"{task}_{length}", method, 1).method.hyperparameters
+            assert (hp.train_episodes, hp.warmup_episodes) == (episodes, 10), (length, method)
+            assert (hp.updates_per_step, hp.batch_size, hp.sampled_seq_len) == (0.25, 64, -1)
+
+
+#: Specification 5: the step at which a published plot ends, in thousands, by task and length in their order above.
+ENDS = {
+    "tmaze_passive": (1000, 2000, 4000, 4000, 6000, 8000, 10_000, 10_000),
+    "tmaze_active": (800, 2000, 4000, 7000, 7000),
+    "visual_match": (3600, 4000, 4000, 5300, 7800, 10_000),
+    "key_to_door": (3400, 5800, 7500, 7500),
+}
+
+
+def test_all_figures_of_a_task_end_where_the_published_plots_do() -> None:
+    published = {
+        f"{task}_{length}": 1000 * end
+        for task, ends in ENDS.items()
+        for length, end in zip(BUDGETS[task], ends, strict=True)
+    }
+    figures = [figure_settings("paper", path.stem) for path in (ROOT / "config/figures").glob("memory_rl_*.yaml")]
+    ended = [figure for figure in figures if "ends" in figure.options and "bullet" not in figure.environments[0]]
+    assert len(ended) == 14
+    for figure in ended:
+        assert figure.options["ends"] == {name: published[name] for name in figure.environments}
+
+
+#: Specification 1.6: entries of an observation, all, positions, velocities.
+ROBOTS = {"hopper": (15, 9, 6), "walker": (22, 13, 9), "ant": (28, 17, 11), "cheetah": (26, 17, 9)}
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+def test_each_robot_is_an_environment_with_all_that_is_seen_and_with_either_half(robot: str) -> None:
+    for letter, size in zip("fpv", ROBOTS[robot], strict=True):
+        options = environment_settings("paper", f"bullet_{robot}_{letter}").options
+        chosen = partial_bullet.Options.parse(options, "partial_bullet")
+        assert chosen.robot == robot and len(partial_bullet.ROBOTS[robot].seen(chosen.observation)) == size
+
+
+COLORS = {
+    "per_episode": "where the three colors lie is drawn in each episode",
+    "shared": "the three colors lie in the same places in all episodes",
+}
+
+
+@pytest.mark.parametrize("scale", ["paper", "demo", "smoke"])
+def test_captions_of_visual_match_say_where_the_colors_lie(scale: str) -> None:
+    said = 0
+    for path in (ROOT / "config/figures").glob("memory_rl_*.yaml"):
+        figure = figure_settings(scale, path.stem)
+        for name in figure.environments:
+            if name.startswith("visual_match"):
+                color_map = environment_settings(scale, name).options.get("color_map", "per_episode")
+                assert COLORS[color_map] in figure.caption.lower(), (path.stem, name)
+                said += 1
+    assert said >= 7

@@ -52,6 +52,15 @@ def test_a_variant_may_differ_by_environment_remove_settings_and_have_a_title(wo
     assert there.hyperparameters.episodes_back == 7 and there.hyperparameters.context == 100  # the default again
 
 
+def test_a_subtitle_stands_behind_the_title_of_the_method_unless_the_variant_has_a_title(workdir: Path) -> None:
+    variants = {"odd": {"subtitle": "seven"}, "even": {"subtitle": "eight", "title": "mine"}}
+    add(workdir / "config/methods/ad.yaml", {"title": "AD", "variants": variants})
+    (workdir / "config/methods/ad_2.yaml").write_text("base: ad\ntitle: another\n")
+    titles = [method_mapping("paper", ROOM, name)["title"] for name in ("ad.odd", "ad_2.odd", "ad.even", "ad_2.even")]
+    assert titles == ["AD, seven", "another, seven", "mine", "mine"]
+    assert resolve("paper", ROOM, "ad_2.odd", 0).method.title == "another, seven"
+
+
 def test_a_scale_can_add_variants_and_a_derived_method_has_those_of_its_base(workdir: Path) -> None:
     scale = workdir / "config/scales/smoke.yaml"
     content = yaml.safe_load(scale.read_text())

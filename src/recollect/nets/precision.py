@@ -1,0 +1,23 @@
+"""Mixed precision: products in bfloat16, while parameters, their gradients and what Adam knows of them stay float32."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+
+Precision = Literal["auto", "float32", "bfloat16"]
+"""``auto``: bfloat16 on a GPU, float32 on a CPU."""
+
+
+def in_bfloat16(precision: Precision, device: torch.device | str) -> bool:
+    """Whether products on this device are computed in bfloat16."""
+    return precision == "bfloat16" or (precision == "auto" and torch.device(device).type == "cuda")
+
+
+def autocast(precision: Precision, device: torch.device | str) -> AbstractContextManager[object]:
+    """While inside, products on this device are computed as `precision` says."""
+    if not in_bfloat16(precision, device):
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, torch.bfloat16)
