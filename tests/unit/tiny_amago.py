@@ -17,7 +17,7 @@ from recollect.methods.amago import Agent, distribution_of
 from recollect.methods.amago_loop import Collector
 from recollect.methods.amago_network import Network, WorldShape, world_shape
 from recollect.methods.amago_terms import Draws, Heads
-from recollect.methods.online import make_worlds
+from recollect.methods.learning_curve import make_worlds
 from recollect.nets.timestep_encoders import StepShape
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
 from recollect.trajectories.trajectory_files import Batch

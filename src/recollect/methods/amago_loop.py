@@ -31,7 +31,7 @@ from recollect.environments.base import World
 from recollect.methods.amago_exploration import Exploration, explored
 from recollect.methods.amago_network import WorldShape, world_shape
 from recollect.methods.amago_policy import AmagoPolicy
-from recollect.methods.online import log_learning, make_worlds
+from recollect.methods.learning_curve import log_learning, make_worlds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator, seed_of

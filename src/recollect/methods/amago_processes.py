@@ -32,7 +32,7 @@ from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.methods.amago_loop import Collector, Trainer
 from recollect.methods.amago_network import world_shape
 from recollect.methods.amago_policy import AmagoPolicy
-from recollect.methods.online import make_worlds
+from recollect.methods.learning_curve import make_worlds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of

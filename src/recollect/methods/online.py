@@ -27,17 +27,16 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.scores import scores_frame
 from recollect.environments.base import World
-from recollect.environments.registry import make_world, tasks
 from recollect.methods.contract import Facts, facts_of
 from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
+from recollect.methods.learning_curve import log_learning, make_worlds
 from recollect.nets.adam import Adam
 from recollect.nets.feedforward import TokenEmbedder
 from recollect.nets.precision import Precision
 from recollect.nets.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
 from recollect.settings.errors import UserError
-from recollect.settings.schema import EnvironmentSettings, Frozen, Settings
+from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator, seed_of
 from recollect.trajectories.replay import Batch, EpisodeReplay
 from recollect.trajectories.rollout import Episodes, play_episodes
@@ -216,35 +215,6 @@ class Counters:
     evaluations: int = 0
     evaluation_due: bool = False
     logged_updates: int = 0  # updates that the metric sums hold
-
-
-def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evaluators: int) -> tuple[World, World]:
-    """The world that is trained in and the world of the learning curve, each with random streams of its own."""
-
-    def world(split: str, purpose: str, count: int) -> World:
-        listed = tasks(environment.world, environment.options, split)
-        seeds = np.array([seed_of(purpose, seed, i) for i in range(count)], np.uint64)
-        return make_world(
-            environment.world, environment.options, [listed[i % len(listed)] for i in range(count)], seeds
-        )
-
-    return world("train", "training world", actors), world("eval", "learning-curve world", evaluators)
-
-
-def log_learning(run: Run, played: Episodes, labels: dict[str, Any], step: int, task: int | np.ndarray) -> None:
-    """Log an evaluation that was made while learning: each episode's return, and success where the world has it.
-
-    Args:
-        run: gets the rows.
-        played: the episodes.
-        labels: env, method and seed.
-        step: training step.
-        task: of the episodes, one of all or one of each.
-    """
-    for metric, value_B in (("return", played.return_B), ("success", played.success_B)):
-        if not np.isnan(value_B).any():
-            known = {**labels, "step": step, "split": "learning", "task": task, "episode": np.arange(len(value_B))}
-            run.log_scores(scores_frame(**known, metric=metric, value=value_B))
 
 
 def trainer_of(learner: Any, settings: Settings, device: torch.device | str) -> OnlineTrainer:

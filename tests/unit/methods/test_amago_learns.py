@@ -11,7 +11,7 @@ from tiny_amago import MAZE, run_in, settings_of
 from recollect.evaluation.episodic import play
 from recollect.methods import amago
 from recollect.methods.contract import Inputs
-from recollect.methods.online import make_worlds
+from recollect.methods.learning_curve import make_worlds
 
 LEARNS: dict[str, Any] = {
     "inputs": {"hidden": [32, 32], "width": 32},

@@ -20,7 +20,7 @@ from recollect.methods.amago_loop import Trainer
 from recollect.methods.amago_network import world_shape
 from recollect.methods.amago_terms import Draws, targets
 from recollect.methods.contract import Inputs
-from recollect.methods.online import make_worlds
+from recollect.methods.learning_curve import make_worlds
 from recollect.settings.errors import UserError
 from recollect.trajectories.rollout import play_episodes
 from recollect.trajectories.trajectory_files import Batch, _padded

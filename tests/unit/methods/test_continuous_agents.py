@@ -17,7 +17,7 @@ from recollect.evaluation.episodic import play
 from recollect.methods import sac, td3
 from recollect.methods.contract import Facts, Inputs
 from recollect.methods.history_actor_critic import noise_like
-from recollect.methods.online import make_worlds
+from recollect.methods.learning_curve import make_worlds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 from recollect.trajectories.replay import Batch

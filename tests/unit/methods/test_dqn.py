@@ -17,7 +17,7 @@ from recollect.methods import dqn
 from recollect.methods.contract import Inputs, facts_of
 from recollect.methods.dqn import DQN, Hyperparameters, epsilon, loss_of, make_network, make_trainer
 from recollect.methods.history_policy import tokens
-from recollect.methods.online import make_worlds
+from recollect.methods.learning_curve import make_worlds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 from recollect.settings.seeding import generator

@@ -16,7 +16,7 @@ from recollect.artifacts.run import Run
 from recollect.evaluation.episodic import play
 from recollect.methods import dqn, sacd
 from recollect.methods.contract import Facts, Inputs, facts_of
-from recollect.methods.online import make_worlds
+from recollect.methods.learning_curve import make_worlds
 from recollect.methods.sacd import SACD, Hyperparameters, loss_of, make_actor_critic, make_trainer
 from recollect.nets.feedforward import ImageEmbedder
 from recollect.settings.errors import UserError
