@@ -115,6 +115,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     meta_dict.ALL_V3_ENVIRONMENTS = {f"{name}-v3": Arm for name in names}  # type: ignore[attr-defined]
     for module in (crafter, popgym, meta, meta_dict):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    for task in ("AutoencodeEasy", "RepeatFirstHard"):
+    for task in ("AutoencodeEasy", "AutoencodeMedium", "RepeatFirstHard"):
         spec = gymnasium.envs.registration.EnvSpec(id=f"popgym-{task}-v0", entry_point=Cards)
         monkeypatch.setitem(gymnasium.registry, spec.id, spec)
