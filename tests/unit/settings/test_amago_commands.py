@@ -153,6 +153,29 @@ def test_the_t_mazes_exploration_is_a_window_and_the_seed_codes_never_anneals() 
     assert (released.inputs.input_norm, released.actor_mask) == ("upstream", "upstream")
 
 
+def test_amago_2_plays_ml45_with_the_papers_settings() -> None:
+    """Specification 6.4."""
+    settings = resolve("paper", "amago_meta_world_ml45", "amago_multi_task", 42)
+    hp = settings.method.hyperparameters
+    assert (hp.bins, hp.returns, hp.bin_space, hp.labels, hp.critic_loss) == (
+        128,
+        (-1e5, 1e5),
+        "symlog",
+        "two_hot",
+        "bins",
+    )
+    assert (hp.sequence.width, hp.sequence.layers, hp.sequence.positions, hp.context) == (320, 3, "sinusoid", 256)
+    assert (hp.learning_rate, hp.gradient_clip, hp.weight_decay) == (5e-4, 2, 1e-4)
+    assert (hp.online_coefficient, hp.offline_coefficient, hp.critics, hp.polyak) == (0, 1, 4, 0.003)
+    assert hp.discounts == (0.1, 0.9, 0.95, 0.97, 0.99, 0.995, 0.999)
+    most = 10.0 * 500 * settings.environment.options["attempts"]  # a step pays up to 10
+    assert most * hp.reward_multiplier < hp.returns[1]
+    assert settings.environment.options["attempts"] == 3
+    assert hp.epochs * hp.steps_per_epoch * hp.actors == pytest.approx(1e8, rel=0.01)
+    ours = resolve("paper", "amago_meta_world_reach", "amago_multi_task", 42).method.hyperparameters
+    assert (ours.bins, ours.returns, ours.bin_space) == (96, (-100, 15_000), "symlog")
+
+
 def test_every_switch_of_the_page_exists_and_has_the_default_and_the_value_that_it_says() -> None:
     from recollect.methods.amago import Hyperparameters
 
