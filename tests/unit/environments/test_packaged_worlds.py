@@ -263,12 +263,28 @@ def test_words_are_numbered_as_published_and_prompts_are_the_papers() -> None:
 
 
 def test_the_tech_tree_asks_for_one_more_than_was_achieved() -> None:
+    """With nothing achieved for wood alone; behind each achievement for all before it, for it and for the next; at last for all."""
     draws = np.random.default_rng(0)
-    for best in range(13):
-        for _ in range(50):
-            goals = instructions.draw_from_tech_tree(draws, 1, 5, best)
+    for reached in range(14):
+        asked = set()
+        for _ in range(150):
+            goals = instructions.draw_from_tech_tree(draws, 1, 5, reached)
             places = [instructions.TECH_TREE.index(goal) for goal in goals]
-            assert places == sorted(set(places)) and 1 <= len(places) <= 5 and places[-1] <= max(0, min(best, 11))
+            assert places == sorted(set(places)) and 1 <= len(places) <= 5
+            asked |= set(places)
+        assert asked == set(range(min(reached + 1, 13)))
+
+
+def test_what_was_achieved_opens_the_next_of_the_tech_tree(fakes: None) -> None:
+    """Of one instance, over episodes; the others do not see it."""
+    world = make("crafter", [0, 1], horizon=2, tech_tree=True)
+    world.reset()
+    for actions, reached in (([0, 0], [0, 0]), ([5, 0], [1, 0]), ([8, 0], [2, 0]), ([5, 5], [2, 1])):
+        _, _, terminated, truncated, _ = world.step(np.array(actions))  # 5 collects wood, 8 places a table
+        assert world.get_state()["reached_in_tech_tree"].tolist() == reached
+        if (terminated | truncated).any():
+            world.reset(options={"reset_mask": terminated | truncated})
+    assert any(world._drawn(word, 2) != world._drawn(word, 1) for word in range(60))  # and it is asked for
 
 
 @pytest.mark.parametrize(
