@@ -33,6 +33,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "continuous": (WIND, {}),
     "continuous, beta": (WIND, {"continuous": "beta", "inputs": {**SEES, "layout": "head"}}),
     "continuous, mixture": (WIND, {"continuous": "mixture", "online_coefficient": 0, "offline_coefficient": 1}),
+    "bits": (("gym_classic", {"id": "Lights-v0", "horizon": 10}), {"online_coefficient": 0, "offline_coefficient": 1}),
 }  # fmt: skip
 
 
@@ -49,11 +50,18 @@ def world_of(world: tuple[str, dict[str, Any]], count: int = 2) -> Any:
 
 @pytest.mark.parametrize(
     ("case", "module"),
-    [*((case, amago) for case in CASES), ("image, augmented", amago_multi_task), ("continuous", amago_multi_task)],
+    [
+        *((case, amago) for case in CASES),
+        ("image, augmented", amago_multi_task),
+        ("continuous", amago_multi_task),
+        ("bits", amago_multi_task),
+    ],
 )
 def test_it_trains_and_a_stopped_run_goes_on_to_the_bit(case: str, module: Any, tmp_path: Path) -> None:
     world, changes = CASES[case]
-    settings = settings_of(world, module=module, steps_per_epoch=14, epochs=3, updates_per_epoch=2, **changes)
+    settings = settings_of(
+        world, module=module, steps_per_epoch=14, epochs=3, updates_per_epoch=2, keep="last", **changes
+    )
     policy, table = goes_on_to_the_bit(module, settings, tmp_path)
     losses = table[table["metric"].isin(["actor_loss", "critic_loss", "gradient_norm"])]
     assert len(losses) == 3 * 3 and np.isfinite(losses["value"]).all()
