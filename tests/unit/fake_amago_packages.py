@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 ITEMS = ("health", "food", "drink", "energy", "sapling", "wood", "stone", "coal", "iron", "diamond", "wood_pickaxe",
          "stone_pickaxe", "iron_pickaxe", "wood_sword", "stone_sword", "iron_sword")  # fmt: skip
@@ -83,6 +83,26 @@ class Cards(gymnasium.Env):
         return (1, self.card), reward, False, self.time == 7, {}
 
 
+class Lights(gymnasium.Env):
+    """An environment of bits: each that is on pays 1 and is seen, behind a number of the seed."""
+
+    def __init__(self) -> None:
+        self.observation_space: Any = Box(-9, 9, (4,), np.float32)
+        self.action_space: Any = MultiBinary(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number = self.np_random.uniform()
+        return self.seen(np.zeros(3)), {}
+
+    def seen(self, lights: Any) -> np.ndarray:
+        return np.array([self.number, *lights], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        return self.seen(action), float(action.sum()), False, False, {}
+
+
 class Arm:
     """One of Meta-World's environments: the hand goes where it is told; solved near the goal."""
 
@@ -115,6 +135,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     meta_dict.ALL_V3_ENVIRONMENTS = {f"{name}-v3": Arm for name in names}  # type: ignore[attr-defined]
     for module in (crafter, popgym, meta, meta_dict):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    for task in ("AutoencodeEasy", "RepeatFirstHard"):
+    lights = gymnasium.envs.registration.EnvSpec(id="Lights-v0", entry_point=Lights)
+    monkeypatch.setitem(gymnasium.registry, lights.id, lights)
+    for task in ("AutoencodeEasy", "AutoencodeMedium", "RepeatFirstHard"):
         spec = gymnasium.envs.registration.EnvSpec(id=f"popgym-{task}-v0", entry_point=Cards)
         monkeypatch.setitem(gymnasium.registry, spec.id, spec)

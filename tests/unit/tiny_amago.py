@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from recollect.methods.amago import Agent, distribution_of
 from recollect.methods.amago_loop import Collector
 from recollect.methods.amago_network import Network, WorldShape, world_shape
 from recollect.methods.amago_terms import Draws, Heads
+from recollect.methods.contract import Inputs
 from recollect.methods.learning_curve import make_worlds
 from recollect.nets.timestep_encoders import StepShape
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
@@ -75,6 +77,46 @@ def collector_of(settings: Settings) -> tuple[Collector, Agent]:
     agent = Agent(hp, world_shape(settings.environment), seed=0, device="cpu")
     world, _ = make_worlds(settings.environment, 0, hp.actors, 1)
     return Collector(hp, agent.policy(), world, seed=0), agent
+
+
+class Stopped(Exception):
+    """A run was stopped on purpose."""
+
+
+class StoppingRun(Run):
+    """Stops right after its second checkpoint, having gone on working a little."""
+
+    saves = 0
+
+    def save(self, *arguments: Any) -> None:
+        super().save(*arguments)
+        StoppingRun.saves += 1
+        if StoppingRun.saves == 2:
+            self.stopping = True
+
+    def log(self, step: int, **metrics: float) -> None:
+        if getattr(self, "stopping", False):
+            raise Stopped
+        super().log(step, **metrics)
+
+
+def goes_on_to_the_bit(module: Any, settings: Settings, folder: Path) -> Any:
+    """A run that is stopped in its third epoch and one that is not end with the same policy, table and files: policy and table."""
+    whole = run_in(folder / "whole")
+    policy = module.train(settings, Inputs(), whole)
+    expected = policy.arrays()
+    StoppingRun.saves = 0
+    with pytest.raises(Stopped):
+        module.train(settings, Inputs(), run_in(folder / "other", StoppingRun))
+    again = run_in(folder / "other")
+    found = module.train(settings, Inputs(), again).arrays()
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert whole.table().equals(again.table())
+    first = {p.name: p.read_bytes() for p in (folder / "whole").rglob("fifo/*.safetensors")}
+    second = {p.name: p.read_bytes() for p in (folder / "other").rglob("fifo/*.safetensors")}
+    assert first == second and first
+    return policy, whole.table()
 
 
 # ---- batches without a world

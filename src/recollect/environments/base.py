@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -267,11 +267,13 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             array_BA[index_N, last], array_BA[index_N, other_N] = two_N, one_N
 
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Actions within the action space: contiguous int64 [B] where it is discrete, float32 [B, A] where it is a box."""
+        """Actions within the space: contiguous int64 [B] where it is discrete, float32 [B, A] in a box, int8 [B, A] of bits."""
         space = self.single_action_space
         actions_B = np.asarray(actions)
         if isinstance(space, Box):
             return self._check_continuous(actions_B, space)
+        if isinstance(space, MultiBinary):
+            return self._check_bits(actions_B, space)
         assert isinstance(space, Discrete)
         if actions_B.shape == (self.num_envs,) and actions_B.dtype.kind in "iu":
             actions_B = np.ascontiguousarray(actions_B, dtype=np.int64)
@@ -295,6 +297,14 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         what = f"actions must be numbers in {bounds} of shape {(self.num_envs, *space.shape)}"
         given = f"{actions_BA.dtype} {actions_BA.shape}"
         raise UserError(what, where=f"{type(self).__name__}.step", do=f"correct the policy's actions (given: {given})")
+
+    def _check_bits(self, actions_BA: np.ndarray, space: MultiBinary) -> np.ndarray:
+        shape = (self.num_envs, *space.shape)
+        if actions_BA.shape == shape and actions_BA.dtype.kind in "iub" and np.isin(actions_BA, (0, 1)).all():
+            return actions_BA.astype(np.int8)
+        given = f"{actions_BA.dtype} {actions_BA.shape}"
+        do = f"correct the policy's actions (given: {given})"
+        raise UserError(f"actions must be bits, 0 or 1, of shape {shape}", where=f"{type(self).__name__}.step", do=do)
 
     def _restart(self, index_N: np.ndarray) -> None:
         if index_N.size:

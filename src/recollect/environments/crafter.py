@@ -47,7 +47,7 @@ class Options(WorldOptions):
         instructions: see the head of the file.
         observation: see the head of the file.
         fewest_goals, most_goals: of an instruction.
-        tech_tree: a third of the instructions are an ordered part of the tech tree, up to what was achieved before.
+        tech_tree: a third of the instructions are an ordered part of the tech tree, up to one more than was achieved before.
         hide_future: only the current goal and those completed are shown.
         horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
     """
@@ -174,7 +174,7 @@ class Crafter(ReplayedWorld):
         )
         self._goals_BKW = self._keep("goals", np.full((self.num_envs, K, instructions.GOAL_WORDS), np.nan, np.float32))
         self._reached_B = self._keep("reached", np.zeros(self.num_envs, np.int64))
-        self._best_B = self._keep("best_of_tech_tree", np.zeros(self.num_envs, np.int64))
+        self._climbed_B = self._keep("reached_in_tech_tree", np.zeros(self.num_envs, np.int64))
 
     def goals(self) -> np.ndarray:
         """The instructions of the instances, float32 [B, K, 3], NaN behind the last goal."""
@@ -194,14 +194,14 @@ class Crafter(ReplayedWorld):
         super()._begin(index_N)
         self._reached_B[index_N] = 0
         for b in index_N if self.options.instructions else ():
-            goals = self.tasks[b].data.get("instruction") or self._drawn(int(self._word_B[b]), int(self._best_B[b]))
+            goals = self.tasks[b].data.get("instruction") or self._drawn(int(self._word_B[b]), int(self._climbed_B[b]))
             self._goals_BKW[b] = np.nan
             self._goals_BKW[b, : len(goals)] = [instructions.numbers(goal) for goal in goals]
 
-    def _drawn(self, word: int, best: int) -> list[str]:
+    def _drawn(self, word: int, climbed: int) -> list[str]:
         chosen, draws = self.options, generator("crafter instruction", word)
         if chosen.tech_tree and draws.random() < 1 / 3:
-            return instructions.draw_from_tech_tree(draws, chosen.fewest_goals, chosen.most_goals, best)
+            return instructions.draw_from_tech_tree(draws, chosen.fewest_goals, chosen.most_goals, climbed)
         return instructions.draw(draws, chosen.fewest_goals, chosen.most_goals)
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -213,8 +213,8 @@ class Crafter(ReplayedWorld):
             goals = player.goals[:MOST_ACHIEVED]  # type: ignore[attr-defined]
             for m, goal in enumerate(goals):
                 self._achieved_BMW[b, m] = instructions.numbers(goal)
-            known = [instructions.TECH_TREE.index(goal) for goal in goals if goal in instructions.TECH_TREE]
-            self._best_B[b] = max([self._best_B[b], *known])
+            known = [instructions.TECH_TREE.index(goal) + 1 for goal in goals if goal in instructions.TECH_TREE]
+            self._climbed_B[b] = max([self._climbed_B[b], *known])
         row_B, K = np.arange(self.num_envs), self.options.most_goals
         asked_BW = self._goals_BKW[row_B, np.minimum(self._reached_B, K - 1)]
         hit_B = (self._achieved_BMW == asked_BW[:, None]).all(-1).any(-1) & (self._reached_B < K)

@@ -1,7 +1,7 @@
-"""Environments with the interface of `gymnasium.Env`, one per instance, as worlds: flat observations, our two kinds of action.
+"""Environments with the interface of `gymnasium.Env`, one per instance, as worlds: flat observations, our kinds of action.
 
 - Observations: images (bytes with three axes) as they are; anything else flat and float32, a choice as one-hot.
-- Actions: a choice, or several at once as one number; or numbers in [-1, 1] that are mapped to the bounds.
+- Actions: a choice, or several at once as one number; bits; or numbers in [-1, 1] that are mapped to the bounds.
 - Whatever end an environment itself has, its time limits too, is `terminated`; the world's horizon is `truncated`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space, flatten, flatten_space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, flatten, flatten_space
 
 from recollect.environments.replayed import ReplayedWorld
 from recollect.settings.errors import UserError
@@ -39,8 +39,9 @@ class GymnasiumPlayer:
         self.is_image = getattr(seen, "dtype", None) == np.uint8 and len(seen.shape or ()) == 3
         if not self.is_image and not seen.is_np_flattenable:
             raise UserError(f"observations {seen} are not made of numbers", where=name, do="wrap the environment first")
-        if not isinstance(acts, Discrete | MultiDiscrete) and not (isinstance(acts, Box) and acts.is_bounded()):
-            what = f"actions {acts} are neither choices nor numbers with bounds"
+        choices = isinstance(acts, Discrete | MultiDiscrete | MultiBinary)
+        if not choices and not (isinstance(acts, Box) and acts.is_bounded()):
+            what = f"actions {acts} are neither choices nor bits nor numbers with bounds"
             raise UserError(what, where=name, do="wrap the environment first")
 
     @property
@@ -56,9 +57,11 @@ class GymnasiumPlayer:
         return Box(low_D.astype(np.float32), high_D.astype(np.float32), dtype=np.float32)
 
     @property
-    def action_space(self) -> Discrete | Box:
+    def action_space(self) -> Discrete | MultiBinary | Box:
         """Of what `step` takes."""
         acts = self.inner.action_space
+        if isinstance(acts, MultiBinary):
+            return MultiBinary(int(np.prod(acts.shape)))
         if isinstance(acts, Box):
             return Box(-1.0, 1.0, (int(np.prod(acts.shape)),), np.float32)
         return Discrete(int(np.prod(acts.nvec)) if isinstance(acts, MultiDiscrete) else int(acts.n))
@@ -89,6 +92,8 @@ class GymnasiumPlayer:
     def _meant(self, action: Any) -> Any:
         """The environment's own action."""
         acts = self.inner.action_space
+        if isinstance(acts, MultiBinary):
+            return np.asarray(action, acts.dtype).reshape(acts.shape)
         if isinstance(acts, Box):
             share = (np.asarray(action, np.float64).reshape(acts.shape) + 1) / 2
             return (acts.low + share * (acts.high - acts.low)).astype(acts.dtype)

@@ -6,7 +6,8 @@ episode; the tasks of `starts` are each start alone.
 
 - Frames are shrunk by area to [3, 84, 96], with a border of the console's color, and every eighth is seen; rewards of the
   frames between are summed. All as upstream, but for rounding.
-- Actions are the console's own choices of buttons. Upstream can also press any of 12 buttons at once; not built.
+- Actions are the console's own choices of buttons; with `buttons`, any of 12 at once, of which the console has the first so
+  many.
 - There can be one emulator in a process, so each instance is played by a worker process (`worker.py`) of our own Python.
 - `terminated`: what the package calls done. Upstream's older version forgets it (an episode then lasts to the horizon).
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, MultiBinary, Space
 from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
@@ -30,6 +31,7 @@ from recollect.environments.worker import Worker
 from recollect.settings.errors import UserError, nearest
 
 SHAPE_CHW = (3, 84, 96)
+BUTTONS = 12  # of the console that has most
 SCRIPT = Path(__file__).with_name("retro_worker.py")
 SPLITS = ("train", "eval", "starts")
 
@@ -41,6 +43,7 @@ class Options(WorldOptions):
         game: as stable-retro calls it, e.g. SuperMarioBros-Nes.
         starts: names of its starting states; null: the game's own.
         frame_skip: frames of an action.
+        buttons: an action is 12 bits, one per button, and not one of the console's choices (AMAGO: `--multibinary`).
         border: two pixels of the console's color around the picture.
         horizon: steps of an episode.
     """
@@ -48,6 +51,7 @@ class Options(WorldOptions):
     game: str = "Airstriker-Genesis-v0"
     starts: list[str] | None = Field(default=None, min_length=1)
     frame_skip: int = Field(default=8, ge=1)
+    buttons: bool = False
     border: bool = True
     horizon: int = Field(default=27_000, ge=1)
 
@@ -85,13 +89,13 @@ class Player:
 
     def __init__(self, chosen: Options, starts: Sequence[str | None]) -> None:
         fields = {
-            "action": ("int64", (1,)),
+            "action": ("int64", (BUTTONS if chosen.buttons else 1,)),
             "actions": ("int64", (1,)),  # how many there are
             "reward": ("float32", (1,)),
             "first": ("bool", (1,)),
             "frame": ("uint8", (1, *SHAPE_CHW)),
         }
-        options = {"game": chosen.game, "frame_skip": chosen.frame_skip, "border": chosen.border}
+        options = {name: getattr(chosen, name) for name in ("game", "frame_skip", "border", "buttons")}
         self.starts = list(starts)
         self.worker = Worker("retro", Path(sys.executable), SCRIPT, fields, options)
 
@@ -102,7 +106,7 @@ class Player:
     def step(self, action: Any) -> tuple[float, bool]:
         """See `replayed.Player.step`."""
         arrays = self.worker.arrays
-        arrays["action"][0] = int(action)
+        arrays["action"][:] = action
         self.worker.ask("step")
         return float(arrays["reward"][0]), bool(arrays["first"][0])
 
@@ -114,7 +118,7 @@ class Player:
 class Retro(PackagedWorld):
     """Emulated games in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
 
-    Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons.
+    Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12].
     """
 
     def __init__(
@@ -128,6 +132,7 @@ class Retro(PackagedWorld):
         chosen = Options.parse(options, "retro")
         check_game(chosen.game)
         players = [Player(chosen, task.data["starts"]) for task in tasks]
+        acts: Space[Any] = Discrete(int(players[0].worker.arrays["actions"][0]))
         super().__init__(
             tasks,
             players,
@@ -135,7 +140,7 @@ class Retro(PackagedWorld):
             autoreset_mode=autoreset_mode,
             horizon=chosen.horizon,
             shape=SHAPE_CHW,
-            action_space=Discrete(int(players[0].worker.arrays["actions"][0])),
+            action_space=MultiBinary(BUTTONS) if chosen.buttons else acts,
         )
 
 

@@ -1,7 +1,8 @@
 """Plays one game of stable-retro for our side of it (`retro.py`): there can be one emulator in a process.
 
 Run by our own Python. The protocol is that of `procgen_worker.py`; the batch has one game. `begin` loads a start and plays
-its first frame, `step` plays one action for some frames. Shared arrays: `action`, `reward`, `first` (it is over), `frame`.
+its first frame, `step` plays one action for some frames. Shared arrays: `action` (a number, or a bit for
+each button), `actions` (how many there are), `reward`, `first` (it is over), `frame`.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Game:
         import stable_retro as retro
 
         self.arrays, self.frames = arrays, int(options["frame_skip"])
-        discrete = retro.Actions.DISCRETE
-        self.inner = retro.make(options["game"], use_restricted_actions=discrete, render_mode="rgb_array")
+        self.buttons = bool(options["buttons"])
+        kind = retro.Actions.FILTERED if self.buttons else retro.Actions.DISCRETE
+        self.inner = retro.make(options["game"], use_restricted_actions=kind, render_mode="rgb_array")
         arrays["actions"][0] = self.inner.action_space.n
         height, width = arrays["frame"].shape[2:]
         seen = self.inner.observation_space.shape
@@ -56,9 +58,10 @@ class Game:
 
     def step(self) -> None:
         """Play the action until the frames are over or the game is."""
-        reward, over = 0.0, False
+        reward, over, pressed = 0.0, False, self.arrays["action"]
+        action = pressed[: self.inner.action_space.n].astype("int8") if self.buttons else int(pressed[0])
         for _ in range(self.frames):
-            frame, paid, terminated, truncated, _ = self.inner.step(int(self.arrays["action"][0]))
+            frame, paid, terminated, truncated, _ = self.inner.step(action)
             reward, over = reward + float(paid), bool(terminated or truncated)
             if over:
                 break

@@ -58,7 +58,9 @@ class WorldShape:
         """
         space, acts = world.single_observation_space, world.single_action_space
         goals: GoalPart | None = getattr(world, "goal_part", None)
-        image_part, shape = getattr(world, "observation_parts", {}).get("image", (None, ()))
+        seen = getattr(world, "observation_parts", {})
+        image_part, shape = seen.get("image", (None, ()))
+        textures = seen.get("textures", (None, ()))[1]  # they stand first
         image = tuple(space.shape) if is_image(space) else tuple(shape)
         vector = 0 if is_image(space) else int(np.prod(space.shape)) - int(np.prod(shape)) * bool(shape)
         kinds: dict[type, Kind] = {Discrete: "discrete", MultiBinary: "binary", Box: "continuous"}
@@ -77,6 +79,7 @@ class WorldShape:
             horizon=world.horizon,
             image=image,
             goals=(goals.count, goals.size) if goals else (),
+            ids=int(np.prod(textures)) * bool(textures),
         )
         return cls(steps, goals, image_part, getattr(world, "episode_clock", None))
 

@@ -7,10 +7,11 @@ the last action was and what it led to. Two layouts of it:
 - `head`: reward, previous action; "none yet" is all zeros.
 
 Numbers and rl2 go through InputNorm, the goals through an embedder, an image through a CNN, a linear layer and LayerNorm; a
-perceptron reads all of it, and LayerNorm ends it.
+perceptron reads all of it, and LayerNorm ends it. The encoder `crafter` differs in this: InputNorm is of rl2 alone, numbers
+beside an image (the inventory) are divided by 10, an image becomes 256 features, and ids of textures are embedded.
 
-Source: AMAGO (arXiv 2310.09971), specification 1.1 and 1.2. Differences: without goals there is no goal embedder (the seed
-code keeps one that gives a constant zero); `hide_rl2` hides with images too (there it had no effect).
+Source: AMAGO (arXiv 2310.09971), specification 1.1, 1.2 and 4.7. Differences: without goals there is no goal embedder (the
+seed code keeps one that gives a constant zero); `hide_rl2` hides with images too (there it had no effect).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -28,18 +29,27 @@ from recollect.nets.amago_images import CNN, ImageNetwork, random_shift
 from recollect.nets.goal_embedders import make_goal_embedder
 from recollect.nets.input_norm import InputNorm
 from recollect.nets.policy_distributions import Kind
+from recollect.nets.texture_embedder import TextureEmbedder
 from recollect.nets.trajectory_encoders import ACTIVATIONS, Activation, plain_linear
+from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
+
+CRAFTER_IMAGE_WIDTH, LARGEST_COUNT = 256, 10.0  # of `crafter`: features of an image; no more of an item can be carried
 
 
 class InputSettings(Frozen):
     """What the agent sees of a time step, and the encoder of it."""
 
     layout: Literal["seed", "head"] = Field("seed", description="Of the rl2 vector; see nets.timestep_encoders.")
+    encoder: Literal["plain", "crafter"] = Field("plain", description="See nets.timestep_encoders.")
     hide_rl2: bool = Field(False, description="The agent sees its observations only.")
     hide_rewards: bool = Field(False, description="Of the rl2 vector, the reward is not seen.")
-    hidden: tuple[int, ...] = Field((512, 512), min_length=1, description="Hidden widths. Paper: 128, 128 in grids.")
+    hidden: tuple[int, ...] | Literal["twice"] = Field(
+        (512, 512),
+        min_length=1,
+        description="Hidden widths. Paper: 128, 128 in grids. `twice` (Crafter): two, twice as wide as what they read.",
+    )
     width: int = Field(256, ge=1, description="Width of the vector. Paper: 64 to 256.")
     activation: Activation = Field("leaky_relu", description="Naive ablation: relu.")
     input_norm: Literal["fixed", "upstream", "off"] = Field(
@@ -50,7 +60,13 @@ class InputSettings(Frozen):
     goals: Literal["ff", "token"] = Field(
         "ff", description="Embedder of goal sequences. MazeRunner: ff; Crafter: token."
     )
-    goal_width: int = Field(32, ge=1, description="Its width. Seed code: 32.")
+    goal_width: int = Field(32, ge=1, description="Its width. Seed code: 32; Crafter: 64.")
+
+    @model_validator(mode="after")
+    def _check(self) -> InputSettings:
+        if self.hidden == "twice" and self.encoder == "plain":
+            raise ValueError("only the encoder 'crafter' has hidden layers that are `twice` as wide as what they read")
+        return self
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,7 @@ class StepShape:
 
     Attributes:
         vector: numbers of an observation (besides goals and image).
+        ids: how many of them, the first ones, say which texture a cell has.
         image: shape of its image, () where there is none.
         goals: (K, G) of its goal sequence, () where there is none.
         kind, actions: of actions; number of discrete ones, or numbers of one.
@@ -71,6 +88,7 @@ class StepShape:
     horizon: int
     image: tuple[int, ...] = ()
     goals: tuple[int, ...] = ()
+    ids: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,33 +154,48 @@ class TimestepEncoder(nn.Module):
         super().__init__()
         self.settings, self.act = settings, ACTIVATIONS[settings.activation]
         draws = torch.Generator().manual_seed(seed_of("time step encoder", seed))
-        numbers = shape.vector + rl2_width(shape, settings.layout)
+        self.crafter, self.ids = settings.encoder == "crafter", shape.ids
+        rl2 = rl2_width(shape, settings.layout)
         off = settings.input_norm == "off"
         self.input_norm = None if off else InputNorm(
-            numbers, order="upstream" if settings.input_norm == "upstream" else "fixed"
+            rl2 if self.crafter else shape.vector + rl2,
+            order="upstream" if settings.input_norm == "upstream" else "fixed",
         )  # fmt: skip
-        width = numbers
+        width = shape.vector + rl2
+        self.textures: TextureEmbedder | None = None
+        if shape.ids:
+            if not self.crafter:
+                what = f"{shape.ids} of the {shape.vector} numbers are ids of textures, which are no amounts"
+                raise UserError(what, where="inputs.encoder", do="set inputs.encoder to crafter")
+            self.textures = TextureEmbedder(shape.ids, draws)
+            width += self.textures.width - shape.ids
         self.goals: nn.Module | None = None
         if shape.goals:
             self.goals = make_goal_embedder(settings.goals, shape.goals[0], shape.goals[1], settings.goal_width, draws)
             width += settings.goal_width
         self.cnn: ImageNetwork | None = None
         if shape.image:
+            features = CRAFTER_IMAGE_WIDTH if self.crafter or settings.hidden == "twice" else settings.hidden[0]
             self.cnn = ImageNetwork(settings.cnn, shape.image, draws)
-            self.image_linear = plain_linear(self.cnn.width, settings.hidden[0], draws)
-            self.image_norm = nn.LayerNorm(settings.hidden[0])
-            width += settings.hidden[0]
-        widths = [width, *settings.hidden, settings.width]
+            self.image_linear = plain_linear(self.cnn.width, features, draws)
+            self.image_norm = nn.LayerNorm(features)
+            width += features
+        widths = [width, *((2 * width,) * 2 if settings.hidden == "twice" else settings.hidden), settings.width]
         self.layers = nn.ModuleList(plain_linear(a, b, draws) for a, b in pairwise(widths))
         self.norm = nn.LayerNorm(settings.width)
         self.augment_draws: torch.Generator | None = None  # set while learning, where images are augmented
 
     def forward(self, steps: Steps, mask_BT: Tensor | None = None) -> Tensor:
         """Vectors [..., width]; with a mask of real steps, training also updates the statistics of InputNorm."""
-        x = steps.rl2 if steps.vector is None else torch.cat([steps.vector.float(), steps.rl2], -1)
-        if self.input_norm is not None:
-            x = self.input_norm(x, mask_BT)
-        parts = [x]
+        vector = None if steps.vector is None else steps.vector.float()
+        parts = []
+        if self.crafter and vector is not None:
+            if self.textures is not None:
+                parts.append(self.textures(vector[..., : self.ids]))
+            parts.append(vector[..., self.ids :] if self.cnn is None else vector / LARGEST_COUNT)
+            vector = None
+        x = steps.rl2 if vector is None else torch.cat([vector, steps.rl2], -1)
+        parts.append(x if self.input_norm is None else self.input_norm(x, mask_BT))
         if self.goals is not None:
             parts.append(self.goals(steps.goals))
         if self.cnn is not None:

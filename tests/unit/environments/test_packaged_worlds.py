@@ -26,6 +26,7 @@ from recollect.trajectories.hindsight import Relabeler
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "gym_classic": ("", {"id": "CartPole-v1", "horizon": 30}),
+    "gym_classic, bits": ("", {"id": "Lights-v0", "horizon": 5}),
     "gym_classic, continuous": ("", {"id": "Pendulum-v1", "horizon": 8}),
     "popgym": ("popgym", {"task": "AutoencodeEasy", "horizon": 12, "timer": True}),
     "crafter": ("crafter", {"horizon": 6}),
@@ -34,7 +35,11 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "meta_world_kshot": ("metaworld", {"benchmark": "reach", "attempt_steps": 5, "attempts": 2}),
 }
 REAL = {name: SMALL[name] for name, (package, _) in SMALL.items() if package and find_spec(package) is not None}
-REAL |= {"retro": ("stable_retro", {"horizon": 5, "frame_skip": 4})} if find_spec("stable_retro") else {}
+if find_spec("stable_retro"):
+    REAL |= {
+        name: ("stable_retro", {"horizon": 5, "frame_skip": 4, "buttons": "," in name})
+        for name in ("retro", "retro, buttons")
+    }
 cases = [*SMALL, *(f"real {name}" for name in REAL)]
 
 
@@ -84,6 +89,8 @@ def sampled(world: World, draws: np.random.Generator) -> np.ndarray:
     space: Any = world.single_action_space
     if isinstance(space, Discrete):
         return np.asarray(draws.integers(space.n))
+    if isinstance(space, MultiBinary):
+        return draws.integers(2, size=space.shape)
     return draws.uniform(-1, 1, space.shape).astype(np.float32)
 
 
@@ -158,15 +165,24 @@ def test_an_environment_that_does_not_exist_or_is_of_another_kind_is_refused() -
     with pytest.raises(UserError, match="needs the package 'no_such_package'"):
         make("gym_classic", [0], package="no_such_package")
 
-    class Bits(gymnasium.Env):
+    class Endless(gymnasium.Env):
         observation_space: Any = Discrete(3)
-        action_space: Any = MultiBinary(3)
+        action_space: Any = Box(-np.inf, np.inf, (2,))
 
-    with pytest.raises(UserError, match="neither choices nor numbers"):
-        GymnasiumPlayer(Bits(), "test")
-    Bits.action_space = Box(-np.inf, np.inf, (2,))
-    with pytest.raises(UserError, match="neither choices nor numbers"):
-        GymnasiumPlayer(Bits(), "test")
+    with pytest.raises(UserError, match="neither choices nor bits nor numbers"):
+        GymnasiumPlayer(Endless(), "test")
+
+
+def test_bits_are_played_as_bits_and_anything_else_is_refused(fakes: None) -> None:
+    world = make("gym_classic", [0, 1], id="Lights-v0", horizon=9)
+    assert world.single_action_space == MultiBinary(3)
+    world.reset()
+    for pressed in ([[1, 0, 1], [0, 0, 0]], [[1, 1, 1], [0, 1, 0]]):
+        seen, reward, *_ = world.step(np.array(pressed))
+        assert reward.tolist() == [sum(row) for row in pressed] and seen[:, 1:4].tolist() == pressed
+    for wrong in (np.array([[1, 0, 2], [0, 0, 0]]), np.zeros(2, int), np.zeros((2, 3))):
+        with pytest.raises(UserError, match=r"bits, 0 or 1, of shape \(2, 3\)"):
+            world.step(wrong)
 
 
 def test_observations_are_flat_and_several_choices_are_one_number() -> None:
@@ -263,12 +279,28 @@ def test_words_are_numbered_as_published_and_prompts_are_the_papers() -> None:
 
 
 def test_the_tech_tree_asks_for_one_more_than_was_achieved() -> None:
+    """With nothing achieved for wood alone; behind each achievement for all before it, for it and for the next; at last for all."""
     draws = np.random.default_rng(0)
-    for best in range(13):
-        for _ in range(50):
-            goals = instructions.draw_from_tech_tree(draws, 1, 5, best)
+    for reached in range(14):
+        asked = set()
+        for _ in range(150):
+            goals = instructions.draw_from_tech_tree(draws, 1, 5, reached)
             places = [instructions.TECH_TREE.index(goal) for goal in goals]
-            assert places == sorted(set(places)) and 1 <= len(places) <= 5 and places[-1] <= max(0, min(best, 11))
+            assert places == sorted(set(places)) and 1 <= len(places) <= 5
+            asked |= set(places)
+        assert asked == set(range(min(reached + 1, 13)))
+
+
+def test_what_was_achieved_opens_the_next_of_the_tech_tree(fakes: None) -> None:
+    """Of one instance, over episodes; the others do not see it."""
+    world = make("crafter", [0, 1], horizon=2, tech_tree=True)
+    world.reset()
+    for actions, reached in (([0, 0], [0, 0]), ([5, 0], [1, 0]), ([8, 0], [2, 0]), ([5, 5], [2, 1])):
+        _, _, terminated, truncated, _ = world.step(np.array(actions))  # 5 collects wood, 8 places a table
+        assert world.get_state()["reached_in_tech_tree"].tolist() == reached
+        if (terminated | truncated).any():
+            world.reset(options={"reset_mask": terminated | truncated})
+    assert any(world._drawn(word, 2) != world._drawn(word, 1) for word in range(60))  # and it is asked for
 
 
 @pytest.mark.parametrize(
@@ -440,3 +472,17 @@ def test_airstriker_has_a_border_of_its_console_and_pays() -> None:
         world.step(np.random.default_rng(t).integers(world.single_action_space.n, size=2))[1] for t in range(40)
     )
     assert total.sum() > 0
+
+
+@pytest.mark.skipif(find_spec("stable_retro") is None, reason="stable_retro is not installed")
+def test_buttons_do_what_the_consoles_choices_do() -> None:
+    """Holding the ship's trigger and a direction pays, and moves what is seen; of 12 bits the console has the first so many."""
+    seen = {}
+    for pressed in (0, 0b10000000, 0b1000000):
+        world = make("retro", [0], horizon=30, buttons=True)
+        assert world.single_action_space == MultiBinary(12)
+        world.reset()
+        for _ in range(12):
+            frame = world.step(np.array([[pressed >> i & 1 for i in range(12)]]))[0]
+        seen[pressed] = frame.tobytes()
+    assert len(set(seen.values())) == 3  # right, left and nothing

@@ -1,4 +1,4 @@
-"""AMAGO learns to remember: the sign at the start of a T-Maze decides the turn at its end."""
+"""AMAGO learns: to remember a sign, to cross a lake whose holes it must find, and, with hindsight only, to reach goals."""
 
 from __future__ import annotations
 
@@ -50,3 +50,41 @@ def test_it_remembers_the_sign_for_twenty_steps(tmp_path: Path) -> None:
         exploration={"kind": "window", "start": [1.0, 0.01], "anneal": 1500},
     )  # fmt: skip
     assert mean == 1.0
+
+
+LARGER: dict[str, Any] = {
+    "inputs": {"hidden": [64, 64], "width": 64},
+    "sequence": {"width": 64, "layers": 1, "heads": 4, "dropout": 0.0},
+    "head": [64],
+    "sample_actions": True,
+    "batch_size": 24,
+    "learning_rate": 0.002,
+    "warmup": 50,
+    "critics": 4,
+}
+
+
+@pytest.mark.slow
+def test_it_crosses_a_frozen_lake_in_most_of_five_attempts(tmp_path: Path) -> None:
+    """Before it learns it does so in 0.2 of five."""
+    mean, table = learned(
+        tmp_path, ("frozen_lake_meta", {"size": 3, "attempts": 5}), 128, **LARGER, discount=0.98, actors=32, epochs=10,
+        steps_per_epoch=45, updates_per_epoch=40, evaluate_every=5, evaluation_rollouts=32, exploration={"anneal": 450},
+    )  # fmt: skip
+    curve = table[(table["split"] == "learning") & (table["metric"] == "return")].groupby("step")["value"].mean()
+    assert curve.iloc[0] < 1.0
+    assert mean > 2.5
+
+
+@pytest.mark.slow
+def test_it_reaches_goals_in_unknown_mazes_with_relabelling_and_hardly_without(tmp_path: Path) -> None:
+    """Rewards are so rare that only goals put in afterwards teach what leads where."""
+    success = {}
+    for mode in ("some", "none"):
+        success[mode], _ = learned(
+            tmp_path / mode, ("goal_maze", {"size": 11, "horizon": 40, "most_goals": 1}), 256, **LARGER, relabelling=mode,
+            discount=0.95, further_discounts=[0.5, 0.8], actors=32, epochs=14, steps_per_epoch=40, updates_per_epoch=60,
+            evaluate_every=7, evaluation_rollouts=64, exploration={"anneal": 560},
+        )  # fmt: skip
+    assert success["some"] > 0.4
+    assert success["some"] > 2 * success["none"]

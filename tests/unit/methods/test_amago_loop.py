@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_amago import GOALS, MAZE, ROOM, collector_of, run_in, settings_of
+from tiny_amago import GOALS, MAZE, ROOM, collector_of, goes_on_to_the_bit, run_in, settings_of
 
-from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.evaluation.episodic import play
 from recollect.methods import amago, amago_loop, amago_multi_task
@@ -24,28 +23,6 @@ from recollect.methods.learning_curve import make_worlds
 from recollect.settings.errors import UserError
 from recollect.trajectories.rollout import play_episodes
 from recollect.trajectories.trajectory_files import Batch, _padded
-
-
-class Stopped(Exception):
-    """A run was stopped on purpose."""
-
-
-class StoppingRun(Run):
-    """Stops right after its second checkpoint, having gone on working a little."""
-
-    saves = 0
-
-    def save(self, *arguments: Any) -> None:
-        super().save(*arguments)
-        StoppingRun.saves += 1
-        if StoppingRun.saves == 2:
-            self.stopping = True
-
-    def log(self, step: int, **metrics: float) -> None:
-        if getattr(self, "stopping", False):
-            raise Stopped
-        super().log(step, **metrics)
-
 
 # ---- collecting
 
@@ -264,20 +241,7 @@ def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_pat
 @pytest.mark.parametrize("module", [amago, amago_multi_task])
 def test_a_stopped_run_goes_on_to_the_bit(world: Any, changes: dict[str, Any], module: Any, tmp_path: Path) -> None:
     settings = settings_of(world, module=module, steps_per_epoch=14, **changes)
-    whole = run_in(tmp_path / "whole")
-    expected = module.train(settings, Inputs(), whole).arrays()
-    StoppingRun.saves = 0
-    with pytest.raises(Stopped):
-        module.train(settings, Inputs(), run_in(tmp_path / "other", StoppingRun))
-    again = run_in(tmp_path / "other")
-    found = module.train(settings, Inputs(), again).arrays()
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
-    pd_whole, pd_again = whole.table(), again.table()
-    assert pd_whole.equals(pd_again)
-    first = {p.name: p.read_bytes() for p in (tmp_path / "whole").rglob("fifo/*.safetensors")}
-    second = {p.name: p.read_bytes() for p in (tmp_path / "other").rglob("fifo/*.safetensors")}
-    assert first == second
+    goes_on_to_the_bit(module, settings, tmp_path)
 
 
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
