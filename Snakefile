@@ -28,7 +28,9 @@ include: "rules/targets.smk"
 
 
 onstart:
-    STALE_LOCK["sign"](ALIVE, getattr(workflow.persistence, "_lockfile", {}).values())
+    STALE_LOCK["sign"](
+        ALIVE, getattr(workflow.persistence, "_lockfile", {}).values()
+    )
     # So that `recollect why` can name the modules that changed since.
     why.remember(
         str(job.params.code).removeprefix("code ")
