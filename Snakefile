@@ -31,6 +31,7 @@ onstart:
     STALE_LOCK["sign"](
         ALIVE, getattr(workflow.persistence, "_lockfile", {}).values()
     )
+    lift_default_rate_limit()
     # So that `recollect why` can name the modules that changed since.
     why.remember(
         str(job.params.code).removeprefix("code ")

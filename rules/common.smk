@@ -59,6 +59,15 @@ except UserError as error:
 gc.set_threshold(200_000, 50, 50)
 
 
+def lift_default_rate_limit():
+    """On one machine cores are the limit. Snakemake's own, 100 jobs a second, makes it look at all ready jobs once a second
+    for every job that has ended: a third of a core in a run of 166 jobs. A limit that somebody chose stays.
+    """
+    chosen = workflow.scheduling_settings.max_jobs_per_timespan
+    if workflow.local_exec and (chosen.max_jobs, chosen.timespan) == (100, 1):
+        workflow.scheduler.job_rate_limiter = None
+
+
 def quick(function):
     """Write a function's parameters down: Snakemake works them out several times for each job."""
     function.__signature__ = inspect.signature(function)

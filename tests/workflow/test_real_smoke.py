@@ -28,7 +28,7 @@ def test_smoke_makes_every_default_figure_and_the_report_and_stays_done(
 ) -> None:
     workflow = real_workflow("smoke")
     all_of_it = ["--config", "scale=smoke", "--", "all", "report"]
-    workflow.run("snakemake", "--cores", "2", "--show-failed-logs", *all_of_it, timeout=1800)
+    workflow.run("recollect", "warm", "snakemake", "--cores", "2", *all_of_it, timeout=1800)
     default = read_yaml(workflow.folder / "config/config.yaml")["figures"]
     figures = workflow.folder / "results/smoke/figures"
     assert sorted(path.stem for path in figures.glob("*.pdf")) == sorted(default)
