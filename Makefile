@@ -30,7 +30,7 @@ demo: setup ## every default figure with real, small-scale learning: half an hou
 	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo
 
-smoke: setup ## the whole workflow on toy sizes, in under 3 minutes: proves the wiring, shows no result
+smoke: setup ## the whole workflow on toy sizes, in minutes: proves the wiring, shows no result
 	$(BIN)/recollect warm $(BIN)/snakemake --cores 2 --config scale=smoke $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale smoke
 
