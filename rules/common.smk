@@ -64,7 +64,8 @@ def lift_default_rate_limit():
     for every job that has ended: a third of a core in a run of 166 jobs. A limit that somebody chose stays.
     """
     chosen = workflow.scheduling_settings.max_jobs_per_timespan
-    if workflow.local_exec and (chosen.max_jobs, chosen.timespan) == (100, 1):
+    default = chosen is not None and (chosen.max_jobs, chosen.timespan) == (100, 1)
+    if default and workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 KIND = "checkpoint"
+POLICIES = "policies"  # folder beside the checkpoints: policies that a run keeps by name
 _FILE = re.compile(r"^step_(\d{6,})\.safetensors$")
 
 

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import POLICIES, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.environments.base import World
@@ -39,8 +39,6 @@ from recollect.trajectories.hindsight import Mode, Relabeler
 from recollect.trajectories.recorder import Recorder
 from recollect.trajectories.rollout import play_episodes
 from recollect.trajectories.trajectory_files import Trajectory, TrajectoryFiles
-
-POLICIES = "policies"  # folder of kept policies, beside the checkpoints
 
 
 class LoopHyperparameters(Frozen):

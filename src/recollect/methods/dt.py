@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.methods.acting import ActionSelection, CachedSteps, InContextPolicy
 from recollect.methods.contract import Facts, Inputs, facts_of
@@ -266,7 +267,7 @@ def load_network(network: DecisionTransformer, arrays: Mapping[str, np.ndarray],
     """Put a policy's arrays into a network; a mismatch is the user's to mend, so it says which array."""
     load_arrays(
         network,
-        {name.removeprefix("network/"): value for name, value in arrays.items() if name.startswith("network/")},
+        part(arrays, "network"),
         what="the policy does not fit its settings",
         where=f"{settings.environment.name} / {settings.method.name} / seed {settings.seed} ({settings.scale})",
         do="train it again with these settings, or put back the settings that it was trained with",

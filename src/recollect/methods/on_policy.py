@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.environments.registry import make_world, tasks
@@ -337,21 +338,17 @@ class OnPolicyTrainer:
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Put back what `saved` gave."""
-
-        def part(name: str) -> dict[str, Any]:
-            return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
-
         for name, value in state.items():
             setattr(self, name, value)
         self.observation, self.running = np.array(arrays["observation"]), np.array(arrays["running"])
         self.recent, self.scale.discounted_E = np.array(arrays["recent"]), np.array(arrays["discounted"])
         self.scale.returns.moments = np.array(arrays["returns"])
         self.advantage_scale.moments = np.array(arrays["advantages"])
-        self.agent.load(part("agent"), self.observation)
-        self.optimiser.load(part("adam"))
-        self.world.set_state(part("world"))
-        self.sums = {name: torch.as_tensor(value).to(self.agent.device) for name, value in part("sums").items()}
-        self.best = {name: np.array(value) for name, value in part("best").items()}
+        self.agent.load(part(arrays, "agent"), self.observation)
+        self.optimiser.load(part(arrays, "adam"))
+        self.world.set_state(part(arrays, "world"))
+        self.sums = {name: torch.as_tensor(value).to(self.agent.device) for name, value in part(arrays, "sums").items()}
+        self.best = {name: np.array(value) for name, value in part(arrays, "best").items()}
 
     def train(self, run: Run) -> dict[str, np.ndarray]:
         """Go on from the run's checkpoint, if it has one, to the end; the arrays of the policy."""

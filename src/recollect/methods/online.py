@@ -26,6 +26,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.environments.base import World
 from recollect.methods.contract import Facts, facts_of
@@ -178,18 +179,16 @@ class Learner:
     def arrays(self) -> dict[str, Any]:
         """Parameters of all networks and Adam's moments by parameter name."""
         found: dict[str, Any] = {}
-        for part, module in (("online", self.online), ("target", self.target)):
-            found |= {f"{part}/{name}": value.detach() for name, value in module.state_dict().items()}
+        for where, module in (("online", self.online), ("target", self.target)):
+            found |= {f"{where}/{name}": value.detach() for name, value in module.state_dict().items()}
         return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `arrays` gave."""
-        for part, module in (("online", self.online), ("target", self.target)):
+        for where, module in (("online", self.online), ("target", self.target)):
             names = module.state_dict()
-            module.load_state_dict({name: torch.as_tensor(arrays[f"{part}/{name}"]) for name in names})
-        self.optimiser.load(
-            {name.removeprefix("adam/"): value for name, value in arrays.items() if name.startswith("adam/")}
-        )
+            module.load_state_dict({name: torch.as_tensor(arrays[f"{where}/{name}"]) for name in names})
+        self.optimiser.load(part(arrays, "adam"))
 
 
 def need_discrete(facts: Facts, method: str) -> None:
@@ -374,15 +373,13 @@ class OnlineTrainer:
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Put back what `saved` gave."""
-
-        def part(name: str) -> dict[str, Any]:
-            return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
-
-        self.learner.load(part("learner"))
-        self.replay.load(part("replay"))
-        self.world.set_state(part("world"))
-        self.evaluation_world.set_state(part("evaluation_world"))
-        self.sums = {name: torch.as_tensor(value).to(self.policy.device) for name, value in part("sums").items()}
+        self.learner.load(part(arrays, "learner"))
+        self.replay.load(part(arrays, "replay"))
+        self.world.set_state(part(arrays, "world"))
+        self.evaluation_world.set_state(part(arrays, "evaluation_world"))
+        self.sums = {
+            name: torch.as_tensor(value).to(self.policy.device) for name, value in part(arrays, "sums").items()
+        }
         self.at = Counters(**state)
 
     def train(self, run: Run) -> HistoryPolicy:

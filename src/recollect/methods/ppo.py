@@ -25,6 +25,7 @@ import torch
 from gymnasium.spaces import Box
 from pydantic import Field, model_validator
 
+from recollect.artifacts.checkpoints import part
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.methods.actor_critics import ActorCritics, exp, log_softmax
@@ -148,7 +149,7 @@ def train_ensembles(
     ]
     if checkpoint is not None:
         for k, ensemble in enumerate(ensembles):
-            ensemble.load({n.removeprefix(f"{k}/"): a for n, a in checkpoint.arrays.items() if n.startswith(f"{k}/")})
+            ensemble.load(part(checkpoint.arrays, str(k)))
     try:
         torch.set_num_threads(1)
         with (
@@ -228,9 +229,7 @@ class EnsemblePPO:
         """
         arrays = {name: np.asarray(array) for name, array in arrays.items()}
         self.recorder.load(arrays)
-        self.networks.load(
-            {name.removeprefix("networks/"): a for name, a in arrays.items() if name.startswith("networks/")}
-        )
+        self.networks.load(part(arrays, "networks"))
         self.rollouts = int(arrays["rollouts"][0])
 
     def advance(self) -> None:

@@ -34,6 +34,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.environments.base import Task
 from recollect.memory.chunks import finished_chunks
@@ -393,7 +394,7 @@ def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: In
     facts = facts_of(settings.environment)
     network = build_network(settings, facts)
     dt.load_network(network, arrays, settings)
-    own = {name.removeprefix("embedder/"): value for name, value in arrays.items() if name.startswith("embedder/")}
+    own = part(arrays, "embedder")
     embedder = load_embedder(settings, inputs, facts, arrays=own)
     shown = Demonstrations.load(settings, inputs, facts)
     return RetrievalPolicy(network.to(inputs.device).eval(), embedder, settings, shown)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from recollect.artifacts.checkpoints import part
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
@@ -180,7 +181,7 @@ class Recorder:
         Raises:
             UserError: they are of other tasks, or longer than this record.
         """
-        found = {name.removeprefix("record/"): a for name, a in arrays.items() if name.startswith("record/")}
+        found = part(arrays, "record")
         mine = [task.index for task in self.tasks]
         if not found or found["tasks"].tolist() != mine or len(found["action"]) > len(self.action):
             raise UserError(
@@ -193,7 +194,7 @@ class Recorder:
             getattr(self, name)[: self.length] = found[name]
         self.observation = found["observation"].astype(self.observation.dtype)
         self._return_E, self._last_return_E = found["return"].copy(), found["last_return"].copy()
-        self.world.set_state({n.removeprefix("world/"): a for n, a in arrays.items() if n.startswith("world/")})
+        self.world.set_state(part(arrays, "world"))
 
 
 def compact_dtype(space: Box) -> np.dtype[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import part
 from recollect.environments import counter_rng
 from recollect.nets.distinct_images import DistinctImages
 from recollect.nets.small_impala import ActorCritic
@@ -246,7 +247,7 @@ def network_from(network: ActorCritic, arrays: Mapping[str, np.ndarray]) -> Acto
     Raises:
         UserError: they do not fit the network that the settings describe.
     """
-    own = {n.removeprefix("network/"): a for n, a in arrays.items() if n.startswith("network/")}
+    own = part(arrays, "network")
     do = "use the settings and the environment it was trained with, or train it again"
     load_arrays(network, own, what="the policy does not fit these settings", where="policy arrays", do=do)
     return network

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from recollect.artifacts.checkpoints import POLICIES
 from recollect.artifacts.sealed import MANIFEST_SUFFIX
 
 
@@ -83,7 +84,7 @@ def scores(scale: str, env: str, method: str, seed: int | str) -> Path:
 
 def kept_policy(scale: str, env: str, method: str, seed: int | str, checkpoint: str) -> Path:
     """A policy that a run kept while it trained: `best`, `latest`, `epoch_000050`."""
-    return checkpoints(scale, env, method, seed) / "policies" / f"{checkpoint}.safetensors"
+    return checkpoints(scale, env, method, seed) / POLICIES / f"{checkpoint}.safetensors"
 
 
 def kept_scores(scale: str, env: str, method: str, seed: int | str, checkpoint: str) -> Path:
