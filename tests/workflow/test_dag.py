@@ -288,6 +288,7 @@ def test_a_lock_that_was_made_after_one_of_this_host_with_its_name_holds(finishe
 def test_a_real_snakemake_that_is_killed_leaves_a_lock_that_the_next_one_clears(finished: Any) -> None:
     figure = finished.folder / "results/demo/figures/radt_dark_room_10x10.pdf"
     figure.unlink()
+    (finished.folder / ".snakemake/recollect-alive").write_text("")  # what the run before signed
     waiting = finished.folder / "bin"
     waiting.mkdir()
     (waiting / "recollect").write_text("#!/bin/sh\nsleep 60\n")
