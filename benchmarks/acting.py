@@ -14,9 +14,9 @@ from torch import Tensor
 
 from benchmarks.harness import Comparison, Goal, Side
 from benchmarks.weights import lively
-from recollect.methods.contract import facts_of
-from recollect.methods.dqn import Hyperparameters, make_network
-from recollect.methods.history_policy import HistoryNetwork, HistoryPolicy
+from recollect.common.contract import facts_of
+from recollect.memory_rl.dqn import Hyperparameters, make_network
+from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy
 from recollect.settings.resolve import environment_settings
 
 POSITIONS = 8

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.harness import Comparison, Goal, Side
-from recollect.methods.amago import Agent, Hyperparameters
-from recollect.methods.amago_network import Network, WorldShape
-from recollect.methods.amago_terms import Draws
-from recollect.nets.timestep_encoders import StepShape
-from recollect.trajectories.trajectory_files import Batch
+from recollect.amago.amago import Agent, Hyperparameters
+from recollect.amago.network import Network, WorldShape
+from recollect.amago.terms import Draws
+from recollect.amago.timestep_encoders import StepShape
+from recollect.amago.trajectory_files import Batch
 
 SPOTS = 8
 

@@ -18,8 +18,8 @@ from benchmarks.harness import Comparison, Goal, Side
 from benchmarks.stepping import PlainRoom
 from recollect.environments import registry
 from recollect.environments.base import Task, World
-from recollect.methods import ppo
-from recollect.methods.recording import task_generators
+from recollect.sources import ppo
+from recollect.sources.recording import task_generators
 
 SEED = 0
 ROOM = 8  # rollouts that there is room for: more than are timed

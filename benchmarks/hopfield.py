@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.harness import Comparison, Side
-from recollect.memory.frozen_hopfield import FrozenHopfield, LookupHopfield, one_hots
+from recollect.common.frozen_hopfield import FrozenHopfield, LookupHopfield, one_hots
 
 CELLS = (10, 10)
 

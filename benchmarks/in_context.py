@@ -18,11 +18,11 @@ from torch import Tensor
 from benchmarks.harness import Comparison, Goal, Side
 from benchmarks.plain_acting import PlainDistillation, PlainRetrieval, Trace
 from benchmarks.weights import lively
+from recollect.common.contract import facts_of
 from recollect.environments import registry
-from recollect.memory.embedders import DomainSpecificEmbedder
-from recollect.methods import ad, dt, radt
-from recollect.methods.acting import InContextPolicy
-from recollect.methods.contract import facts_of
+from recollect.radt import ad, dt, radt
+from recollect.radt.acting import InContextPolicy
+from recollect.radt.embedders import DomainSpecificEmbedder
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
 

@@ -20,8 +20,8 @@ import torch
 
 from benchmarks.online import PlainAgent, settings_of, waiting
 from recollect.artifacts.run import Run
-from recollect.methods.dqn import make_trainer
-from recollect.methods.online import OnlineTrainer
+from recollect.memory_rl.dqn import make_trainer
+from recollect.memory_rl.off_policy import OnlineTrainer
 
 
 def timed(work: Callable[[], object], device: str) -> float:

@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from benchmarks.harness import Comparison, Side
 from benchmarks.weights import lively
-from recollect.methods.dqn import Hyperparameters, loss_of, make_trainer
-from recollect.methods.history_policy import HistoryNetwork, tokens
-from recollect.methods.online import OnlineTrainer
+from recollect.common.replay import Batch
+from recollect.common.rollout import play_episodes
+from recollect.memory_rl.dqn import Hyperparameters, loss_of, make_trainer
+from recollect.memory_rl.history_policy import HistoryNetwork, tokens
+from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
-from recollect.trajectories.replay import Batch
-from recollect.trajectories.rollout import play_episodes
 
 PAPER_BATCH = 64
 Cache = list[tuple[Tensor, Tensor]]

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.memory.embedders import DomainSpecificEmbedder
-from recollect.methods.radt import Hyperparameters
-from recollect.nets.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.embedders import DomainSpecificEmbedder
+from recollect.radt.radt import Hyperparameters
 from recollect.settings.schema import MemorySettings
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.nets.kernels import linear
-from recollect.nets.transformer_xl import TransformerXL
+from recollect.common.kernels import linear
+from recollect.common.transformer_xl import TransformerXL
 
 
 class PlainXL:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import Comparison, Side
+from recollect.common.distinct_images import DistinctImages
+from recollect.common.feedforward import ImageEmbedder
+from recollect.common.rollout import play_episodes
 from recollect.environments.registry import make_world, tasks
-from recollect.memory.language_memory import language_memory
-from recollect.nets.distinct_images import DistinctImages
-from recollect.nets.feedforward import ImageEmbedder
-from recollect.nets.small_impala import SmallImpala
+from recollect.helm.language_memory import language_memory
+from recollect.helm.small_impala import SmallImpala
 from recollect.settings.resolve import environment_settings
-from recollect.trajectories.rollout import play_episodes
 
 GAMES = 32
 

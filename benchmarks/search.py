@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Comparison, Goal, Side
-from recollect.memory.index import FlatIndex, exact_scores
-from recollect.memory.pooling import normalised
+from recollect.common.index import FlatIndex, exact_scores
+from recollect.radt.pooling import normalised
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:

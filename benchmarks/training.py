@@ -21,9 +21,9 @@ from transformers import GPT2Config, GPT2Model
 
 from benchmarks.harness import Comparison, Goal, Side
 from benchmarks.weights import lively
-from recollect.methods.supervised import Optimisation, make_optimiser
-from recollect.nets.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
-from recollect.nets.transformer import TransformerSettings
+from recollect.common.transformer import TransformerSettings
+from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
+from recollect.radt.supervised import Optimisation, make_optimiser
 from recollect.settings.seeding import generator
 
 
@@ -76,7 +76,7 @@ class NoPositions(nn.Module):
 
 
 class GPT2(nn.Module):
-    """GPT-2 in the place of `recollect.nets.transformer.Transformer`, with its weights."""
+    """GPT-2 in the place of `recollect.common.transformer.Transformer`, with its weights."""
 
     def __init__(self, ours: nn.Module, settings: TransformerSettings) -> None:
         super().__init__()

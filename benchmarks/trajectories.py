@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Comparison, Goal, Side
-from recollect.trajectories.trajectory_files import Batch, Trajectory, TrajectoryFiles
+from recollect.amago.trajectory_files import Batch, Trajectory, TrajectoryFiles
 
 BATCH, ACTORS = 24, 12
 

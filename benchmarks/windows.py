@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Comparison, Goal, Side
-from recollect.methods.supervised import ExperienceStore
-from recollect.nets.decision_transformer import Experience
-from recollect.trajectories.histories import Histories
-from recollect.trajectories.windows import WindowSampler
+from recollect.common.histories import Histories
+from recollect.radt.decision_transformer import Experience
+from recollect.radt.supervised import ExperienceStore
+from recollect.radt.windows import WindowSampler
 
 ACTIONS, CONTEXT, BATCH, LENGTH = 5, 50, 128, 100
 

@@ -39,9 +39,9 @@ _PRELOADED = (
     "recollect.stages.evaluate",
     "recollect.evaluation.episodic",
     "recollect.evaluation.in_context",
-    "recollect.methods.dqn",
-    "recollect.methods.radt",
-    "recollect.methods.ad",
+    "recollect.memory_rl.dqn",
+    "recollect.radt.radt",
+    "recollect.radt.ad",
     "torch._dynamo",  # which the first step of a torch optimiser imports
 )
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.memory.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
-from recollect.memory.language_models import load_language_model
-from recollect.methods import ad, dpt, dt, radt
-from recollect.methods.contract import Facts, facts_of
-from recollect.nets.decision_transformer import DecisionTransformer
+from recollect.common.contract import Facts, facts_of
+from recollect.common.histories import Histories
+from recollect.common.language_models import load_language_model
+from recollect.radt import ad, dpt, dt, radt
+from recollect.radt.decision_transformer import DecisionTransformer
+from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
 from recollect.settings.schema import (
     EnvironmentSettings,
     EvaluationSettings,
@@ -22,7 +23,6 @@ from recollect.settings.schema import (
     ReturnSettings,
     Settings,
 )
-from recollect.trajectories.histories import Histories
 
 MODULES: dict[str, Any] = {"dt": dt, "ad": ad, "dpt": dpt, "radt": radt, "radt_agnostic": radt}
 NETWORK = {"width": 16, "layers": 2, "heads": 2, "observation_embedding": "one_hot", "positions": 160, "timesteps": 32}

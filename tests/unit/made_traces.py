@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from recollect.trajectories.histories import Histories
-from recollect.trajectories.traces import Trace
+from recollect.common.histories import Histories
+from recollect.common.traces import Trace
 
 ACTIONS = ("north", "east", "south", "west", "stay")
 MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)])

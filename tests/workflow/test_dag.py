@@ -63,8 +63,8 @@ def test_a_second_run_does_nothing(untouched: Any) -> None:
 
 
 def test_words_and_time_stamps_rerun_nothing(finished: Any) -> None:
-    finished.edit("src/recollect/methods/dt.py", '"""', '"""Other words. ')
-    finished.edit("src/recollect/methods/dqn.py", '"""', '"""Other words. ')
+    finished.edit("src/recollect/radt/dt.py", '"""', '"""Other words. ')
+    finished.edit("src/recollect/memory_rl/dqn.py", '"""', '"""Other words. ')
     finished.edit("rules/train.smk", '"""', '"""Other words. ')
     for path in [
         *finished.folder.rglob("*.smk"),
@@ -78,7 +78,7 @@ def test_words_and_time_stamps_rerun_nothing(finished: Any) -> None:
 def test_an_edited_loss_retrains_what_uses_it_and_nothing_else(
     finished: Any, finished_once: tuple[Any, list[str]]
 ) -> None:
-    with (finished.folder / "src/recollect/methods/dt.py").open("a") as file:
+    with (finished.folder / "src/recollect/radt/dt.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     planned, everything = finished.planned(), finished_once[1]
     for pattern in (
@@ -95,7 +95,7 @@ def test_an_edited_loss_retrains_what_uses_it_and_nothing_else(
 
 
 def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any) -> None:
-    with (finished.folder / "src/recollect/methods/dqn.py").open("a") as file:
+    with (finished.folder / "src/recollect/memory_rl/dqn.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     planned = finished.planned()
     assert of(planned, "train tmaze_passive_.* dqn_.*")

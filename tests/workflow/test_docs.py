@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from recollect.settings.catalogue import module_of
 from recollect.settings.loading import read_yaml
 from recollect.settings.resolve import figure_settings, names
 from recollect.stages import paths
@@ -270,9 +271,9 @@ def test_the_paths_of_the_formats_page_are_those_of_the_code() -> None:
 
 def test_columns_and_kinds_of_the_formats_page_are_those_of_the_code() -> None:
     from recollect.artifacts.scores import SCORE_DTYPES
+    from recollect.common.histories import COLUMNS
     from recollect.figures.spec import TABLE_COLUMNS
-    from recollect.memory.chunks import Chunks
-    from recollect.trajectories.histories import COLUMNS
+    from recollect.radt.chunks import Chunks
 
     page = text_of("docs/formats.md")
 
@@ -366,7 +367,10 @@ def model_of(where: str, page: str) -> list[type[BaseModel]]:
     if "memory" in where:
         return [importlib.import_module("recollect.settings.schema").MemorySettings]
     algorithms = ["radt"] if page == "docs/radt.md" else re.findall(r"\b(?:sacd|td3|sac)\b", where) or ["dqn"]
-    return [importlib.import_module(f"recollect.methods.{algorithm}").Hyperparameters for algorithm in algorithms]
+    return [
+        importlib.import_module(module_of("method", algorithm, where="docs")).Hyperparameters
+        for algorithm in algorithms
+    ]
 
 
 def default_of(model: type[BaseModel], name: str) -> Any:
@@ -408,8 +412,8 @@ def test_every_value_of_a_choice_that_the_page_names_is_one(page: str) -> None:
             assert getattr(model(**{option: value}), option) == value
     for option, value in re.findall(r"`(\w+): (\w+)`", prose_of(text_of(page))):
         models = [m for where in ("environment", "memory", "hyperparameters") for m in model_of(where, page)]
-        models += [importlib.import_module("recollect.methods.dt").Network]
-        models += [importlib.import_module("recollect.nets.sequence").SequenceSettings]
+        models += [importlib.import_module("recollect.radt.dt").Network]
+        models += [importlib.import_module("recollect.memory_rl.sequence").SequenceSettings]
         assert any(option in model.model_fields for model in models), f"{page}: {option}"
         fitting = [model for model in models if option in model.model_fields]
         parsed: Any = int(value) if value.isdigit() else value

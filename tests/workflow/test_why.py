@@ -53,7 +53,7 @@ def why(workflow: Any, *figures: str, check: bool = True) -> str:
 
 
 def test_of_what_is_done_it_says_so_and_words_change_nothing(sealed: Any) -> None:
-    sealed.edit("src/recollect/methods/dt.py", '"""', '"""Other words. ')
+    sealed.edit("src/recollect/radt/dt.py", '"""', '"""Other words. ')
     for path in [*sealed.folder.rglob("*.md"), *sealed.folder.rglob("*.yaml"), *sealed.folder.rglob("*.py")]:
         path.touch()
     assert why(sealed, FIGURE) == f"{FIGURE} (demo): up to date\n"
@@ -86,7 +86,7 @@ def test_a_profile_that_groups_jobs_hides_none_of_them(sealed: Any) -> None:
 
 
 def test_a_changed_loss_is_named_by_its_module(sealed: Any) -> None:
-    with (sealed.folder / "src/recollect/methods/ad.py").open("a") as file:
+    with (sealed.folder / "src/recollect/radt/ad.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     said = why(sealed, FIGURE)
     assert f"{TRAIN} ad" in said and "code changed: methods.ad\n" in said
@@ -95,7 +95,7 @@ def test_a_changed_loss_is_named_by_its_module(sealed: Any) -> None:
 
 def test_without_the_list_of_modules_it_says_that_it_does_not_know(sealed: Any) -> None:
     shutil.rmtree(sealed.folder / ".snakemake/recollect-code")
-    with (sealed.folder / "src/recollect/methods/ad.py").open("a") as file:
+    with (sealed.folder / "src/recollect/radt/ad.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     assert "code changed; which modules is not known" in why(sealed, FIGURE)
 

@@ -28,7 +28,7 @@ def code_fingerprint(*modules: str, root: str | Path | None = None, package: str
     """The first 16 hex digits of a sha256 over every module of the package that the given ones reach.
 
     Args:
-        modules: dotted names, e.g. "recollect.stages.train", "recollect.methods.radt".
+        modules: dotted names, e.g. "recollect.stages.train", "recollect.radt.radt".
         root: the folder that holds the package; default: where this package lies.
         package: the package whose modules count; imports of others are left to the environment's lock file.
 

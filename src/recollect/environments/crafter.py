@@ -27,9 +27,9 @@ from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
 from recollect.environments.base import Task, WorldOptions
+from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
-from recollect.nets.goal_sequences import GoalPart
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.seeding import generator
 

@@ -2,7 +2,7 @@
 
 Mazes, goals and moves are those of :mod:`recollect.environments.maze_runner`, which come from AMAGO. What is different: a
 maze is drawn anew for each rollout, from the seeds of the split, and the observation ends with the goal sequence:
-K slots of (row, column), padded in front (:mod:`recollect.nets.goal_sequences`), so that hindsight can put other goals
+K slots of (row, column), padded in front (:mod:`recollect.environments.goal_sequences`), so that hindsight can put other goals
 there. What each step achieved is the cell that it ended on: `info["achieved"]`, [B, 1, 2], at every step.
 
 What differs from upstream, and why:
@@ -27,8 +27,8 @@ from pydantic import Field
 from recollect.environments import maze_runner
 from recollect.environments.base import Task, check_split
 from recollect.environments.base import World as BaseWorld
+from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.maze_runner import MOVES_A2, maze, tables
-from recollect.nets.goal_sequences import GoalPart
 
 SEEN = 6  # entries of an observation that are MazeRunner's own
 

@@ -6,7 +6,7 @@ the four drop actions works, another one in each episode; the others lead back t
 nothing left. There are three tries per package. Forks, turns, destinations and the action are drawn for each episode.
 
 The observation is (position, tries left, at a fork), then the goal sequence: K slots of one number
-(:mod:`recollect.nets.goal_sequences`). Where a drop worked, its position is what the step achieved: `info["achieved"]`.
+(:mod:`recollect.environments.goal_sequences`). Where a drop worked, its position is what the step achieved: `info["achieved"]`.
 
 What differs from upstream: forks are n // 10 to n // 5 in number as in its code (the paper: U(2, 6)); the end at the horizon is
 `truncated`; where the last destination is reached, `terminated`.
@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
-from recollect.nets.goal_sequences import GoalPart
+from recollect.environments.goal_sequences import GoalPart
 
 FORWARD, LEFT, RIGHT, FIRST_DROP, WAIT = 0, 1, 2, 3, 7
 TRIES = 3  # per package

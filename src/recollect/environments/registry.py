@@ -7,7 +7,6 @@ file is known at once, without a list to edit.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -16,26 +15,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-import recollect.environments as package
 from recollect.environments.base import Task, World
 from recollect.environments.scene import Scene
-from recollect.settings.errors import UserError, nearest
-
-NOT_WORLDS = {
-    "base",
-    "counter_rng",
-    "crafter_instructions",
-    "packaged",
-    "procgen_worker",
-    "registry",
-    "replayed",
-    "retro_worker",
-    "scene",
-    "simulated",
-    "single",
-    "three_rooms",
-    "worker",
-}
+from recollect.settings.catalogue import known, module_of
+from recollect.settings.errors import UserError
 
 # gymnasium id -> (world, options)
 GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,7 +44,7 @@ GYMNASIUM_IDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def world_names() -> list[str]:
     """The names of all worlds, sorted (nothing is imported)."""
-    return sorted({found.name for found in pkgutil.iter_modules(package.__path__)} - NOT_WORLDS)
+    return sorted(known("world"))
 
 
 def world_class(name: str) -> type[World]:
@@ -118,18 +101,11 @@ def register() -> None:
 
 
 def _module(name: str) -> ModuleType:
-    if name not in world_names():
-        raise UserError(f"unknown world '{name}'", where="environment.world", do=nearest(name, world_names()))
     try:
-        module = importlib.import_module(f"{package.__name__}.{name}")
+        module = importlib.import_module(module_of("world", name, where="environment.world"))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("recollect"):
             raise
         what = f"the world '{name}' needs the package '{error.name}', which is not installed"
         raise UserError(what, where="environment.world", do=f"install '{error.name}' (see envs/)") from error
-    for needed in ("World", "tasks"):
-        if not hasattr(module, needed):
-            raise UserError(
-                f"no `{needed}` in the world's file", where=f"{module.__file__}", do=f"define `{needed}` there"
-            )
     return module

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.common.contract import Policy, world_as_met
+from recollect.common.rollout import Episodes, VectorWorld, Watch, play_episodes
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.evaluation.normalised_scores import normalised
-from recollect.methods.contract import Policy, world_as_met
 from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
-from recollect.trajectories.rollout import Episodes, VectorWorld, Watch, play_episodes
 
 
 @dataclass(frozen=True)

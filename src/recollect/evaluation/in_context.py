@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.common.contract import Briefed, Policy, world_as_met
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.evaluation.normalised_scores import normalised
-from recollect.methods.contract import Briefed, Policy, world_as_met
 from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from recollect.common.contract import Policy, Traced, Worded, facts_of
+from recollect.common.traces import Trace
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.evaluation.episodic import play_split
 from recollect.evaluation.in_context import Moment, play_in_context
-from recollect.methods.contract import Policy, Traced, Worded, facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
-from recollect.trajectories.traces import Trace
 
 MAPS_PER_EPISODE = 100  # evenly spaced, and one of the last step; every step of a short episode
 TASKS = 3  # traced where none is named
@@ -74,7 +74,7 @@ class Recorder:
             tasks: the task of each watched row.
             cell_of: place among the rows -> the function from observations to cells, or None.
         """
-        from recollect.trajectories.histories import Histories
+        from recollect.common.histories import Histories
 
         kept_NT = np.stack([moment["playing"] for moment in self.moments], 1)
 

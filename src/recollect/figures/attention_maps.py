@@ -19,13 +19,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 
+from recollect.common.traces import Trace
 from recollect.figures import captions, statistics, style
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import chosen_tasks, grid_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
-from recollect.trajectories.traces import Trace
 
 READS = "traces"
 COLOURS = "mako_r"

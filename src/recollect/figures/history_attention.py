@@ -18,6 +18,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import PowerNorm
 from pydantic import Field
 
+from recollect.common.traces import Trace
 from recollect.figures import captions, statistics, style
 from recollect.figures.attention_maps import COLOURS, UNIFORM, within
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, FigureSpec, options_of, with_extra_rows
@@ -25,7 +26,6 @@ from recollect.figures.trace_reading import chosen_tasks, grid_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
-from recollect.trajectories.traces import Trace
 
 READS = "traces"
 DECISION = "decision"

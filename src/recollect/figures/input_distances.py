@@ -15,12 +15,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from pydantic import Field
 
+from recollect.common.traces import Trace
 from recollect.figures import style
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.trace_reading import chosen_tasks, grid_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
-from recollect.trajectories.traces import Trace
 
 READS = "traces"
 COLOURS = "mako"

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from recollect.common.traces import Trace
 from recollect.figures.spec import SMOKE_WORDS
 from recollect.settings.errors import UserError
-from recollect.trajectories.traces import Trace
 
 TEMPLATE = Path(__file__).with_name("inspection.html")
 MOVING = Path(__file__).with_name("moving.js")  # what the scripts of all pages share

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import pkgutil
-from pathlib import Path
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel
 
 from recollect.figures.spec import Drawn, FigureSpec
-from recollect.settings.errors import UserError, nearest
-
-PACKAGE = "recollect.figures"
+from recollect.settings.catalogue import known, module_of
 
 
 class Kind(Protocol):
@@ -27,10 +22,8 @@ class Kind(Protocol):
 
 
 def kinds() -> list[str]:
-    """The names of all kinds, found by reading the package's files (none is imported)."""
-    folder = Path(__file__).parent
-    names = [module.name for module in pkgutil.iter_modules([str(folder)]) if not module.ispkg]
-    return [name for name in names if "\ndef draw(" in (folder / f"{name}.py").read_text(encoding="utf-8")]
+    """The names of all kinds, sorted (none is imported)."""
+    return sorted(known("figure"))
 
 
 def kind(name: str) -> Kind:
@@ -39,7 +32,4 @@ def kind(name: str) -> Kind:
     Raises:
         UserError: there is none of that name.
     """
-    known = kinds()
-    if name not in known:
-        raise UserError(f"unknown kind of figure '{name}'", where="key 'kind' of the figure", do=nearest(name, known))
-    return cast(Kind, importlib.import_module(f"{PACKAGE}.{name}"))
+    return cast(Kind, importlib.import_module(module_of("figure", name, where="key 'kind' of the figure")))

@@ -17,12 +17,12 @@ from matplotlib.colors import LogNorm
 from matplotlib.lines import Line2D
 from pydantic import Field
 
+from recollect.common.traces import Trace
 from recollect.figures import captions, style
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.trace_reading import chosen_tasks, grid_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
-from recollect.trajectories.traces import Trace
 
 READS = "traces"
 COLOURS = "mako_r"  # of seaborn: light to dark at an even pace

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from recollect.common.traces import Trace, different
 from recollect.figures.inspection import filled, heading, packed
-from recollect.trajectories.traces import Trace, different
 
 TEMPLATE = Path(__file__).with_name("token_page.html")
 MOST_STEPS = 3000  # on a page, so that it stays small: the first episodes, at least one of each task

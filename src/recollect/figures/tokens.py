@@ -14,13 +14,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from pydantic import Field
 
+from recollect.common.traces import Trace
 from recollect.figures import style
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.token_page import pixels_of
 from recollect.figures.trace_reading import chosen_tasks, grid_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
-from recollect.trajectories.traces import Trace
 
 READS = "traces"
 LINE_HEIGHT = 0.135  # inches of a word

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from recollect.common.traces import Trace
 from recollect.figures.spec import FigureSpec
 from recollect.settings.errors import UserError
-from recollect.trajectories.traces import Trace
 
 
 def read_traces(files: Sequence[Path | str]) -> list[Trace]:

@@ -18,13 +18,13 @@ says which option the trailing number sets (or word, where that option is a text
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from recollect.settings.catalogue import declaration, module_of
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, merge, read_yaml, validated
 from recollect.settings.overrides import taken_apart
@@ -199,11 +199,7 @@ def figure_settings(scale: str, figure: str) -> FigureSettings:
 @remembered
 def figure_reads(scale: str, figure: str) -> str:
     """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
-    kind = figure_settings(scale, figure).kind
-    others = (
-        what for what in ("traces", "speeds") if kind in _modules("figures", "\ndef draw(", f'\nREADS = "{what}"\n')
-    )
-    return next(others, "scores")
+    return declaration("figure", figure_settings(scale, figure).kind, "READS") or "scores"
 
 
 @remembered
@@ -271,43 +267,25 @@ def published_data(name: str) -> PublishedDataSettings:
     return validated(PublishedDataSettings, content[name], where=f"{path}: {name}")
 
 
-def algorithm_module(algorithm: str, *, where: object, does: str = "train") -> Any:
+def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> Any:
     """The module of an algorithm; importing it is what makes full checking slow (torch).
 
     Args:
-        algorithm: its file in recollect.methods.
+        algorithm: the name of its file.
         where: what to name in the error.
-        does: `train` (methods) or `generate` (sources of histories): the function that it must have.
+        does: what it must be: a `method`, a `source` of histories or a `network`.
     """
-    known = algorithms(does)
-    if algorithm not in known:
-        what = f"no algorithm named '{algorithm}' can {does}"
-        raise UserError(what, where=where, do=nearest(algorithm, known))
-    return importlib.import_module(f"recollect.methods.{algorithm}")
-
-
-def algorithms(does: str) -> list[str]:
-    """The algorithms that have a function `does`."""
-    return _modules("methods", "\nclass Hyperparameters(", f"\ndef {does}(")
+    return importlib.import_module(module_of(does, algorithm, where=where))
 
 
 def uses_gpu(algorithm: str) -> bool:
     """Whether a source of histories learns on a GPU where there is one: its file has the line ``USES_GPU = True``."""
-    return algorithm in _modules("methods", "\ndef generate(", "\nUSES_GPU = True\n")
+    return declaration("source", algorithm, "USES_GPU") is True
 
 
 def has_scene(world: str) -> bool:
     """Whether a world can be drawn from above: its file has a function `scene`."""
-    return world in _modules("environments", "\nWorld = ", "\ndef scene(")
-
-
-@remembered
-def _modules(package: str, *definitions: str) -> list[str]:
-    """Modules of a package that define all of this, found by reading its files (none is imported)."""
-    found = importlib.util.find_spec(f"recollect.{package}")
-    folders = (found.submodule_search_locations or []) if found else []
-    texts = {path.stem: path.read_text(encoding="utf-8") for folder in folders for path in Path(folder).glob("*.py")}
-    return sorted(name for name, text in texts.items() if all(definition in text for definition in definitions))
+    return declaration("world", world, "scene") is not None
 
 
 def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
@@ -335,14 +313,9 @@ def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     content = environment_mapping(scale, env)
     where = f"{config_folder() / 'environments' / environment_stem(env)[0]}.yaml (scale {scale})"
     checked = validated(EnvironmentSettings, content, where=where)
-    worlds = _modules("environments", "\nWorld = ", "\ndef tasks(split")
-    if checked.world not in worlds:
-        raise UserError(f"no world named '{checked.world}'", where=where, do=nearest(checked.world, worlds))
+    module_of("world", checked.world, where=where)
     if checked.images is not None:
-        encoders = _modules("nets.image_encoders", "\nclass Encoder(")
-        if checked.images.encoder not in encoders:
-            what = f"no image encoder named '{checked.images.encoder}'"
-            raise UserError(what, where=f"{where}: images.encoder", do=nearest(checked.images.encoder, encoders))
+        module_of("image encoder", checked.images.encoder, where=f"{where}: images.encoder")
     return checked
 
 

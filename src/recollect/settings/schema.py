@@ -1,7 +1,7 @@
 """What can be set: typed, frozen, and closed (an unknown key is an error, never ignored).
 
-The hyper-parameters of an algorithm are declared in the algorithm's own file (`recollect.methods.<algorithm>`,
-class `Hyperparameters`), so that a new method is one file and one config entry.
+The hyper-parameters of an algorithm are declared in the algorithm's own file (class
+`Hyperparameters`), so that a new method is one file and one config entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Frozen(BaseModel):
 class SourceSettings(Frozen):
     """How the learning histories of an environment are made (stage `generate`)."""
 
-    algorithm: str = Field("ppo", description="Module under recollect.methods that plays and learns.")
+    algorithm: str = Field("ppo", description="Name of the module that plays and learns.")
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of that algorithm.")
     split: str = Field("train", description="The task split whose tasks are played.")
     seed: int = Field(0, description="Seed of the source agents.")
@@ -50,7 +50,7 @@ class EvaluationSettings(Frozen):
 class ImageSettings(Frozen):
     """How the images of an environment become vectors (stage `embed-images`, and while acting)."""
 
-    encoder: str = Field("impala", description="Module under recollect.nets.image_encoders.")
+    encoder: str = Field("impala", description="Module under recollect.common.image_encoders.")
     width: int = Field(512, ge=1, description="Numbers that an image becomes. RA-DT on Procgen: 768.")
     channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
     weights: str | None = Field(None, description="Sealed file of trained weights; null: random ones, never trained.")
@@ -118,7 +118,7 @@ class MethodSettings(Frozen):
     """One method at one scale in one environment."""
 
     name: str
-    algorithm: str = Field(description="Module under recollect.methods.")
+    algorithm: str = Field(description="Name of its module, in the folder of its paper.")
     title: str = Field("", description="Name in figures.")
     data: Literal["histories", "online"] = Field(description="Learns from learning histories, or by acting.")
     memory: MemorySettings | None = None
@@ -178,7 +178,7 @@ class VisionLanguageModelSettings(Frozen):
     """Where a frozen model of images and texts comes from (config/vision_language_models.yaml)."""
 
     source: Literal["hub", "trained", "random"]
-    network: str = Field("", description="source: hub. One of recollect.nets.clip.SHAPES.")
+    network: str = Field("", description="source: hub. One of recollect.helm.clip.SHAPES.")
     files: dict[str, HubFile] = Field(
         default_factory=dict, description="source: hub. Name in the model's folder -> file."
     )

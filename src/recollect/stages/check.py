@@ -11,6 +11,7 @@ from pathlib import Path
 
 from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sealing
+from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
@@ -54,7 +55,7 @@ def check() -> str:
         source = settings.environment.source
         if settings.method.data == "histories" and source is not None:
             where = f"config/environments/{env}.yaml: source.hyperparameters (scale {scale})"
-            module = algorithm_module(source.algorithm, where=where, does="generate")
+            module = algorithm_module(source.algorithm, where=where, does="source")
             validated(module.Hyperparameters, source.hyperparameters, where=where)
             generate_inputs(scale, env)
     check_vision()
@@ -67,7 +68,7 @@ def check_vision() -> None:
     Raises:
         UserError: the first thing that is wrong.
     """
-    from recollect.memory import dual_encoder  # imports torch, which `check_once` mostly does without
+    from recollect.helm import dual_encoder  # imports torch, which `check_once` mostly does without
 
     path = config_folder() / "vision_language_models.yaml"
     models = read_yaml(path)
@@ -90,8 +91,8 @@ def state() -> str:
         total.update(path.as_posix().encode() + b"\0" + path.read_bytes())
     package = Path(__file__).resolve().parents[1]
     stages = [f"recollect.stages.{path.stem}" for path in (package / "stages").glob("[a-z]*.py")]
-    methods = [f"recollect.methods.{path.stem}" for path in (package / "methods").glob("[a-z]*.py")]
-    total.update(code_fingerprint(*sorted(stages), *sorted(methods)).encode())
+    methods = [*known("method").values(), *known("source").values()]
+    total.update(code_fingerprint(*sorted(stages), *sorted({*methods})).encode())
     return total.hexdigest()
 
 

@@ -8,11 +8,11 @@ import torch
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.sealed import write_arrays
-from recollect.memory.chunks import Chunks, cut_chunks
-from recollect.methods.chunking import chunk_settings, memory_of
-from recollect.methods.contract import Inputs, facts_of
-from recollect.methods.embedding import load_embedder
-from recollect.methods.supervised import ExperienceStore, open_histories
+from recollect.common.contract import Inputs, facts_of
+from recollect.radt.chunking import chunk_settings, memory_of
+from recollect.radt.chunks import Chunks, cut_chunks
+from recollect.radt.embedding import load_embedder
+from recollect.radt.supervised import ExperienceStore, open_histories
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import MemorySettings
 from recollect.stages import paths, provenance

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.sealed import write_arrays
-from recollect.nets.image_encoders.registry import ImageEncoder
+from recollect.common.encoding import encode_in_parts, remove_parts
+from recollect.common.histories import Histories
+from recollect.common.image_encoders.registry import ImageEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embed_images_inputs
-from recollect.trajectories.encoding import encode_in_parts, remove_parts
-from recollect.trajectories.histories import Histories
 
 
 def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:

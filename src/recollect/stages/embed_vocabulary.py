@@ -14,14 +14,14 @@ import numpy as np
 
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.sealed import write_arrays
-from recollect.memory import language_models
-from recollect.memory.token_vocabulary import KIND, embedded, usable
-from recollect.memory.vision_language import ClipModel, vision_language_model
+from recollect.common import language_models
+from recollect.common.encoding import encode_in_parts, remove_parts
+from recollect.helm.token_vocabulary import KIND, embedded, usable
+from recollect.helm.vision_language import ClipModel, vision_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model, prompt_templates, token_vocabulary
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import vocabulary_inputs
-from recollect.trajectories.encoding import encode_in_parts, remove_parts
 
 ROWS = 1024  # words per part: CLIP on one core encodes about so many in ten minutes
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from recollect.memory import language_models, vision_language
+from recollect.common import language_models
+from recollect.helm import vision_language
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import fetched_model, published_data
 from recollect.settings.schema import LanguageModelSettings
+from recollect.sources import published_fetch
 from recollect.stages import paths
-from recollect.trajectories import published_fetch
 
 
 def fetch(name: str) -> None:

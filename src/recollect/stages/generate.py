@@ -13,9 +13,9 @@ from recollect.environments import registry
 from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
 from recollect.settings.resolve import algorithm_module, environment_settings, uses_gpu
+from recollect.sources.published import remove_growing
+from recollect.sources.published_fetch import hashes
 from recollect.stages import inputs, paths, provenance
-from recollect.trajectories.published import remove_growing
-from recollect.trajectories.published_fetch import hashes
 
 
 def generate(scale: str, env: str, *, device: str = "cpu") -> None:
@@ -36,7 +36,7 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> None:
             do="add a `source:` section, or use methods with `data: online`",
         )
     module = algorithm_module(
-        source.algorithm, where=f"config/environments/{env}.yaml: source.algorithm", does="generate"
+        source.algorithm, where=f"config/environments/{env}.yaml: source.algorithm", does="source"
     )
     chosen = validated(
         module.Hyperparameters, source.hyperparameters, where=f"config/environments/{env}.yaml: source.hyperparameters"

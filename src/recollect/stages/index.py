@@ -8,10 +8,10 @@ import torch
 
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.sealed import read_arrays, sealing, write_arrays
-from recollect.memory.chunks import Chunks
-from recollect.memory.deduplication import deduplicate
-from recollect.memory.index import FlatIndex
-from recollect.methods.chunking import memory_of
+from recollect.common.index import FlatIndex
+from recollect.radt.chunking import memory_of
+from recollect.radt.chunks import Chunks
+from recollect.radt.deduplication import deduplicate
 from recollect.settings.resolve import resolve
 from recollect.stages import paths, provenance
 

@@ -19,7 +19,7 @@ from recollect.settings.resolve import (
 from recollect.stages import paths, provenance
 
 if TYPE_CHECKING:
-    from recollect.methods.contract import Inputs
+    from recollect.common.contract import Inputs
     from recollect.settings.schema import Settings
 
 
@@ -154,6 +154,6 @@ def figure_inputs(scale: str, figure: str) -> list[Path]:
 
 def run_inputs(settings: Settings, device: str) -> Inputs:
     """The same as a method is given it."""
-    from recollect.methods.contract import Inputs
+    from recollect.common.contract import Inputs
 
     return Inputs(device=device, **train_inputs(settings.scale, settings.environment.name, settings.method.name))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from recollect.artifacts.sealed import sealing
+from recollect.common.traces import Trace
 from recollect.figures.inspection import inspection_page
 from recollect.figures.token_page import token_page
 from recollect.settings.resolve import environment_mapping, method_mapping
 from recollect.stages import paths, provenance
-from recollect.trajectories.traces import Trace
 
 
 def page(scale: str, env: str, method: str, seed: int) -> None:

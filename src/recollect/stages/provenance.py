@@ -13,6 +13,7 @@ from typing import Any
 
 from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sha256_of, verify
+from recollect.settings.catalogue import module_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
     canonical,
@@ -20,6 +21,7 @@ from recollect.settings.resolve import (
     figure_settings,
     language_model,
     method_mapping,
+    method_path,
     prompt_templates,
     scale_settings,
     token_vocabulary,
@@ -165,14 +167,16 @@ def generate_code(scale: str, env: str) -> str:
     content = environment_mapping(scale, env)
     algorithm = (content.get("source") or {}).get("algorithm", "ppo")
     return code_fingerprint(
-        "recollect.stages.generate", f"recollect.environments.{content['world']}", f"recollect.methods.{algorithm}"
+        "recollect.stages.generate",
+        f"recollect.environments.{content['world']}",
+        module_of("source", algorithm, where=f"config/environments/{env}.yaml: source.algorithm"),
     )
 
 
 def image_encoder_modules(environment: Mapping[str, Any]) -> list[str]:
     """The module that encodes an environment's images, where it has some."""
     images = environment.get("images")
-    return [] if images is None else [f"recollect.nets.image_encoders.{images.get('encoder', 'impala')}"]
+    return [] if images is None else [f"recollect.common.image_encoders.{images.get('encoder', 'impala')}"]
 
 
 def image_code(scale: str, env: str) -> str:
@@ -190,12 +194,18 @@ def vocabulary_code() -> str:
     return code_fingerprint("recollect.stages.embed_vocabulary")
 
 
+def algorithm_of(scale: str, env: str, method: str) -> str:
+    """The module of a method's algorithm."""
+    return module_of("method", str(method_mapping(scale, env, method)["algorithm"]), where=method_path(method))
+
+
 def embedder_modules(scale: str, env: str, method: str) -> list[str]:
     """The modules that the embedder of a method's memory adds."""
     kind, name, _ = embedder_of(scale, env, method)
     if kind != "method":
         return []
-    return [f"recollect.methods.{method_mapping(scale, env, name)['algorithm']}"]
+    algorithm = str(method_mapping(scale, env, name)["algorithm"])
+    return [module_of("network", algorithm, where=method_path(name))]
 
 
 def memory_code(stage: str, scale: str, env: str, method: str) -> str:
@@ -211,7 +221,7 @@ def train_code(scale: str, env: str, method: str) -> str:
     modules = [
         "recollect.stages.train",
         f"recollect.environments.{environment['world']}",
-        f"recollect.methods.{content['algorithm']}",
+        algorithm_of(scale, env, method),
         *embedder_modules(scale, env, method),
     ]
     if evaluates_while_training(content):
@@ -241,11 +251,11 @@ def measure_code(scale: str, env: str, method: str) -> str:
 
 
 def _playing_code(stage: str, scale: str, env: str, method: str) -> str:
-    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    environment = environment_mapping(scale, env)
     return code_fingerprint(
         stage,
         f"recollect.environments.{environment['world']}",
-        f"recollect.methods.{content['algorithm']}",
+        algorithm_of(scale, env, method),
         *embedder_modules(scale, env, method),
         *_evaluators(environment),
     )

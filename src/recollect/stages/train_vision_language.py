@@ -11,10 +11,10 @@ import json
 from recollect.artifacts.checkpoints import Checkpoints
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.sealed import write_arrays, write_json
-from recollect.memory import dual_encoder
-from recollect.memory.captioned_tiles import captions
-from recollect.memory.language_models import vocabulary
-from recollect.memory.sentences import SentenceEncoder
+from recollect.common.language_models import vocabulary
+from recollect.helm import dual_encoder
+from recollect.helm.captioned_tiles import captions
+from recollect.helm.sentences import SentenceEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
 from recollect.settings.resolve import language_model

@@ -20,6 +20,7 @@ from typing import Any
 
 from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.sealed import verify, write_json
+from recollect.settings.catalogue import module_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping
 from recollect.stages import paths, provenance
@@ -94,13 +95,15 @@ def modules_of(job: Job) -> set[str]:
             content = method_mapping(job.scale, job.env, job.method)
             embedder = provenance.embedder_modules(job.scale, job.env, job.method)
             if job.rule not in ("embed", "index"):
-                entries.append(f"recollect.methods.{content['algorithm']}")
+                entries.append(provenance.algorithm_of(job.scale, job.env, job.method))
             entries += embedder * (job.rule != "index")
             if job.rule != "train" or provenance.evaluates_while_training(content):
                 entries.append(f"recollect.evaluation.{protocol}")
             entries += provenance.image_encoder_modules(environment)
         else:
-            entries.append(f"recollect.methods.{(environment.get('source') or {}).get('algorithm', 'ppo')}")
+            entries.append(
+                module_of("source", (environment.get("source") or {}).get("algorithm", "ppo"), where=job.env)
+            )
     return set(reachable(*entries))
 
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
+from recollect.common.contract import facts_of
 from recollect.environments import registry
-from recollect.methods.contract import facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import algorithm_module, environment_settings, resolve
@@ -262,7 +262,7 @@ def _source(job: Job) -> tuple[str, Any]:
     source = environment_settings(job.scale, job.env).source
     assert source is not None  # else nothing would ask for histories
     where = f"config/environments/{job.env}.yaml: source"
-    module = algorithm_module(source.algorithm, where=where, does="generate")
+    module = algorithm_module(source.algorithm, where=where, does="source")
     return source.algorithm, validated(module.Hyperparameters, source.hyperparameters, where=where)
 
 

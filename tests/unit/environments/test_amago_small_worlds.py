@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recollect.amago.hindsight import Relabeler
 from recollect.environments import frozen_lake_meta, registry, tmaze
 from recollect.settings.errors import UserError
-from recollect.trajectories.hindsight import Relabeler
 
 
 def make(name: str, count: int, **options: Any) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recollect.amago.hindsight import Relabeler
+from recollect.amago.recorder import Recorder
 from recollect.environments import goal_maze, maze_runner, registry
 from recollect.environments.maze_runner import distances, maze
-from recollect.trajectories.hindsight import Relabeler
-from recollect.trajectories.recorder import Recorder
 
 
 def make(count: int, split: str = "train", **options: Any) -> goal_maze.GoalMaze:

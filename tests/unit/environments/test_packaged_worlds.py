@@ -17,12 +17,12 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 
+from recollect.amago.hindsight import Relabeler
 from recollect.environments import crafter, meta_world_kshot, popgym, registry, retro, retro_worker
 from recollect.environments import crafter_instructions as instructions
 from recollect.environments.base import World
 from recollect.environments.packaged import GymnasiumPlayer
 from recollect.settings.errors import UserError
-from recollect.trajectories.hindsight import Relabeler
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "gym_classic": ("", {"id": "CartPole-v1", "horizon": 30}),

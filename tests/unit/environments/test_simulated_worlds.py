@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode
 
 from recollect.environments import dm_control, meta_world, registry
 from recollect.environments.base import World
-from recollect.methods import published_files, source_policies
 from recollect.settings.errors import UserError
+from recollect.sources import published_files, source_policies
 
 FAKED: dict[str, Any] = {"only": ["cartpole-swingup", "finger-spin", "walker-run"], "horizon": 9}
 SMALL: dict[str, dict[str, Any]] = {

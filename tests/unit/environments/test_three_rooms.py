@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from recollect.common.learning_curve import make_worlds
 from recollect.environments import registry, visual_match
 from recollect.environments.base import World
 from recollect.environments.three_rooms import APPLE, APPLES_N, COLUMNS, ROWS, cell
-from recollect.methods.learning_curve import make_worlds
 from recollect.settings import resolve
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings

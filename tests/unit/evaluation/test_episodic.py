@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from recollect.common.rollout import play_episodes
 from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
 from recollect.evaluation.episodic import evaluate, part_returns, play
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
-from recollect.trajectories.rollout import play_episodes
 
 LENGTH = 6
 

@@ -16,9 +16,9 @@ from recollect.environments.base import Task
 from recollect.environments.base import World as BaseWorld
 from recollect.evaluation import in_context
 from recollect.evaluation.in_context import evaluate, play_in_context
-from recollect.memory.episodic_memory import EpisodicSettings
-from recollect.methods.source_policies import walk
+from recollect.radt.episodic_memory import EpisodicSettings
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
+from recollect.sources.source_policies import walk
 
 METHODS = ["dt", "ad", "radt", "radt_agnostic"]
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from made_traces import made_trace
 
+from recollect.common.traces import Trace
 from recollect.figures.inspection import inspection_page, packed
 from recollect.figures.spec import SMOKE_WORDS
 from recollect.settings.errors import UserError
-from recollect.trajectories.traces import Trace
 
 NODE = shutil.which("node")
 

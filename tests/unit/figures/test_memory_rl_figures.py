@@ -11,10 +11,10 @@ from made_traces import made_trace
 from matplotlib.colors import rgb_to_hsv, to_rgb
 
 from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.common.traces import Trace
 from recollect.figures import curve_panels, history_attention, length_aggregation, statistics, style
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.settings.errors import UserError
-from recollect.trajectories.traces import Trace
 
 SEEDS = (0, 1, 2, 3, 4)
 

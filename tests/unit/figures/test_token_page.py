@@ -15,10 +15,10 @@ import test_inspection_page as pages
 from made_traces import WORDS, made_image_trace, write_trace
 from test_inspection_page import Page, needs_node, unpacked
 
+from recollect.common.traces import Trace, different
 from recollect.figures import token_page as module
 from recollect.figures.spec import SMOKE_WORDS
 from recollect.figures.token_page import pixels_of, png, token_page
-from recollect.trajectories.traces import Trace, different
 
 
 def page_of(trace: Trace, **options: Any) -> str:

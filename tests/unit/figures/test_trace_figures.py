@@ -17,12 +17,12 @@ import pytest
 from made_traces import made_trace, write_trace
 
 from recollect.artifacts.sealed import read_json, sha256_of, verify
+from recollect.common.traces import Trace
 from recollect.figures import attention_maps, registry, style
 from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_reads
-from recollect.trajectories.traces import Trace
 
 
 def spec(kind: str = "state_visitation", **changes: Any) -> FigureSpec:

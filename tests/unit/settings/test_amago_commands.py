@@ -97,7 +97,7 @@ def test_the_table_has_each_released_command_once_in_its_order() -> None:
 
 
 def test_the_defaults_are_those_of_the_released_command_line() -> None:
-    from recollect.methods.amago import Hyperparameters
+    from recollect.amago.amago import Hyperparameters
 
     hp = Hyperparameters()
     assert {name: getattr(hp, name) for name in DEFAULTS} == DEFAULTS
@@ -177,7 +177,7 @@ def test_amago_2_plays_ml45_with_the_papers_settings() -> None:
 
 
 def test_every_switch_of_the_page_exists_and_has_the_default_and_the_value_that_it_says() -> None:
-    from recollect.methods.amago import Hyperparameters
+    from recollect.amago.amago import Hyperparameters
 
     page = (ROOT / "docs/amago.md").read_text(encoding="utf-8")
     rows = re.findall(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recollect.methods import helm, helmv2, ppo_cnn, ppo_lstm, shelm
+from recollect.helm import helm, helmv2, ppo_cnn, ppo_lstm, shelm
 from recollect.settings.resolve import environment_mapping, environment_stem, method_mapping, resolve
 
 MODULES: dict[str, Any] = {"helm": helm, "helmv2": helmv2, "shelm": shelm, "ppo_lstm": ppo_lstm, "ppo_cnn": ppo_cnn}

@@ -18,12 +18,14 @@ import torch
 import yaml
 
 from recollect.artifacts.sealed import read_arrays, read_table
+from recollect.common import language_models
+from recollect.common.contract import facts_of
+from recollect.common.histories import Histories
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
-from recollect.memory import language_models
-from recollect.methods import dt
-from recollect.methods.contract import facts_of
-from recollect.methods.supervised import ExperienceStore, open_histories
+from recollect.radt import dt
+from recollect.radt.supervised import ExperienceStore, open_histories
+from recollect.radt.windows import WindowSampler
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, environment_settings, resolve
 from recollect.settings.schema import LanguageModelSettings
@@ -34,8 +36,6 @@ from recollect.stages.generate import generate
 from recollect.stages.index import index
 from recollect.stages.inputs import run_inputs
 from recollect.stages.train import train
-from recollect.trajectories.histories import Histories
-from recollect.trajectories.windows import WindowSampler
 
 ENV, EPISODES, HORIZON = "dm_control", 3, 12
 TRAINED = ["walker-run", "cartpole-swingup", "finger-spin"]  # 6, 1 and 2 actions
@@ -96,7 +96,7 @@ def small_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(settings: LanguageModelSettings, **options: Any) -> Any:
         return real(LanguageModelSettings(source="random"), **options)
 
-    monkeypatch.setattr("recollect.methods.embedding.load_language_model", load)
+    monkeypatch.setattr("recollect.radt.embedding.load_language_model", load)
 
 
 def policy_of(method: str) -> Any:

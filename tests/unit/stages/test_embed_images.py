@@ -17,18 +17,18 @@ import yaml
 
 import recollect.environments as worlds
 from recollect.artifacts.sealed import read_arrays, read_table, verify, write_arrays
+from recollect.common.contract import facts_of, world_as_met
+from recollect.common.encoding import encode_in_parts
+from recollect.common.histories import Histories
+from recollect.common.image_encoders.registry import ImageEncoder
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
-from recollect.methods.contract import facts_of, world_as_met
-from recollect.nets.image_encoders.registry import ImageEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
 from recollect.stages import dependencies, embed_images, inputs, paths, provenance
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
 from recollect.stages.train import train
-from recollect.trajectories.encoding import encode_in_parts
-from recollect.trajectories.histories import Histories
 
 ENV, WIDTH, EPISODES, STEPS, ROWS = "picture_corridor", 24, 6, 20, 32
 WORLD = '''
@@ -89,7 +89,7 @@ import functools, sys, time
 import recollect.environments as worlds
 worlds.__path__.append(sys.argv[1])
 from recollect.stages import embed_images, provenance
-from recollect.trajectories.encoding import encode_in_parts
+from recollect.common.encoding import encode_in_parts
 provenance.code_fingerprint = lambda *modules: "code"
 
 def slowly(frames, encode, folder, **known):

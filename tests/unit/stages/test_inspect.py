@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, read_table, verify, write_arrays, write_table
 from recollect.cli import app
+from recollect.common.contract import Traced, facts_of
+from recollect.common.traces import Trace
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.evaluation.tracing import EPISODES, MAPS_PER_EPISODE, Recorder, chosen_tasks, trace
-from recollect.memory.embedders import DomainSpecificEmbedder
-from recollect.memory.episodic_memory import EpisodicSettings
-from recollect.methods.contract import Traced, facts_of
-from recollect.methods.radt import RetrievalPolicy
+from recollect.radt.embedders import DomainSpecificEmbedder
+from recollect.radt.episodic_memory import EpisodicSettings
+from recollect.radt.radt import RetrievalPolicy
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, ReturnSettings
@@ -31,7 +32,6 @@ from recollect.stages.evaluate import evaluate
 from recollect.stages.figure import figure
 from recollect.stages.inspect import inspect
 from recollect.stages.page import page
-from recollect.trajectories.traces import Trace
 
 ROOM = "dark_room_10x10"
 SMOKE = ("smoke", ROOM)

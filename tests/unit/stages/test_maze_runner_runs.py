@@ -13,12 +13,13 @@ import torch
 import yaml
 
 from recollect.artifacts.sealed import read_arrays, read_table
+from recollect.common import language_models
+from recollect.common.contract import facts_of
+from recollect.common.histories import Histories
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
-from recollect.memory import language_models
-from recollect.memory.chunks import Chunks
-from recollect.methods.contract import facts_of
-from recollect.methods.dt import Network, build_network
+from recollect.radt.chunks import Chunks
+from recollect.radt.dt import Network, build_network
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, environment_settings, resolve
 from recollect.settings.schema import LanguageModelSettings
@@ -29,7 +30,6 @@ from recollect.stages.generate import generate
 from recollect.stages.index import index
 from recollect.stages.inputs import run_inputs
 from recollect.stages.train import train
-from recollect.trajectories.histories import Histories
 
 ENV, EPISODES = "maze_runner_15x15", 3
 NETWORK = {"width": 16, "layers": 1, "heads": 2, "tokens": "merged", "positions": 128, "timesteps": 60}
@@ -81,7 +81,7 @@ def small_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(settings: LanguageModelSettings, **options: Any) -> Any:
         return real(LanguageModelSettings(source="random"), **options)
 
-    monkeypatch.setattr("recollect.methods.embedding.load_language_model", load)
+    monkeypatch.setattr("recollect.radt.embedding.load_language_model", load)
 
 
 def scores_of(method: str) -> pd.DataFrame:

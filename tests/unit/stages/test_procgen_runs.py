@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from recollect.artifacts.sealed import read_table
+from recollect.common.contract import facts_of
+from recollect.common.histories import Histories
 from recollect.environments import procgen
 from recollect.environments.worker import find_python
-from recollect.methods.contract import facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings, resolve, uses_gpu
 from recollect.stages import dependencies, paths
@@ -24,7 +25,6 @@ from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
 from recollect.stages.index import index
 from recollect.stages.train import train
-from recollect.trajectories.histories import Histories
 
 ENV, EPISODES = "procgen", 3
 LEARNING = {

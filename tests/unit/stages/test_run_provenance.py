@@ -86,29 +86,29 @@ def of(*methods: str, stages: tuple[str, ...] = ("train", "evaluate")) -> set[st
 def test_a_docstring_or_a_comment_changes_nothing(source: Path) -> None:
     before = codes()
     edit(
-        source / "methods/dt.py",
+        source / "radt/dt.py",
         '"""Mean loss of the actions',
         '"""The mean loss of the actions',
     )
     line = "    loss = F.cross_entropy("
-    edit(source / "methods/dt.py", line, "    # What is learned.\n" + line)
+    edit(source / "radt/dt.py", line, "    # What is learned.\n" + line)
     assert not changed(before, codes())
 
 
 def test_the_loss_of_dt_concerns_those_who_use_it(source: Path) -> None:
     before = codes()
-    edit(source / "methods/dt.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(")
+    edit(source / "radt/dt.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(")
     # AD and RA-DT have it too; RA-DT's keys come from DT's network, the other's from a language model.
     assert changed(before, codes()) == of("dt", "ad", "radt", "radt_agnostic") | {"embed radt"}
 
 
 def test_the_embedder_of_a_memory_is_part_of_its_code(source: Path) -> None:
-    (source / "methods/other.py").write_text("def build_network():\n    return 1\n")
+    (source / "radt/other.py").write_text("def build_network():\n    return 1\n")
     Path("config/methods/other.yaml").write_text("{algorithm: other, data: histories}")
     edit_config("methods/radt_agnostic", lambda c: c["memory"].update(embedder="method:other"))
     edit_config("scales/demo", lambda c: c["methods"].pop("radt_agnostic"))
     before = codes()
-    edit(source / "methods/other.py", "return 1", "return 2")
+    edit(source / "radt/other.py", "return 1", "return 2")
     assert changed(before, codes()) == of("radt_agnostic", stages=("embed", "train", "evaluate"))
 
 

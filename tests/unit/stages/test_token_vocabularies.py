@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from recollect.artifacts.sealed import manifest_path, read_json
-from recollect.memory import dual_encoder
-from recollect.memory.token_vocabulary import TokenVocabulary
-from recollect.memory.vision_language import RandomModel, vision_language_model
+from recollect.helm import dual_encoder
+from recollect.helm.token_vocabulary import TokenVocabulary
+from recollect.helm.vision_language import RandomModel, vision_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import token_vocabulary
 from recollect.settings.resolve import vision_language_model as model_settings

@@ -9,7 +9,7 @@ import pytest
 
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.sealed import read_table, write_arrays, write_table
-from recollect.methods.contract import facts_of
+from recollect.common.contract import facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.stages import dependencies, paths

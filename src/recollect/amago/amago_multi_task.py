@@ -1,0 +1,181 @@
+"""AMAGO-2's multi-task agent (Grigsby et al. 2024, arXiv 2411.11188): updates that do not depend on the scale of returns.
+
+As `amago`, except (specification 1.9):
+
+- Critics read (state, discount, action), one-hot where actions are discrete, and give a distribution over bins of values;
+  their loss is the cross-entropy with a two-hot (or HL-Gauss) label of the target.
+- The actor clones actions whose advantage over V is positive, V being the mean over draws of its own actions:
+  online_coefficient 0, offline_coefficient 1. Targets are then means of the drawn critics, not the least.
+- PopArt is used by the optional online term only, and logged. That term draws discrete actions with straight-through
+  Gumbel-softmax.
+
+`critic_loss: regression` and the coefficients give the paper's mixed variants: Dep/Dep is `amago`, Ind/Ind the default here.
+Difference: the released code's target draws go through Gumbel-softmax where actions are discrete; ours are plain draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from recollect.amago import amago, terms
+from recollect.amago import loop as amago_loop
+from recollect.amago.amago import distribution_of
+from recollect.amago.ensembles import ActionCritics
+from recollect.amago.network import Network, Window, WorldShape
+from recollect.amago.policy import AmagoPolicy
+from recollect.amago.policy_distributions import Distribution
+from recollect.amago.terms import Draws, Heads, masked_mean
+from recollect.amago.value_bins import ValueBins
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+TEMPERATURE = 0.5  # of Gumbel-softmax
+
+
+class Hyperparameters(amago.Hyperparameters):
+    """Of the multi-task agent; see also `amago.Hyperparameters`. Defaults are AMAGO-2's."""
+
+    online_coefficient: float = Field(0.0, ge=0, description="Of the policy gradient. Paper: 0.")
+    offline_coefficient: float = Field(1.0, ge=0, description="Of filtered behaviour cloning. Paper: 1.")
+    discount_feature: Literal["seed", "head"] = Field("head", description="What critics read for a discount.")
+    filter_threshold: float = Field(0.0, description="Advantage above which an action is cloned. Paper: 0.")
+    critic_loss: Literal["bins", "regression"] = Field(
+        "bins", description="`regression`: the paper's dependent critic."
+    )
+    bins: int = Field(128, ge=2, description="Of values. Paper: 32 to 128.")
+    returns: tuple[float, float] = Field((-1e5, 1e5), description="Of the first and last bin, with multiplied rewards.")
+    bin_space: Literal["symlog", "linear"] = Field("symlog", description="Where bins are evenly spaced. Paper: symlog.")
+    labels: Literal["two_hot", "hl_gauss"] = Field("two_hot", description="Paper: two_hot.")
+    target_draws: int = Field(1, ge=1, description="Actions drawn for the value in targets. Upstream: 1.")
+    value_draws: int = Field(3, ge=1, description="Actions drawn for V in the advantage. Upstream: 3.")
+
+    @model_validator(mode="after")
+    def _only_hard_actions(self) -> Hyperparameters:
+        if self.soft_buffer_action:
+            raise ValueError("soft_buffer_action: these critics read drawn actions; set it to false, or use amago")
+        return self
+
+    @property
+    def value_bins(self) -> ValueBins:
+        """The bins."""
+        return ValueBins(*self.returns, self.bins, space=self.bin_space, labels=self.labels)
+
+
+def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Network:
+    """The network for a world; its parameters are a function of the seed."""
+    draws = torch.Generator().manual_seed(seed_of("amago critics", seed))
+    critics = ActionCritics(
+        hp.sequence.width,
+        hp.discounts,
+        shape.steps.actions,
+        critics=hp.critics,
+        hidden=hp.head,
+        activation=hp.inputs.activation,
+        draws=draws,
+        feature=hp.discount_feature,
+        bins=hp.bins if hp.critic_loss == "bins" else None,
+    )
+    return Network(hp, shape, critics, distribution_of(hp, shape).parameters, seed=seed)
+
+
+def seen(action: Tensor, policy: Distribution) -> Tensor:
+    """Actions as critics read them, float [..., A]."""
+    if policy.kind == "discrete":
+        return nn.functional.one_hot(action.long(), policy.size).float()
+    return action.float()
+
+
+@torch.no_grad()
+def drawn_actions(raw_BTGP: Tensor, count: int, policy: Distribution, draws: torch.Generator) -> Tensor:
+    """Draws of a policy as critics read them, [K, B, T, G, A]."""
+    uniform = torch.rand((count, *raw_BTGP.shape[:-1], policy.uniforms), generator=draws).to(raw_BTGP.device)
+    return torch.stack([seen(policy.drawn(raw_BTGP, each), policy) for each in uniform])
+
+
+def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: torch.Generator) -> Tensor:
+    """One draw [B, T, G, A] through which gradients pass."""
+    if policy.kind != "discrete":
+        return policy.reparameterised(raw_BTGP, draws)
+    uniform = torch.rand(raw_BTGP.shape, generator=draws).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device)
+    soft = ((policy.reparameterised(raw_BTGP, draws).log() - (-uniform.log()).log()) / TEMPERATURE).softmax(-1)
+    hard = nn.functional.one_hot(soft.argmax(-1), policy.size).to(soft.dtype)
+    return hard + soft - soft.detach()
+
+
+def loss_of(
+    network: Network,
+    target: Heads,
+    window: Window,
+    draws: Draws,
+    hp: Hyperparameters,
+    policy: Distribution,
+    *,
+    further: bool = False,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move."""
+    popart, bins = network.popart, hp.value_bins
+    binned = hp.critic_loss == "bins"
+
+    def value(out: Tensor) -> Tensor:
+        """Returns [...] of critics' outputs."""
+        return bins.value(out) if binned else popart(out)
+
+    s_BLE = network.states(window)
+    s_BTE, next_BTE = s_BLE[:, :-1], s_BLE[:, 1:].detach()
+    raw_BTGP = network.actor(s_BTE)
+    log_pi_BTG = terms.log_prob_of_taken(window, raw_BTGP, policy)
+    if terms.clones_only(hp):
+        return terms.cloning_loss(hp, window, log_pi_BTG)
+
+    def next_values(raw_BTGP: Tensor) -> Tensor:
+        next_KBTGA = drawn_actions(raw_BTGP, hp.target_draws, policy, draws.actions)
+        return value(target.critics(next_BTE, next_KBTGA)).mean(1)
+
+    y_BTG = terms.targets(network, target, window, next_BTE, draws, hp, next_values)
+
+    out = network.critics(s_BTE, seen(window.action, policy)[..., None, :])
+    if binned:
+        critic_CBTG = -(bins.label(y_BTG) * out.log_softmax(-1)).sum(-1)
+    else:
+        critic_CBTG = (popart.normalised(out) - popart.normalise(y_BTG)) ** 2
+    critic_loss = masked_mean(critic_CBTG, window.mask_BL[:, 1:])
+
+    with torch.no_grad():
+        own_KBTGA = drawn_actions(raw_BTGP, hp.value_draws, policy, draws.actions)
+        v_BTG = value(network.critics(s_BTE, own_KBTGA)).mean((0, 1))
+        q_CBTG = value(out)
+        weight_BTG = terms.cloning_weight(hp, q_CBTG.mean(0) - v_BTG)
+    gained_CBTG = None
+    if hp.online_coefficient:
+        own_BTGA = differentiable(raw_BTGP, policy, draws.actions)
+        gained_CBTG = popart.normalise(value(network.critics(s_BTE.detach(), own_BTGA, frozen=True)))
+    actor_loss = terms.actor_loss(hp, window, weight_BTG, log_pi_BTG, gained_CBTG)
+    metrics = terms.metrics_of(network, window, actor_loss, critic_loss, weight_BTG, q_CBTG, y_BTG, log_pi_BTG)
+    if further:
+        metrics |= terms.further_metrics(network, window, policy, raw_BTGP, q_CBTG, y_BTG)
+    return actor_loss + hp.critic_weight * critic_loss, metrics
+
+
+class Agent(amago.Agent):
+    """See `amago.Agent`."""
+
+    make = staticmethod(make_network)  # type: ignore[assignment]
+    loss = staticmethod(loss_of)  # type: ignore[assignment]
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
+    """See `amago.train`."""
+    return amago_loop.train(Agent, settings, inputs.device, run)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:
+    """See `amago.load_policy`."""
+    return amago.policy_of(Agent, settings, arrays, inputs.device)

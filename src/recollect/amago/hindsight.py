@@ -1,0 +1,194 @@
+"""Hindsight relabelling of goal sequences: what a rollout happened to achieve becomes what it was asked for (AMAGO, spec 1.12).
+
+Goal sequences are those of :mod:`recollect.environments.goal_sequences`. The reward of a step is 1 where it achieved the current
+goal; the rollout is done when the last one is. A relabeler keeps the n goals (of k) that were truly completed, puts h
+goals that were achieved at other times among them in order of time, leaves the original goals in the other slots, and
+plays rewards, ends and what was shown again. Modes: none; some (h uniform in 0 .. k - n); all (k - n); all_or_nothing
+(k - n with chance 0.8, else 0).
+
+What differs from upstream, and why:
+
+- A relabelled success is done at the very step that completes it, as a real one is; upstream keeps one step more.
+- A trajectory that is not a success keeps its own `done`; upstream marks its last step as the end even where a file
+  was cut in mid-rollout. Goals completed before such a cut are not known, so trajectories must begin with their rollout
+  (`save_length` of at least the horizon); others are refused.
+- The rarity counts of goal importance sampling are kept for the run and saved with it; upstream's are forgotten with
+  every loader process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from recollect.amago.trajectory_files import Trajectory
+from recollect.environments.goal_sequences import GoalPart, replay_goals
+from recollect.settings.errors import UserError
+
+Mode = Literal["none", "some", "all", "all_or_nothing"]
+
+
+class Relabeler:
+    """Relabels trajectories; pass it as `relabel` to `TrajectoryFiles.sample`.
+
+    Args:
+        mode: see the head of this file.
+        part: how the world's observations show the goal sequence (its `goal_part`).
+        importance: rare goals are chosen more often.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        part: GoalPart,
+        *,
+        importance: bool = False,
+    ) -> None:
+        self.mode, self.part = mode, part
+        self.rarity = Rarity() if importance else None
+
+    def __call__(self, trajectory: Trajectory, draws: np.random.Generator) -> Trajectory:
+        """The relabelled trajectory, a new mapping; the arrays given are not written.
+
+        Raises:
+            UserError: it has no goals, or does not begin with its rollout.
+        """
+        if self.mode == "none":
+            return trajectory
+        if "achieved" not in trajectory or "goals" not in trajectory or trajectory["time"][0]:
+            what = "only trajectories with goals, from the beginning of their rollout, can be relabelled"
+            do = "set relabelling to none, or the saved length to the horizon at least"
+            raise UserError(what, where="hindsight", do=do)
+        achieved_TMG, goals_KG = trajectory["achieved"], trajectory["goals"]
+        k = int((~np.isnan(goals_KG[:, 0])).sum())
+        reached_T = replay_goals(goals_KG, achieved_TMG)
+        n = int(reached_T[-1])
+        if self.rarity is not None:
+            self.rarity.count(achieved_TMG, draws)
+        if n == k:
+            return trajectory
+        real_n = np.flatnonzero(np.diff(reached_T)) + 1
+        free_T = np.asarray(~np.isnan(achieved_TMG[..., 0]).all(axis=1))
+        free_T[0], free_T[real_n] = False, False
+        rows_C = np.flatnonzero(free_T)
+        h = min(self._wanted(k - n, draws), len(rows_C))
+        if not h:
+            return trajectory
+        if self.rarity is None:
+            rows_h = draws.choice(rows_C, size=h, replace=False)
+        else:
+            rows_h = self.rarity.choose_rows(achieved_TMG, rows_C, h, draws)
+        synthetic = {int(row): self._one_goal(achieved_TMG[row], draws) for row in rows_h}
+        real = {int(row): goals_KG[i] for i, row in enumerate(real_n)}
+        chosen = [goal for _, goal in sorted((synthetic | real).items())]
+        new_KG = goals_KG.copy()
+        new_KG[: n + h] = chosen
+        return self._played_again(trajectory, new_KG)
+
+    def _wanted(self, left: int, draws: np.random.Generator) -> int:
+        if self.mode == "some":
+            return int(draws.integers(left + 1))
+        return left if self.mode == "all" or draws.random() < 0.8 else 0
+
+    def _one_goal(self, achieved_MG: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        goals_NG = achieved_MG[~np.isnan(achieved_MG[:, 0])]
+        if self.rarity is None or len(goals_NG) == 1:
+            return np.asarray(goals_NG[int(draws.integers(len(goals_NG)))])
+        return np.asarray(goals_NG[self.rarity.choose(self.rarity.priority(goals_NG), 1, draws)[0]])
+
+    def _played_again(self, trajectory: Trajectory, goals_KG: np.ndarray) -> Trajectory:
+        """Rewards, ends and what was shown, with another sequence; cut where it is completed."""
+        reached_T = replay_goals(goals_KG, trajectory["achieved"])
+        complete = np.flatnonzero(reached_T == (~np.isnan(goals_KG[:, 0])).sum())
+        rows = int(complete[0]) + 1 if complete.size else len(reached_T)
+        new = {name: np.array(column[:rows]) for name, column in trajectory.items() if name != "goals"}
+        reached_T = reached_T[:rows]
+        new["reward"] = np.diff(reached_T, prepend=0).astype(np.float32)
+        if complete.size:
+            new["done"][-1] = True
+        tiled_TKG = np.broadcast_to(goals_KG, (rows, *goals_KG.shape))
+        observation = new["observation"]
+        observation[:, self.part.where] = self.part.show(tiled_TKG, reached_T).astype(observation.dtype)
+        return {**new, "goals": goals_KG}
+
+
+class Rarity:
+    """How rare achieved goals are: counts per step and per trajectory, and draws that prefer the rare ones.
+
+    A goal's first occurrence counts 1e-7 and each later one 0.001; its priority is (-log10 of its share) to the fourth
+    power. Counts are taken from a tenth of the trajectories (from all until there are 100).
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.counts: tuple[dict[bytes, float], dict[bytes, float]] = ({}, {})
+        self._which = 0
+
+    def count(self, achieved_TMG: np.ndarray, draws: np.random.Generator) -> None:
+        """Count what a trajectory achieved, and choose which of the two counts is used for it."""
+        self._which = int(draws.integers(2))
+        if self.seen >= 100 and draws.random() > 0.1:
+            return
+        self.seen += 1
+        goals_NG = achieved_TMG[~np.isnan(achieved_TMG[..., 0])]
+        different_NG, often_N = np.unique(goals_NG, axis=0, return_counts=True)
+        for counted, times_N in zip(self.counts, (often_N, np.ones(len(often_N), np.int64)), strict=True):
+            for goal_G, times in zip(different_NG, times_N.tolist(), strict=True):
+                key = np.asarray(goal_G, np.float32).tobytes()
+                counted[key] = counted.get(key, 1e-7 - 1e-3) + 1e-3 * times
+            if sum(counted.values()) > 1e3:
+                for key in counted:
+                    counted[key] = max(counted[key] / 10, 1e-7)
+
+    def priority(self, goals_NG: np.ndarray) -> np.ndarray:
+        """How much each goal is wanted, float64 [N]; 0 for NaN goals."""
+        counted = self.counts[self._which]
+        total = max(sum(counted.values()), 1e-7)
+        keys, inverse = np.unique(np.asarray(goals_NG, np.float32), axis=0, return_inverse=True)
+        share = np.array([counted.get(key.tobytes(), 1e-7) / total for key in keys])
+        wanted = np.clip(-np.log10(np.clip(share, 1e-12, 1.0)), 0, None) ** 4
+        return np.where(np.isnan(keys[:, 0]), 0.0, wanted)[inverse.reshape(-1)]
+
+    def choose_rows(
+        self, achieved_TMG: np.ndarray, rows_C: np.ndarray, count: int, draws: np.random.Generator
+    ) -> np.ndarray:
+        """Rows whose achieved goals are rare, without replacement, int64 [count]."""
+        M, G = achieved_TMG.shape[1:]
+        of_goal = self.priority(achieved_TMG[rows_C].reshape(-1, G)).reshape(-1, M)
+        return np.asarray(rows_C[self.choose(np.clip(of_goal.sum(1), 1e-3, 1e5), count, draws)])
+
+    @staticmethod
+    def choose(priority_N: np.ndarray, count: int, draws: np.random.Generator) -> np.ndarray:
+        """Places drawn without replacement: uniformly (20 %), in proportion to the priority above the least one (10 %) or
+        above the median (10 %), or among the five highest (60 %)."""
+        kind = draws.random()
+        if kind < 0.2:
+            weight_N = np.ones(len(priority_N))
+        elif kind < 0.3:
+            weight_N = priority_N - priority_N.min() + 1e-5
+        elif kind < 0.4:
+            weight_N = np.maximum(priority_N - np.median(priority_N), 1e-5)
+        else:
+            weight_N = np.full(len(priority_N), 1e-12)
+            top = np.argsort(-priority_N, kind="stable")[: max(5, count)]
+            weight_N[top] = np.maximum(priority_N[top], 1e-3)
+        return draws.choice(len(priority_N), size=count, replace=False, p=weight_N / weight_N.sum())
+
+    def saved(self) -> dict[str, np.ndarray]:
+        """All that `load` needs."""
+        found: dict[str, np.ndarray] = {"seen": np.array([self.seen])}
+        for name, counted in zip(("step", "trajectory"), self.counts, strict=True):
+            found[f"{name}/count"] = np.array(list(counted.values()), np.float64)
+            found[f"{name}/goal"] = np.frombuffer(b"".join(counted), np.uint8).copy()
+        return found
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `saved` gave."""
+        self.seen = int(arrays["seen"][0])
+        for name, counted in zip(("step", "trajectory"), self.counts, strict=True):
+            counted.clear()
+            values, text = arrays[f"{name}/count"], np.asarray(arrays[f"{name}/goal"]).tobytes()
+            size = len(text) // max(1, len(values))
+            counted.update({text[i * size : (i + 1) * size]: float(value) for i, value in enumerate(values)})

@@ -1,0 +1,368 @@
+"""AMAGO's training loop: epochs of evaluation, collection with many actors, and updates on windows of past trajectories.
+
+Epoch e (specification 2.1): evaluate where e is a multiple of `evaluate_every`; every actor plays `steps_per_epoch` steps,
+going on where it stopped; the trajectories that ended are written as one file; `updates_per_epoch` updates. What differs
+from upstream, and why:
+
+- A run is a function of its seed. It stops and goes on between epochs bit-exactly: a checkpoint has the networks, the worlds,
+  what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
+- All actors are one batch in one process. `processes: 2` collects beside learning, see `amago_processes`.
+- An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
+- Losses on validation rollouts are not computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.amago.exploration import Exploration, explored
+from recollect.amago.hindsight import Mode, Relabeler
+from recollect.amago.network import WorldShape, world_shape
+from recollect.amago.policy import AmagoPolicy
+from recollect.amago.recorder import Recorder
+from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
+from recollect.artifacts.checkpoints import POLICIES, part
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import remove_sealed, write_arrays
+from recollect.common.learning_curve import log_learning, make_worlds
+from recollect.common.rollout import play_episodes
+from recollect.environments.base import World
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen, Settings
+from recollect.settings.seeding import generator, seed_of
+
+
+class LoopHyperparameters(Frozen):
+    """The schedule. Defaults are those of the seed code's command line."""
+
+    epochs: int = Field(1000, ge=1, description="Longer runs learn more.")
+    actors: int = Field(12, ge=1, description="Rollouts played side by side. Paper: 8 to 36.")
+    steps_per_epoch: int = Field(1000, ge=1, description="Of each actor.")
+    updates_per_epoch: int = Field(1000, ge=1, description="More updates per step learn more from the same data.")
+    start_learning_at_epoch: int = Field(0, ge=0, description="Epochs before it only collect.")
+    start_collecting_at_epoch: int = Field(0, ge=0, description="Epochs before it only learn (protected data).")
+    batch_size: int = Field(24, ge=1, description="Windows per update. Paper: 24 (Crafter: 18).")
+    context: int | None = Field(None, ge=1, description="Longest window, and memory, in steps; null: a whole rollout.")
+    save_length: int | None = Field(
+        None, ge=1, description="Steps after which a trajectory is cut; null: the horizon, or 4 contexts if shorter."
+    )
+    stagger: bool = Field(True, description="Where the context is shorter, cuts are spread by up to a context.")
+    buffer: int = Field(20_000, ge=1, description="Trajectories that are kept. Paper: 5000 to 80,000.")
+    buffer_weights: Literal["trajectory", "timestep"] = Field("trajectory", description="What is drawn uniformly.")
+    truncation: Literal["end", "bootstrap"] = Field(
+        "end",
+        description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
+    )
+    relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
+    rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
+    sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
+    slow_inference: bool = Field(
+        False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
+    )
+    evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
+    evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
+    keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")
+    keep_every: int = Field(
+        0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
+    )
+    checkpoint_every: int = Field(1, ge=1, description="Epochs between checkpoints; only what a kill costs.")
+    processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
+
+    def context_of(self, horizon: int) -> int:
+        """Transitions of the longest window."""
+        return horizon if self.context is None else min(self.context, horizon)
+
+    def save_length_of(self, horizon: int) -> int:
+        """Steps after which a trajectory is cut."""
+        context = self.context_of(horizon)
+        return max(context, min(horizon, self.save_length or (horizon if context >= horizon else 4 * context)))
+
+
+class Collector:
+    """Actors in one batch, whose rollouts and memories go on from call to call.
+
+    Args:
+        hp: hyperparameters.
+        policy: acts; its network may change between calls.
+        world: without autoreset.
+        seed: of all that is drawn here.
+    """
+
+    def __init__(self, hp: Any, policy: AmagoPolicy, world: World, *, seed: int) -> None:
+        self.hp, self.policy, self.world, self.seed = hp, policy, world, seed
+        B, horizon = world.num_envs, world.horizon
+        self.steps_of = WorldShape.of(world).steps
+        self.goals = bool(self.steps_of.goals)
+        self.recorder = Recorder(
+            B, hp.save_length_of(horizon), hp.context_of(horizon), stagger=hp.stagger,
+            seed=seed_of("trajectory lengths", seed),
+        )  # fmt: skip
+        self.exploration = Exploration(hp.exploration, B, horizon, seed=seed)
+        self.actor_steps = 0
+        self.time_B = np.zeros(B, np.int64)
+        self.reward_B, self.return_B = np.zeros(B, np.float32), np.zeros(B)
+        self.observation: np.ndarray | None = None
+        self.ended: list[tuple[float, float]] = []  # (return, success) of rollouts that ended since `results`
+
+    def collect(self, steps: int) -> list[Trajectory]:
+        """Play so many steps of every actor: the trajectories that were finished."""
+        finished: list[Trajectory] = []
+        if self.observation is None:
+            self.policy.start(np.zeros(self.world.num_envs, np.uint64))
+            self._begin(np.ones(self.world.num_envs, bool))
+        assert self.observation is not None
+        never_B = np.zeros(self.world.num_envs, bool)
+        numbers = self.policy.distribution.uniforms
+        for _ in range(steps):
+            draws = generator("behaviour", self.seed, self.actor_steps)
+            raw_BP = self.policy.outputs(self.observation, self.reward_B, never_B)
+            drawn_BU = draws.random((len(never_B), numbers)) if self.hp.sample_actions else None
+            eps_B = self.exploration.epsilon(self.actor_steps, self.time_B)
+            shape = self.steps_of
+            action_B = explored(self.policy.chosen(raw_BP, drawn_BU), eps_B, shape.kind, shape.actions, draws)
+            self.policy.took(action_B)
+            self.observation, self.reward_B, terminated_B, truncated_B, info = self.world.step(action_B)
+            done_B = terminated_B | truncated_B
+            self.actor_steps += 1
+            self.time_B += 1
+            self.return_B += self.reward_B
+            finished += self.recorder.append(
+                action_B, self.reward_B, self.observation, done_B, info["achieved"] if self.goals else None,
+                terminated_B if self.hp.truncation == "bootstrap" else done_B,
+            )  # fmt: skip
+            if done_B.any():
+                success_B = np.asarray(info["success"], float) if "success" in info else np.full(len(done_B), np.nan)
+                self.ended += list(zip(self.return_B[done_B].tolist(), success_B[done_B].tolist(), strict=True))
+                self._begin(done_B)
+        return finished
+
+    def _begin(self, mask_B: np.ndarray) -> None:
+        self.observation, _ = self.world.reset(options={"reset_mask": mask_B})
+        world: Any = self.world
+        self.recorder.begin(mask_B, self.observation, world.goals() if self.goals else None)
+        self.policy.reset(mask_B)
+        self.exploration.begin(mask_B)
+        self.time_B[mask_B], self.return_B[mask_B] = 0, 0.0
+
+    def results(self) -> dict[str, float]:
+        """Means over the rollouts that ended since the last call; empty where none did."""
+        if not self.ended:
+            return {}
+        values, self.ended = np.array(self.ended), []
+        named = {"training_return": values[:, 0].mean()}
+        return named if np.isnan(values[:, 1]).any() else {**named, "training_success": values[:, 1].mean()}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that `load` needs."""
+        if self.observation is None:
+            return {}
+        found = {f"world/{name}": value for name, value in self.world.get_state().items()}
+        found |= {f"policy/{name}": value for name, value in self.policy.state_arrays().items()}
+        found |= {f"recorder/{name}": value for name, value in self.recorder.arrays().items()}
+        own = {"observation": self.observation, "time": self.time_B, "reward": self.reward_B, "return": self.return_B}
+        own |= {"rollouts": self.exploration.rollouts_B, "actor_steps": np.array([self.actor_steps])}
+        return found | {name: value.copy() for name, value in own.items()}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `arrays` gave."""
+        if not arrays:
+            return
+        self.world.set_state(part(arrays, "world"))
+        self.policy.load_state(part(arrays, "policy"))
+        self.recorder.load(part(arrays, "recorder"))
+        self.observation = np.array(arrays["observation"])
+        self.time_B, self.reward_B, self.return_B = (np.array(arrays[name]) for name in ("time", "reward", "return"))
+        self.exploration.rollouts_B = np.array(arrays["rollouts"])
+        self.actor_steps = int(arrays["actor_steps"][0])
+
+
+@dataclass
+class Counters:
+    """Where a run stands; JSON in the checkpoint."""
+
+    epoch: int = 0
+    updates: int = 0
+    env_steps: int = 0
+    evaluations: int = 0
+    best: float | None = None
+
+
+class Trainer:
+    """A run in epochs, between any two of which it can stop.
+
+    Args:
+        agent: its class (`amago.Agent`).
+        settings: of the run.
+        device: where the networks are.
+        run: its folder for the buffer; logs and scores.
+    """
+
+    def __init__(self, agent: Any, settings: Settings, device: torch.device | str, run: Run) -> None:
+        self.hp: Any = settings.method.hyperparameters
+        hp, self.seed, self.run = self.hp, settings.seed, run
+        self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
+        world, self.evaluation_world = make_worlds(settings.environment, self.seed, hp.actors, hp.evaluation_rollouts)
+        self.agent = agent(hp, world_shape(settings.environment), seed=self.seed, device=device)
+        self.collector = Collector(hp, self.agent.policy(), world, seed=self.seed)
+        self.context = hp.context_of(world.horizon)
+        self.store = TrajectoryFiles(run.checkpoint_folder / "buffer", hp.buffer, weights=hp.buffer_weights)
+        self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
+        self.at = Counters()
+        self.best: dict[str, np.ndarray] = {}
+        self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
+
+    def epoch(self) -> None:
+        """One epoch."""
+        hp, at = self.hp, self.at
+        if at.epoch % hp.evaluate_every == 0:
+            self.evaluate()
+        began = time.perf_counter()
+        if at.epoch >= hp.start_collecting_at_epoch:
+            self.store.add(self.collector.collect(hp.steps_per_epoch))
+            at.env_steps += hp.steps_per_epoch * hp.actors
+        self.seconds["collection"] += time.perf_counter() - began
+        self.learn(self.collector.results())
+        at.epoch += 1
+
+    def learn(self, results: dict[str, float]) -> None:
+        """The updates of an epoch, where there are to be any, and its row in the log."""
+        hp, at, began = self.hp, self.at, time.perf_counter()
+        sums: dict[str, Tensor] = {}
+        counts: Counter[str] = Counter()
+        if len(self.store) and at.epoch >= hp.start_learning_at_epoch:
+            for left in reversed(range(hp.updates_per_epoch)):
+                batch = self.store.sample(
+                    hp.batch_size, self.context, seed=self.seed, counter=at.updates, relabel=self.relabel
+                )
+                for name, value in self.agent.step(batch, at.updates, further=not left).items():
+                    sums[name] = sums[name] + value if name in sums else value
+                    counts[name] += 1
+                at.updates += 1
+        means = {name: float(total) / counts[name] for name, total in sorted(sums.items())}
+        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **results, **means, **self.store.sizes())
+        self.seconds["updates"] += time.perf_counter() - began
+
+    def evaluate(self) -> None:
+        """One rollout of every evaluation instance; the policy of the best mean return is kept."""
+        at, world, began = self.at, self.evaluation_world, time.perf_counter()
+        policy = self.agent.policy()
+        seeds = [seed_of("learning-curve actions", self.seed, at.evaluations, b) for b in range(world.num_envs)]
+        policy.start(np.array(seeds, np.uint64))
+        played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
+        log_learning(self.run, played, self.labels, at.env_steps, np.array([task.index for task in world.tasks]))
+        mean = float(played.return_B.mean())
+        at.evaluations += 1
+        if at.best is None or mean >= at.best:
+            at.best, self.best = mean, self.agent.network.policy_arrays()
+        self.run.log(at.env_steps, evaluation_return=mean)
+        self.seconds["evaluation"] += time.perf_counter() - began
+
+    def save(self) -> None:
+        """A checkpoint."""
+        arrays = {f"agent/{name}": value for name, value in self.agent.arrays().items()}
+        arrays |= {f"collector/{name}": value for name, value in self.collector.arrays().items()}
+        arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
+        arrays |= {f"best/{name}": value for name, value in self.best.items()}
+        if self.relabel is not None and self.relabel.rarity is not None:
+            arrays |= {f"rarity/{name}": value for name, value in self.relabel.rarity.saved().items()}
+        self.run.save(self.at.epoch, arrays, {"at": asdict(self.at), "buffer": self.store.saved()})
+
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep a policy beside the checkpoints, for `recollect evaluate --checkpoint`."""
+        write_arrays(self.run.checkpoint_folder / POLICIES / f"{name}.safetensors", dict(arrays), kind="policy")
+
+    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Put back what `save` saved."""
+        self.agent.load(part(arrays, "agent"))
+        self.collector.load(part(arrays, "collector"))
+        self.evaluation_world.set_state(part(arrays, "evaluation_world"))
+        self.best = part(arrays, "best")
+        if self.relabel is not None and self.relabel.rarity is not None:
+            self.relabel.rarity.load(part(arrays, "rarity"))
+        if state["buffer"] is not None:
+            self.store.load(state["buffer"])
+        self.at = Counters(**state["at"])
+
+    def train(self) -> AmagoPolicy:
+        """Go on from the run's checkpoint, if it has one, to the end."""
+        self.resume()
+        self.epochs()
+        return self.finished()
+
+    def resume(self) -> None:
+        """Go back to the run's checkpoint; if it has none, forget what an earlier run left."""
+        checkpoint = self.run.resume()
+        if checkpoint is not None:
+            self.load(checkpoint.arrays, checkpoint.state)
+            return
+        self.store.clear()
+        for path in (self.run.checkpoint_folder / POLICIES).glob("*.safetensors"):
+            remove_sealed(path)
+
+    def epochs(self) -> None:
+        """All epochs that are left."""
+        hp = self.hp
+        with self.run.progress(hp.epochs, "training", "epochs") as progress:
+            while self.at.epoch < hp.epochs:
+                self.epoch()
+                if hp.keep_every and self.at.epoch % hp.keep_every == 0:  # before the checkpoint that goes on behind it
+                    self.keep(f"epoch_{self.at.epoch:06d}", self.agent.network.policy_arrays())
+                progress.update(self.at.epoch)
+                if self.at.epoch % hp.checkpoint_every == 0 and self.at.epoch < hp.epochs:
+                    self.save()
+
+    def finished(self) -> AmagoPolicy:
+        """The last evaluation, the policies `best` and `latest`, and the one of them that the run gives."""
+        self.evaluate()
+        self.keep("best", self.best)
+        self.keep("latest", self.agent.network.policy_arrays())
+        if self.hp.keep == "best":
+            self.agent.network.load_policy_arrays(self.best)
+        self.agent.network.eval()
+        policy: AmagoPolicy = self.agent.policy()
+        return policy
+
+
+def relabeler(hp: Any, world: Any, shortest: int) -> Relabeler | None:
+    """What relabels trajectories of a world, None where nothing does.
+
+    Args:
+        hp: hyperparameters.
+        world: whose goals they are.
+        shortest: steps after which a trajectory may be cut.
+
+    Raises:
+        UserError: relabelling is asked for in a world without goals, or of trajectories that do not begin with their rollout.
+    """
+    if hp.relabelling == "none":
+        return None
+    where = "hyperparameters: relabelling"
+    if getattr(world, "goal_part", None) is None:
+        do = "set relabelling to none, or use a world with goals"
+        raise UserError("there are no goals to relabel", where=where, do=do)
+    if shortest < world.horizon:
+        raise UserError(
+            f"trajectories may be cut after {shortest} of {world.horizon} steps, and only those that begin with their rollout "
+            "can be relabelled",
+            where=where,
+            do=f"set save_length to {world.horizon} and stagger to false, or relabelling to none",
+        )
+    return Relabeler(hp.relabelling, world.goal_part, importance=hp.rare_goals)
+
+
+def train(agent: Any, settings: Settings, device: torch.device | str, run: Run) -> AmagoPolicy:
+    """Train an agent of this class: `processes` says how."""
+    if settings.method.hyperparameters.processes == 2:
+        from recollect.amago import processes as amago_processes
+
+        return amago_processes.train(agent, settings, device, run)
+    return Trainer(agent, settings, device, run).train()

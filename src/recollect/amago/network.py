@@ -1,0 +1,213 @@
+"""AMAGO's network, and windows of trajectories as it reads them.
+
+    time step -> TimestepEncoder -> TrajectoryEncoder -> state -> MultiGammaActor, an ensemble of critics
+
+Source: AMAGO (arXiv 2310.09971), specification 1. There is one network; targets exist of the heads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary
+from torch import Tensor, nn
+
+from recollect.amago.ensembles import MultiGammaActor
+from recollect.amago.policy_distributions import Kind
+from recollect.amago.popart import PopArt
+from recollect.amago.timestep_encoders import Steps, StepShape, TimestepEncoder, rl2_vector
+from recollect.amago.trajectory_encoders import make_trajectory_encoder
+from recollect.amago.trajectory_files import Batch
+from recollect.common.contract import is_image
+from recollect.common.precision import Precision, autocast
+from recollect.environments import registry
+from recollect.environments.goal_sequences import GoalPart
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings
+from recollect.settings.seeding import seed_of
+
+
+@dataclass(frozen=True)
+class WorldShape:
+    """What AMAGO must know of a world: the shape of its time steps, and how its observations are taken apart.
+
+    Attributes:
+        steps: the shape.
+        goal_part: entries of a flat observation that show a goal sequence.
+        image_part: entries of a flat observation that are an image.
+        episode_clock: an entry that is 0 at the first observation of each episode and at no other, where the world begins
+            new episodes within a rollout (soft resets) and the agent is to be told.
+    """
+
+    steps: StepShape
+    goal_part: GoalPart | None = None
+    image_part: slice | None = None
+    episode_clock: int | None = None
+
+    @classmethod
+    def of(cls, world: Any) -> WorldShape:
+        """From a world's spaces (numbers, or an image), and, if it has them, its `goal_part`, `observation_parts` and
+        `episode_clock`.
+
+        Raises:
+            UserError: actions that AMAGO cannot take.
+        """
+        space, acts = world.single_observation_space, world.single_action_space
+        goals: GoalPart | None = getattr(world, "goal_part", None)
+        seen = getattr(world, "observation_parts", {})
+        image_part, shape = seen.get("image", (None, ()))
+        textures = seen.get("textures", (None, ()))[1]  # they stand first
+        image = tuple(space.shape) if is_image(space) else tuple(shape)
+        vector = 0 if is_image(space) else int(np.prod(space.shape)) - int(np.prod(shape)) * bool(shape)
+        kinds: dict[type, Kind] = {Discrete: "discrete", MultiBinary: "binary", Box: "continuous"}
+        unit = not isinstance(acts, Box) or bool((acts.low == -1).all() and (acts.high == 1).all())
+        if type(acts) not in kinds or not unit:
+            raise UserError(
+                f"AMAGO cannot take actions {acts}",
+                where="environment.world",
+                do="use a world of discrete actions, bits, or numbers in [-1, 1]",
+            )
+        size = int(acts.n) if isinstance(acts, Discrete) else int(np.prod(acts.shape))
+        steps = StepShape(
+            vector=vector - (goals.count * goals.size if goals else 0),
+            kind=kinds[type(acts)],
+            actions=size,
+            horizon=world.horizon,
+            image=image,
+            goals=(goals.count, goals.size) if goals else (),
+            ids=int(np.prod(textures)) * bool(textures),
+        )
+        return cls(steps, goals, image_part, getattr(world, "episode_clock", None))
+
+    def parts(self, observation: np.ndarray, device: torch.device) -> dict[str, Tensor | None]:
+        """An observation's vector, image and goals, on the device; leading axes stay."""
+        whole = torch.as_tensor(observation).to(device)
+        image, goals = None, None
+        if self.steps.image and self.image_part is None:
+            return {"vector": None, "image": whole, "goals": None}
+        rest = np.ones(whole.shape[-1], bool)
+        if self.image_part is not None:
+            image = whole[..., self.image_part].unflatten(-1, self.steps.image)
+            rest[self.image_part] = False
+        if self.goal_part is not None:
+            part = self.goal_part
+            goals = (whole[..., part.where].float() - part.offset).unflatten(-1, (part.count, part.size))
+            rest[part.where] = False
+        if not self.steps.vector:
+            return {"vector": None, "image": image, "goals": goals}
+        vector = whole if rest.all() else whole[..., torch.as_tensor(np.flatnonzero(rest), device=device)]
+        return {"vector": vector.float(), "image": image, "goals": goals}
+
+
+def world_shape(environment: EnvironmentSettings) -> WorldShape:
+    """The shape of an environment's world."""
+    tasks = registry.tasks(environment.world, environment.options, "train")
+    return WorldShape.of(registry.make_world(environment.world, environment.options, tasks[:1], np.zeros(1, np.uint64)))
+
+
+@dataclass(frozen=True)
+class Window:
+    """A batch on the device: L time steps, L - 1 transitions.
+
+    Attributes:
+        steps: [B, L, ...]
+        mask_BL: bool, whether a time step is real (padding is on the right).
+        action: int64 [B, L - 1] (discrete) or float [B, L - 1, A], taken at time step t.
+        reward_BT, done_BT: float32 [B, L - 1], what followed it; rewards are multiplied.
+    """
+
+    steps: Steps
+    mask_BL: Tensor
+    action: Tensor
+    reward_BT: Tensor
+    done_BT: Tensor
+
+
+class Network(nn.Module):
+    """Encoders, actor, critics and PopArt.
+
+    Args:
+        hp: `recollect.amago.amago.Hyperparameters`.
+        shape: of the world.
+        critics: made by the method.
+        parameters: P of the policy distribution.
+        seed: all parameters are a function of it.
+    """
+
+    def __init__(self, hp: Any, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int) -> None:
+        super().__init__()
+        self.inputs, self.shape = hp.inputs, shape
+        self.precision: Precision = "auto" if hp.precision == "bfloat16" else "float32"  # on GPUs only
+        self.timestep_encoder = TimestepEncoder(hp.inputs, shape.steps, seed=seed)
+        self.trajectory_encoder = make_trajectory_encoder(
+            hp.sequence,
+            hp.inputs.width,
+            horizon=shape.steps.horizon,
+            context=hp.context_of(shape.steps.horizon),
+            seed=seed,
+        )
+        draws = torch.Generator().manual_seed(seed_of("amago actor", seed))
+        discounts = len(hp.discounts)
+        self.actor = MultiGammaActor(hp.sequence.width, discounts, parameters, hp.head, hp.inputs.activation, draws)
+        self.critics = critics
+        self.popart = PopArt(discounts, enabled=hp.popart)
+
+    def steps(self, observation: np.ndarray, previous: Tensor, reward: Tensor, time: Tensor, begins: Tensor) -> Steps:
+        """Time steps from observations (numpy) and what led to them (tensors on the device).
+
+        Acting and learning both come through here. `begins` tells where an episode begins as far as the caller knows; soft
+        resets are added.
+        """
+        if self.shape.episode_clock is not None:
+            clock = np.asarray(observation)[..., self.shape.episode_clock]
+            begins = begins | torch.as_tensor(clock == 0, device=begins.device)
+        rl2 = rl2_vector(self.inputs, self.shape.steps, previous, reward, time, begins)
+        parts = self.shape.parts(observation, rl2.device)
+        return Steps(rl2=rl2, time=time, **parts)
+
+    def window(self, batch: Batch, reward_multiplier: float, device: torch.device) -> Window:
+        """A batch of trajectory windows on the device."""
+        previous, reward, done, time, mask = (
+            torch.as_tensor(array).to(device)
+            for array in (batch.previous_action_BT, batch.reward_BT, batch.done_BT, batch.time_BT, batch.mask_BT)
+        )
+        assert isinstance(batch.observation_BTD, np.ndarray)
+        steps = self.steps(batch.observation_BTD, previous, reward, time.long(), time == 0)
+        action = previous[:, 1:] if self.shape.steps.kind == "continuous" else previous[:, 1:].clamp(min=0).long()
+        return Window(steps, mask, action, reward_multiplier * reward[:, 1:], done[:, 1:].float())
+
+    def states(self, window: Window) -> Tensor:
+        """States [B, L, E]."""
+        with autocast(self.precision, window.mask_BL.device):
+            x_BLD = self.timestep_encoder(window.steps, window.mask_BL)
+            return self.trajectory_encoder(x_BLD, window.steps.time).float()
+
+    def policy_arrays(self) -> dict[str, np.ndarray]:
+        """What acting needs, by name: all but critics and PopArt."""
+        found = self.state_dict()
+        kept = {name: value for name, value in found.items() if name.partition(".")[0] not in ("critics", "popart")}
+        return {name: value.detach().cpu().numpy().copy() for name, value in kept.items()}
+
+    def load_policy_arrays(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `policy_arrays` gave.
+
+        Raises:
+            UserError: they are of another network.
+        """
+        own = {name: value for name, value in self.state_dict().items() if name in self.policy_arrays()}
+        wrong = [
+            f"{name}: {tuple(arrays[name].shape) if name in arrays else 'missing'}"
+            for name in sorted(own.keys() | arrays.keys())
+            if name not in own or name not in arrays or tuple(arrays[name].shape) != tuple(own[name].shape)
+        ]
+        if wrong:
+            raise UserError(
+                f"the policy does not fit these settings ({'; '.join(wrong[:3])})",
+                where="policy arrays",
+                do="use the settings and the environment it was trained with, or train it again",
+            )
+        self.load_state_dict({name: torch.as_tensor(np.array(value)) for name, value in arrays.items()}, strict=False)

@@ -1,0 +1,69 @@
+"""PopArt per discount: targets are normalised, and predictions do not jump when the statistics do.
+
+Source: van Hasselt et al. 2016; AMAGO (arXiv 2310.09971), specification 1.7. Statistics of temporal-difference targets,
+one row per discount. `weight` and `bias` are an affine layer behind the critic's output: a prediction is
+``weight q + bias`` in normalised units and ``deviation (weight q + bias) + mean`` in those of returns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recollect.amago.input_norm import adaptive_step
+
+
+class PopArt(nn.Module):
+    """All of it is buffers: nothing is learned by gradient.
+
+    Args:
+        discounts: how many, G.
+        beta: step of the running means in the long run.
+        enabled: False: everything is the identity.
+    """
+
+    mean: Tensor
+    square: Tensor
+    weight: Tensor
+    bias: Tensor
+    samples: Tensor
+
+    def __init__(self, discounts: int, *, beta: float = 5e-4, enabled: bool = True) -> None:
+        super().__init__()
+        self.beta, self.enabled = beta, enabled
+        for name, first in (("mean", 0.0), ("square", 100.0), ("weight", 1.0), ("bias", 0.0)):
+            self.register_buffer(name, torch.full((discounts,), first))
+        self.register_buffer("samples", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviations of the targets [G]."""
+        return (self.square - self.mean**2).clamp(min=0).sqrt().clamp(1e-4, 1e6)
+
+    @torch.no_grad()
+    def update(self, target_BTG: Tensor, mask_BT: Tensor) -> None:
+        """Take the real targets of a batch into the statistics, and keep all predictions where they are."""
+        weight_BT1 = mask_BT[..., None].to(target_BTG.dtype)
+        count = weight_BT1.sum()
+        if not self.enabled or count == 0:
+            return
+        self.samples += 1
+        step = adaptive_step(self.beta, self.samples).float()
+        mean_G, deviation_G = self.mean.clone(), self.deviation
+        self.mean.lerp_((target_BTG * weight_BT1).sum((0, 1)) / count, step)
+        self.square.lerp_((target_BTG.square() * weight_BT1).sum((0, 1)) / count, step)
+        new_G = self.deviation
+        self.weight.mul_(deviation_G / new_G)
+        self.bias.copy_((deviation_G * self.bias + mean_G - self.mean) / new_G)
+
+    def normalise(self, target_G: Tensor) -> Tensor:
+        """Returns [..., G] in normalised units."""
+        return (target_G - self.mean) / self.deviation if self.enabled else target_G
+
+    def normalised(self, q_G: Tensor) -> Tensor:
+        """A critic's outputs [..., G] as predictions in normalised units."""
+        return self.weight * q_G + self.bias if self.enabled else q_G
+
+    def forward(self, q_G: Tensor) -> Tensor:
+        """A critic's outputs [..., G] as predictions of returns."""
+        return self.deviation * self.normalised(q_G) + self.mean if self.enabled else q_G

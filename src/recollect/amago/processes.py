@@ -1,0 +1,214 @@
+"""AMAGO with one process that collects and one that learns, over sealed files in the run's folder (specification 2.3).
+
+    collector: newest weights -> an epoch's steps -> a file of trajectories -> ...
+    learner:   files of trajectories -> an epoch's updates -> newest weights -> ...
+
+The updates of an epoch begin when its steps are played, its steps when the learner has begun the epoch before it. So
+updates per step are as configured at every moment, and what differs from one process is a lag of an epoch: steps of epoch e
+may be played with weights that know no update of epoch e - 1, and updates of epoch e may see steps of e + 1. A run is
+not a function of its seed.
+
+A trajectory file is there once its manifest is, so neither process ever reads half of one; the learner alone removes old
+files. All else goes through one pipe, whose end both notice when the other process dies: no lock is shared that a killed
+process could hold. A run that was stopped goes on from the learner's checkpoint; what actors had in hand is lost, and
+steps that the learner had not counted yet are played again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recollect.amago.loop import Collector, Trainer
+from recollect.amago.network import world_shape
+from recollect.amago.policy import AmagoPolicy
+from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import read_arrays, write_arrays
+from recollect.common.learning_curve import make_worlds
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+WEIGHTS = "newest_weights.safetensors"
+NAME = "amago collector"
+UNLIMITED = 2**62  # trajectories: the collector removes none
+CHUNK = 20  # steps between looks at whether to stop
+PATIENCE = 60.0  # seconds that the collector gets to end
+AHEAD = 1  # epochs that the collector may be ahead of the learner
+
+
+def running() -> list[BaseProcess]:
+    """Collectors of this process that still run."""
+    return [process for process in multiprocessing.active_children() if process.name == NAME]
+
+
+class Stop(Exception):
+    """The learner wants no more, or is gone."""
+
+
+class _Learner:
+    """What the collector knows of the learner: the epoch that it is at.
+
+    Args:
+        pipe: gives the number of each epoch that the learner begins; it ends when the learner stops or dies.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe, self.epoch = pipe, -1
+
+    def look(self) -> None:
+        """Read what came.
+
+        Raises:
+            Stop: the learner is gone.
+        """
+        try:
+            while self.pipe.poll():
+                self.epoch = self.pipe.recv()
+        except (EOFError, OSError):
+            raise Stop from None
+
+    def wait_for(self, epoch: int) -> None:
+        """Wait until the learner is at this epoch."""
+        self.look()
+        while self.epoch < epoch:
+            self.pipe.poll(None)  # until there is a message, or an end
+            self.look()
+
+
+def collect(agent: Any, settings: Settings, folder: Path, pipe: Connection, actor_steps: int, threads: int) -> None:
+    """What the collector does until it has played all epochs, or its learner is gone.
+
+    Args:
+        agent: its class.
+        settings: of the run.
+        folder: of buffer and weights.
+        pipe: see `_Learner`; gets (steps that every actor has played, `Collector.results`) after each epoch.
+        actor_steps: how many of these steps are played already.
+        threads: of torch.
+    """
+    torch.set_num_threads(threads)
+    hp: Any = settings.method.hyperparameters
+    seed = seed_of("collector", settings.seed, actor_steps)  # after a restart, other numbers
+    world, _ = make_worlds(settings.environment, seed, hp.actors, 1)
+    player = agent(hp, world_shape(settings.environment), seed=settings.seed, device="cpu")
+    collector = Collector(hp, player.policy(), world, seed=seed)
+    collector.actor_steps = actor_steps
+    store, learner = TrajectoryFiles(folder / "buffer", UNLIMITED), _Learner(pipe)
+    first = hp.start_collecting_at_epoch
+    with suppress(Stop):
+        for epoch in range(first + actor_steps // hp.steps_per_epoch, hp.epochs):
+            learner.wait_for(max(first, epoch - AHEAD))
+            with suppress(UserError):  # just being written: the ones before will do
+                player.network.load_policy_arrays(read_arrays(folder / WEIGHTS, kind="policy"))
+            finished: list[Trajectory] = []
+            for done in range(0, hp.steps_per_epoch, CHUNK):
+                learner.look()
+                finished += collector.collect(min(CHUNK, hp.steps_per_epoch - done))
+            store.add(finished)
+            with suppress(OSError):  # gone: the next look says so
+                pipe.send((collector.actor_steps, collector.results()))
+
+
+class Learner(Trainer):
+    """A trainer whose data come from another process."""
+
+    def __init__(self, agent: Any, settings: Settings, device: torch.device | str, run: Run) -> None:
+        super().__init__(agent, settings, device, run)
+        self.settings, self.agent_class = settings, agent
+        self.folder = run.checkpoint_folder
+        self.process: Any = None
+        self.pipe: Any = None
+
+    def begin(self) -> None:
+        """Write the first weights and start the collector."""
+        self.publish()
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        process = context.Process(
+            target=collect,
+            args=(self.agent_class, self.settings, self.folder, other, self.at.env_steps // self.hp.actors,
+                  torch.get_num_threads()),
+            name=NAME,
+            daemon=True,
+        )  # fmt: skip
+        process.start()
+        self.process = process
+        other.close()  # the collector alone holds it, so that the pipe ends with it
+
+    def end(self) -> None:
+        """Stop the collector: it finishes the steps that it is at."""
+        if self.process is not None:
+            self.pipe.close()
+            self.process.join(PATIENCE)
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
+
+    def publish(self) -> None:
+        """The weights for the collector."""
+        write_arrays(self.folder / WEIGHTS, self.agent.network.policy_arrays(), kind="policy")
+
+    def epoch(self) -> None:
+        """Evaluate, wait for the steps of this epoch, learn, publish."""
+        at, hp = self.at, self.hp
+        with suppress(OSError):  # it is gone: known when something is wanted of it
+            self.pipe.send(at.epoch)
+        if at.epoch % hp.evaluate_every == 0:
+            self.evaluate()
+        began, results = time.perf_counter(), {}
+        wanted = hp.actors * hp.steps_per_epoch * max(0, at.epoch + 1 - hp.start_collecting_at_epoch)
+        while at.env_steps < wanted:
+            results = self.hear()
+        self.store.refresh()
+        self.seconds["collection"] += time.perf_counter() - began
+        self.learn(results)
+        self.publish()
+        self.store.saved()  # files beyond the capacity go
+        at.epoch += 1
+
+    def hear(self) -> dict[str, float]:
+        """Wait for the collector's next epoch and count its steps: means over the rollouts that ended in it.
+
+        Raises:
+            UserError: it died.
+        """
+        try:
+            steps, results = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(PATIENCE)
+            raise UserError(
+                f"the collector of this run ended with exit code {self.process.exitcode}",
+                where="hyperparameters: processes",
+                do="see what it printed above, and run the same command again: it goes on from the last checkpoint",
+            ) from None
+        self.at.env_steps = steps * self.hp.actors
+        return dict(results)
+
+    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Put back what `save` saved; the buffer is used as it is now."""
+        super().load(arrays, {**state, "buffer": None})
+
+    def train(self) -> AmagoPolicy:
+        """See `Trainer.train`."""
+        self.resume()
+        try:
+            self.begin()
+            self.epochs()
+        finally:
+            self.end()
+        return self.finished()
+
+
+def train(agent: Any, settings: Settings, device: torch.device | str, run: Run) -> AmagoPolicy:
+    """Train an agent of this class with two processes."""
+    return Learner(agent, settings, device, run).train()

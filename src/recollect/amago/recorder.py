@@ -1,0 +1,167 @@
+"""Cuts the rollouts of B actors into trajectories of :mod:`recollect.amago.trajectory_files` (specification 2.3).
+
+A trajectory ends where its rollout ends, or after so many steps that it has reached the length drawn for it; the next
+one then begins with the same row (one step of overlap). Lengths are `save_length`, or, where the context is shorter and
+`stagger` is on, uniform in save_length ± context, so that cuts do not always fall on the same steps.
+
+- A length is drawn for every trajectory, as in newer upstream versions; older ones draw it once per rollout.
+- Rows are written for all actors at once into arrays of fixed size; only finished trajectories are copied out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from recollect.amago.trajectory_files import Trajectory
+from recollect.settings.seeding import seed_of
+
+Observation = np.ndarray | Mapping[str, np.ndarray]
+
+
+class Recorder:
+    """The unfinished trajectories of B actors.
+
+    Args:
+        actors: B.
+        save_length: steps of a trajectory at most, give or take the context.
+        context: steps of the training windows, at most `save_length`.
+        stagger: see the head of this file.
+        seed: of the drawn lengths.
+    """
+
+    def __init__(self, actors: int, save_length: int, context: int, *, stagger: bool = True, seed: int = 0) -> None:
+        self.actors, self.save_length, self.seed = actors, save_length, seed
+        self._slack = context if stagger and context < save_length else 0
+        self._columns: dict[str, np.ndarray] = {}
+        self._goals_BKG: np.ndarray | None = None
+        self._last_B = np.full(actors, -1, np.int64)  # row that was written last; -1: no rollout
+        self._time_B = np.zeros(actors, np.int32)
+        self._count_B = np.zeros(actors, np.int64)  # trajectories begun
+        self._length_B = np.zeros(actors, np.int64)
+        self._everyone = np.arange(actors)
+
+    @property
+    def shortest(self) -> int:
+        """Steps after which a trajectory may be cut although its rollout goes on."""
+        return self.save_length - self._slack
+
+    def begin(self, mask_B: np.ndarray, observation: Observation, goals_BKG: np.ndarray | None = None) -> None:
+        """A rollout begins for the actors of the mask, with these first observations [B, ...] (and goals, NaN: none)."""
+        which_N = np.flatnonzero(mask_B)
+        if goals_BKG is not None:
+            if self._goals_BKG is None:
+                self._goals_BKG = np.zeros(goals_BKG.shape, np.float32)
+            self._goals_BKG[which_N] = goals_BKG[which_N]
+        self._last_B[which_N], self._time_B[which_N] = 0, 0
+        for name, value_B in _named(observation).items():
+            self._column(name, value_B)[which_N, 0] = value_B[which_N]
+        for name, column in self._columns.items():
+            if name.partition("/")[0] != "observation":
+                column[which_N, 0] = self._blank(name, column)
+        self._draw_lengths(which_N)
+
+    def append(
+        self,
+        action_B: np.ndarray,
+        reward_B: np.ndarray,
+        observation: Observation,
+        done_B: np.ndarray,
+        achieved_BMG: np.ndarray | None = None,
+        terminal_B: np.ndarray | None = None,
+    ) -> list[Trajectory]:
+        """One step of every actor that is in a rollout; the observation is the last one where `done`.
+
+        Args:
+            action_B, reward_B, observation: what was done, and what came of it.
+            done_B: bool, whether the rollout ended here.
+            achieved_BMG: goals that the step achieved, NaN: none.
+            terminal_B: bool, what stands in the column `done`: nothing follows the row (default: `done_B`).
+
+        Returns:
+            The trajectories that this step finished, in the order of actors.
+        """
+        live_N = self._everyone[self._last_B >= 0]
+        self._last_B[live_N] += 1
+        self._time_B[live_N] += 1
+        row_N = self._last_B[live_N]
+        discrete = action_B.dtype.kind in "iub"
+        values = {
+            **_named(observation),
+            "previous_action": action_B.astype(np.int16 if discrete else np.float32),
+            "reward": np.asarray(reward_B, np.float32),
+            "done": np.asarray(done_B if terminal_B is None else terminal_B, bool),
+            "time": self._time_B,
+        }
+        if achieved_BMG is not None:
+            values["achieved"] = np.asarray(achieved_BMG, np.float32)
+        for name, value_B in values.items():
+            self._column(name, value_B)[live_N, row_N] = value_B[live_N]
+        full_N = live_N[np.asarray(done_B, bool)[live_N] | (row_N >= self._length_B[live_N])]
+        if not full_N.size:
+            return []
+        finished = [self._cut(b) for b in full_N.tolist()]
+        ended_N, going_N = full_N[np.asarray(done_B)[full_N]], full_N[~np.asarray(done_B)[full_N]]
+        for column in self._columns.values():
+            column[going_N, 0] = column[going_N, self._last_B[going_N]]
+        self._last_B[ended_N], self._last_B[going_N] = -1, 0
+        self._draw_lengths(going_N)
+        return finished
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that `load` needs."""
+        rows = int(self._last_B.max(initial=-1)) + 1
+        found = {f"column/{name}": column[:, :rows].copy() for name, column in self._columns.items()}
+        if self._goals_BKG is not None:
+            found["goals"] = self._goals_BKG.copy()
+        counts: dict[str, np.ndarray] = {
+            "last": self._last_B,
+            "time": self._time_B,
+            "count": self._count_B,
+            "length": self._length_B,
+        }
+        return found | {name: value.copy() for name, value in counts.items()}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `arrays` gave."""
+        for name, value in arrays.items():
+            if name.startswith("column/"):
+                like_B = np.empty((self.actors, *value.shape[2:]), value.dtype)
+                self._column(name.removeprefix("column/"), like_B)[:, : value.shape[1]] = value
+        self._goals_BKG = np.array(arrays["goals"]) if "goals" in arrays else None
+        for kept, name in ((self._last_B, "last"), (self._time_B, "time")):
+            kept[:] = arrays[name]
+        self._count_B[:], self._length_B[:] = arrays["count"], arrays["length"]
+
+    def _column(self, name: str, like_B: np.ndarray) -> np.ndarray:
+        if name not in self._columns:
+            longest = self.save_length + self._slack
+            new = np.zeros((self.actors, longest + 1, *like_B.shape[1:]), like_B.dtype)
+            new[:, 0] = self._blank(name, new)
+            self._columns[name] = new
+        return self._columns[name]
+
+    @staticmethod
+    def _blank(name: str, column: np.ndarray) -> float:
+        """What stands in the first row of a rollout."""
+        if name == "previous_action":
+            return -2.0 if column.dtype.kind == "f" else -1
+        return np.nan if name == "achieved" else 0
+
+    def _draw_lengths(self, which_N: np.ndarray) -> None:
+        for b in which_N.tolist():
+            drawn = seed_of("trajectory length", self.seed, b, int(self._count_B[b])) % (2 * self._slack + 1)
+            self._length_B[b] = self.save_length - self._slack + drawn
+        self._count_B[which_N] += 1
+
+    def _cut(self, b: int) -> Trajectory:
+        rows = int(self._last_B[b]) + 1
+        found = {name: column[b, :rows].copy() for name, column in self._columns.items()}
+        return found if self._goals_BKG is None else {**found, "goals": self._goals_BKG[b].copy()}
+
+
+def _named(observation: Observation) -> dict[str, np.ndarray]:
+    if isinstance(observation, Mapping):
+        return {f"observation/{name}": np.asarray(value) for name, value in observation.items()}
+    return {"observation": np.asarray(observation)}

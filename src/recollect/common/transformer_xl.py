@@ -1,0 +1,197 @@
+"""Transformer-XL, for reading: frozen, one or a few tokens at a time, over a memory of the last M.
+
+- Post-norm layers; attention to relative distances with biases of each layer's own; adaptive embeddings.
+- Every token attends to exactly M tokens, itself among them. A memory begins full of zeros, which are attended to: their
+  keys and values are zero, their distances still count.
+- The published code keeps the layers' inputs and projects all of them anew at every step. Projections have no bias, so
+  keeping keys and values gives the same, and the zero memory is a zero cache.
+
+Source: Dai et al. 2019 (arXiv 1901.02860); specification 3.4 for what the published model does.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.common.kernels import Linear
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+from recollect.settings.seeding import seed_of
+
+
+class TransformerXLSettings(Frozen):
+    """Shape; the defaults are those of transfo-xl-wt103 (284 M parameters)."""
+
+    vocabulary: int = Field(default=267_735, ge=1)
+    cutoffs: tuple[int, ...] = Field(
+        default=(20_000, 40_000, 200_000), description="where the next block of words begins"
+    )
+    division: int = Field(default=4, ge=1, description="each block's embeddings are so much narrower than the last's")
+    width: int = Field(default=1024, ge=2, description="of tokens in all layers; even")
+    layers: int = Field(default=18, ge=1)
+    heads: int = Field(default=16, ge=1)
+    head_width: int = Field(default=64, ge=1)
+    inner: int = Field(default=4096, ge=1)
+    clamp: int = Field(default=1000, ge=0, description="greater distances count as this one")
+    norm_eps: float = Field(default=1e-5, gt=0.0)
+
+
+class Layer(nn.Module):
+    """The parts of one layer; `XLCache` does the work."""
+
+    def __init__(self, settings: TransformerXLSettings) -> None:
+        super().__init__()
+        d, heads, head_width = settings.width, settings.heads, settings.head_width
+        self.qkv = Linear(d, 3 * heads * head_width, bias=False)
+        self.positions = Linear(d, heads * head_width, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(heads, head_width))
+        self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
+        self.attention_out = Linear(heads * head_width, d, bias=False)
+        self.norm_attention = nn.LayerNorm(d, eps=settings.norm_eps)
+        self.mlp_in = Linear(d, settings.inner)
+        self.mlp_out = Linear(settings.inner, d)
+        self.norm_mlp = nn.LayerNorm(d, eps=settings.norm_eps)
+
+
+class TransformerXL(nn.Module):
+    """The network. Made under ``torch.device("meta")`` it has shapes only.
+
+    Args:
+        settings: its shape.
+        seed: of random weights; None leaves them at zero, for those that are loaded.
+    """
+
+    def __init__(self, settings: TransformerXLSettings, *, seed: int | None = None) -> None:
+        super().__init__()
+        self.settings = settings
+        edges = [0, *settings.cutoffs, settings.vocabulary]
+        rows = [end - start for start, end in pairwise(edges)]
+        sizes = [(rows[i], settings.width // settings.division**i) for i in range(len(rows))]
+        self.embeddings = nn.ParameterList(torch.zeros(size) for size in sizes)
+        self.projections = nn.ParameterList(torch.zeros(settings.width, width) for _, width in sizes)
+        self.layers = nn.ModuleList(Layer(settings) for _ in range(settings.layers))
+        if seed is not None:
+            draw = torch.Generator().manual_seed(seed_of("transformer-xl", seed))
+            with torch.no_grad():
+                for name, weight in self.named_parameters():
+                    if name.startswith("embeddings") or name.endswith("_bias"):
+                        weight.normal_(0.0, 0.02, generator=draw)
+                    elif weight.ndim == 2:
+                        weight.normal_(0.0, weight.shape[1] ** -0.5, generator=draw)
+
+    def table(self) -> Tensor:
+        """All token embeddings as the layers see them, [V, D]: projected to one width, times sqrt(D)."""
+        scale = math.sqrt(self.settings.width)
+        with torch.no_grad():
+            return torch.cat([(e @ p.T).mul_(scale) for e, p in zip(self.embeddings, self.projections, strict=True)])
+
+    def distances(self, length: int) -> list[Tensor]:
+        """Per layer [H, Dh, M]: what the distances M-1..0 add to a score, once multiplied with a query."""
+        s, device = self.settings, self.projections[0].device
+        position_M = torch.arange(length - 1, -1, -1, dtype=torch.float64).clamp_(max=s.clamp)
+        rate = 10000.0 ** (-torch.arange(0, s.width, 2, dtype=torch.float64) / s.width)
+        angle = position_M[:, None] * rate
+        code_MD = torch.cat([angle.sin(), angle.cos()], 1).float().to(device)
+        with torch.no_grad():
+            return [
+                cast(Layer, layer).positions(code_MD).view(length, s.heads, s.head_width).permute(1, 2, 0).contiguous()
+                for layer in self.layers
+            ]
+
+
+class XLCache:
+    """Keys and values of the last tokens of B rows, in a ring: a step writes K tokens over the oldest ones.
+
+    Rows share the ring's place, as all rows read as many tokens per step; a row is forgotten by zeroing it.
+
+    Args:
+        model: reads.
+        batch: B.
+        length: M, how many tokens each one attends to.
+        tokens: most tokens per step.
+    """
+
+    def __init__(self, model: TransformerXL, batch: int, length: int, tokens: int = 1) -> None:
+        if length < 1 or tokens < 1:
+            raise UserError(
+                f"a memory of {length} tokens that reads {tokens} at once holds nothing",
+                where="memory_length",
+                do="give both at least 1",
+            )
+        s, device = model.settings, model.projections[0].device
+        self.model, self.length, self.tokens = model, length, tokens
+        self.slots = length + tokens - 1  # of the first of K new tokens, the M - 1 before it must still be there
+        shape = (2, batch, s.heads, self.slots, s.head_width)
+        self.layers = [torch.zeros(shape, device=device) for _ in model.layers]
+        self.at = 0  # where the next token goes
+        self.weights: list[Tensor] = []  # of the last tokens, [B, H, K, slots] for each layer
+        self._newest = 0
+        self._distances = model.distances(length)
+
+    def reset(self, mask_B: Tensor) -> None:
+        """Zero the rows where the mask is True."""
+        rows = mask_B.to(self.layers[0].device).nonzero()[:, 0]
+        if len(rows):
+            for kv in self.layers:
+                kv[:, rows] = 0.0
+
+    @torch.no_grad()
+    def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
+        """The last layer's state [B, D] at the last of K new tokens.
+
+        Args:
+            x_BKD: token embeddings, scaled as in `TransformerXL.table`.
+            remember: False: the cache stays as it is.
+
+        Raises:
+            UserError: more tokens than the cache was made for, or another number of rows.
+        """
+        s = self.model.settings
+        B, K, D = x_BKD.shape
+        if self.layers[0].shape[1] != B or not 1 <= K <= self.tokens or s.width != D:
+            raise UserError(
+                f"inputs of shape {(B, K, D)} do not fit a memory of {self.layers[0].shape[1]} rows of width {s.width} "
+                f"that reads at most {self.tokens} at once",
+                where="Transformer-XL",
+                do="start it with that many rows, and set batch_tokens to the most inputs per step",
+            )
+        new_K = [(self.at + i) % self.slots for i in range(K)]
+        scale = s.head_width**-0.5
+        self.weights, h = [], x_BKD
+        for module, kv, code_HEM in zip(self.model.layers, self.layers, self._distances, strict=True):
+            layer = cast(Layer, module)
+            qkv = layer.qkv(h).view(B, K, 3, s.heads, s.head_width)
+            q = qkv[:, :, 0] * scale
+            before = [] if remember else [kv[:, :, :, slot].clone() for slot in new_K]
+            for i, slot in enumerate(new_K):
+                kv[:, :, :, slot] = qkv[:, i, 1:].transpose(0, 1)
+            by_age = torch.bmm((q + layer.position_bias * scale).permute(2, 0, 1, 3).flatten(1, 2), code_HEM)
+            by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf).view(s.heads, B, K, -1)
+            bias = torch.stack([by_age[:, :, i].roll(slot + 1, 2) for i, slot in enumerate(new_K)], 3)
+            content = (q + layer.content_bias * scale).permute(0, 2, 3, 1).flatten(0, 1)
+            scores = torch.bmm(kv[0].flatten(0, 1), content).add_(bias.transpose(0, 1).flatten(0, 1))
+            weights = scores.transpose(1, 2).softmax(-1)
+            y = torch.bmm(weights, kv[1].flatten(0, 1)).view(B, s.heads, K, s.head_width).transpose(1, 2)
+            h = layer.norm_attention(h + layer.attention_out(y.reshape(B, K, -1)))
+            h = layer.norm_mlp(h + layer.mlp_out(layer.mlp_in(h).relu_()))
+            self.weights.append(weights.view(B, s.heads, K, -1))
+            for slot, kept in zip(new_K, before, strict=False):
+                kv[:, :, :, slot] = kept
+        self._newest = new_K[-1]
+        if remember:
+            self.at = (self.at + K) % self.slots
+        return h[:, -1]
+
+    def attention(self) -> Tensor | None:
+        """How much the last token read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
+        if not self.weights:
+            return None
+        by_slot = torch.stack([weights[:, :, -1].mean(1) for weights in self.weights])
+        return by_slot.roll(-self._newest - 1, 2)[:, :, -self.length :]

@@ -1,0 +1,117 @@
+"""BERT's encoder, for reading windows fast: post-norm, bidirectional, learned positions; frozen.
+
+Why not the class in transformers, whose weights it takes: only real tokens are computed (rows are of different lengths),
+products go through `kernels.linear` (twice as fast on AMD processors), and where only some tokens' states are wanted the
+last layer computes only those.
+
+Source: Devlin et al. 2019 (arXiv 1810.04805).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.common.kernels import linear
+
+Affine = tuple[Tensor, Tensor]
+
+
+class Encoder:
+    """Reads windows of token embeddings.
+
+    Args:
+        weights: as named by BertModel and RobertaModel of transformers; ``encoder.layer.i`` for each layer kept.
+        heads: of every layer.
+        norm_eps: of every LayerNorm.
+        first_position: row of the position table that the first token gets (RoBERTa: 2).
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], *, heads: int, norm_eps: float, first_position: int = 0) -> None:
+        self.heads, self.norm_eps = heads, norm_eps
+        self.embeddings_VD = weights["embeddings.word_embeddings.weight"]
+        self.width = self.embeddings_VD.shape[1]
+        self._places_TD = (
+            weights["embeddings.position_embeddings.weight"][first_position:]
+            + weights["embeddings.token_type_embeddings.weight"][0]
+        )
+        self._norm = _affine(weights, "embeddings.LayerNorm")
+        self.layers = [
+            _layer(weights, f"encoder.layer.{i}")
+            for i in range(sum(name.endswith("attention.self.query.weight") for name in weights))
+        ]
+
+    @torch.no_grad()
+    def read(self, x_BTD: Tensor, lengths_B: Tensor, *, last: bool = False) -> tuple[Tensor, list[Tensor]]:
+        """States of the last layer, and the attention weights of every layer [B, H, T, T] (in its last, see `last`).
+
+        Args:
+            x_BTD: token embeddings; positions, type and LayerNorm are added here.
+            lengths_B: at least 1; the tokens of a row after so many are padding, which nothing attends to.
+            last: give the states [B, 1, D] at each row's last token only, and of the last layer the weights [B, H, 1, T].
+
+        Returns:
+            States [B, T, D], zero at padding.
+        """
+        (B, T, D), H = x_BTD.shape, self.heads
+        place_T = torch.arange(T, device=x_BTD.device)
+        real_BT = place_T < lengths_B[:, None]
+        # Real tokens only, one after the other; in attention rows are blocks again, and padding is masked.
+        index_N = None if bool(real_BT.all()) else real_BT.flatten().nonzero()[:, 0]
+        bias = None
+        if index_N is not None:
+            bias = torch.zeros(B, 1, 1, T, device=x_BTD.device).masked_fill_(~real_BT[:, None, None], float("-inf"))
+        h_ND = _rows((x_BTD + self._places_TD[:T]).reshape(B * T, D), index_N)
+        h_ND = F.layer_norm(h_ND, (D,), *self._norm, self.norm_eps)
+        ends_B = torch.arange(B, device=x_BTD.device) * T + lengths_B - 1
+        maps = []
+        for number, (qkv, out, norm_attention, mlp_in, mlp_out, norm_mlp) in enumerate(self.layers):
+            pick = last and number == len(self.layers) - 1
+            if pick:  # queries of the last tokens only
+                weight_ED, bias_E = qkv
+                both = _blocks(linear(h_ND, weight_ED[D:], bias_E[D:]), index_N, B * T)
+                k, v = both.view(B, T, 2, H, D // H).permute(2, 0, 3, 1, 4)
+                h_ND = _blocks(h_ND, index_N, B * T)[ends_B]
+                q = linear(h_ND, weight_ED[:D], bias_E[:D]).view(B, H, 1, D // H)
+            else:
+                both = _blocks(linear(h_ND, *qkv), index_N, B * T)
+                q, k, v = both.view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
+            scores = torch.matmul(q, k.transpose(2, 3)).mul_((D // H) ** -0.5)
+            weights = (scores if bias is None else scores.add_(bias)).softmax(-1)
+            y_ND = torch.matmul(weights, v).transpose(1, 2).reshape(-1, D)
+            y_ND = y_ND if pick else _rows(y_ND, index_N)
+            h_ND = F.layer_norm(h_ND + linear(y_ND, *out), (D,), *norm_attention, self.norm_eps)
+            h_ND = F.layer_norm(h_ND + linear(F.gelu(linear(h_ND, *mlp_in)), *mlp_out), (D,), *norm_mlp, self.norm_eps)
+            maps.append(weights)
+        if last:
+            return h_ND.view(B, 1, D), maps
+        return _blocks(h_ND, index_N, B * T).view(B, T, D), maps
+
+
+def _affine(weights: Mapping[str, Tensor], name: str) -> Affine:
+    return weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+
+def _layer(weights: Mapping[str, Tensor], name: str) -> tuple[Affine, ...]:
+    """Query, key and value in one; attention out; its norm; MLP in, out; its norm."""
+    parts = [_affine(weights, f"{name}.attention.self.{part}") for part in ("query", "key", "value")]
+    joined = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    rest = (
+        "attention.output.dense",
+        "attention.output.LayerNorm",
+        "intermediate.dense",
+        "output.dense",
+        "output.LayerNorm",
+    )
+    return (joined, *(_affine(weights, f"{name}.{part}") for part in rest))
+
+
+def _rows(x: Tensor, index_N: Tensor | None) -> Tensor:
+    return x if index_N is None else x.index_select(0, index_N)
+
+
+def _blocks(x: Tensor, index_N: Tensor | None, size: int) -> Tensor:
+    return x if index_N is None else x.new_zeros(size, x.shape[1]).index_copy_(0, index_N, x)

@@ -1,0 +1,121 @@
+"""HELM: images become mixtures of word embeddings by a frozen Hopfield network; specification 3.1.
+
+Sources: Paischer et al. 2022 and its code. The mean over the first axis of an image (its colours, where channels come first)
+goes through a fixed random matrix; what it is most like among a language model's word embeddings is mixed, and read.
+
+- As released, similarities are cosines (the paper prints the plain product: `similarity: dot`).
+- The random matrix is a function of the run's seed and is not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs, facts_of
+from recollect.common.frozen_hopfield import FrozenHopfield
+from recollect.helm.frame_cache import FrameCache
+from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, history_of, memory_of
+from recollect.helm.on_policy import OnPolicyTrainer, make_agent, policy_of
+from recollect.helm.sampled_policy import SampledPolicy
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+NAMED = 4  # words of a mixture that inspection names
+
+
+class Hyperparameters(LanguageHyperparameters):
+    """Of HELM; see also `LanguageHyperparameters`."""
+
+    beta: float = Field(100.0, gt=0, description="Sharpness of the mixture: large ones take one word. Released: 100.")
+    similarity: Literal["cosine", "dot"] = Field("cosine", description="Released: cosine. Paper: dot.")
+
+
+class HopfieldReader:
+    """Images -> mixtures of word embeddings, one each.
+
+    Args:
+        embeddings_VD: of the language model.
+        shape: of an image.
+        beta, similarity, seed: see `FrozenHopfield`.
+        frames: different images whose mixtures are kept.
+    """
+
+    def __init__(
+        self, embeddings_VD: Tensor, shape: tuple[int, ...], *, beta: float, similarity: str, seed: int, frames: int
+    ) -> None:
+        inputs = int(np.prod(shape[1:]))
+        self.hopfield = FrozenHopfield(
+            embeddings_VD, inputs, beta=beta, seed=seed, similarity="dot" if similarity == "dot" else "cosine"
+        )
+        self._mixed = FrameCache(lambda images: self.hopfield(self.grey(images)), frames)
+        self._newest = np.zeros((0, *shape), np.uint8)
+
+    def grey(self, images: np.ndarray) -> Tensor:
+        """Means over the first axis of images uint8 [B, *shape], from 0 to 1 and flat."""
+        device = self.hopfield.embeddings_VD.device
+        return torch.from_numpy(images).to(device).float().mean(1).flatten(1) / 255
+
+    def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
+        """Inputs [B, 1, D]."""
+        self._newest = images
+        return self._mixed(images)[:, None]
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """Nothing."""
+        return {}
+
+    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing."""
+
+    def cache(self) -> FrameCache:
+        """Of mixtures."""
+        return self._mixed
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """The heaviest words of each mixture, their weights, and the entropy of all weights (nats)."""
+        weight_NV = self.hopfield.weights(self.grey(self._newest[rows_N]))
+        top_NK, token_NK = weight_NV.topk(min(NAMED, weight_NV.shape[1]), dim=1)
+        entropy_N = torch.special.entr(weight_NV).sum(1)
+        found = {"tokens": token_NK, "token_scores": top_NK, "token_entropy": entropy_N}
+        return {name: value.cpu().numpy() for name, value in found.items()}
+
+
+def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
+    """The memory of a run's agent."""
+    hp: Hyperparameters = settings.method.hyperparameters
+    memory = memory_of(settings, inputs)
+    reader = HopfieldReader(
+        memory.embeddings_VD,
+        facts_of(settings.environment).image_shape,
+        beta=hp.beta,
+        similarity=hp.similarity,
+        seed=seed_of("frozen hopfield", settings.seed),
+        frames=hp.cached_frames,
+    )
+    return history_of(reader, memory, settings, inputs, arrays)
+
+
+def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
+    """A run at its beginning."""
+    return OnPolicyTrainer(settings, make_agent(settings, inputs, make_history))
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
+    """Train by acting; see `recollect.helm.ppo_cnn.train`. The language model is read from `inputs`."""
+    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
+    """The policy that `train` gave, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    return policy_of(settings, make_agent(settings, inputs, make_history, arrays))

@@ -1,0 +1,156 @@
+"""HELMv2: image features of a vision-language model, given the scale of word embeddings, are read; specification 3.2.
+
+Sources: Paischer et al. 2022 (workshop paper "Toward Semantic History Compression") and its code.
+
+- As released, features are standardised with the statistics of the games' images of one step (`statistics: batch`), so
+  that what one game's image becomes depends on the others. A policy uses the statistics of all images of its training
+  instead: its rows do not depend on each other, and it can play alone, where the released one gives NaN.
+- Where the features are not as wide as the word embeddings they go through a fixed random matrix first. (Published: CLIP
+  RN50 and Transformer-XL, both 1024 wide.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs
+from recollect.environments import registry
+from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
+from recollect.helm.frame_cache import FrameCache
+from recollect.helm.language_history import (
+    LanguageHistory,
+    LanguageHyperparameters,
+    channels_of,
+    history_of,
+    memory_of,
+)
+from recollect.helm.on_policy import OnPolicyTrainer, make_agent, policy_of
+from recollect.helm.sampled_policy import SampledPolicy
+from recollect.helm.vision_language import VisionLanguageModel, vision_language_model
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import generator, seed_of
+
+
+class Hyperparameters(LanguageHyperparameters):
+    """Of HELMv2; see also `LanguageHyperparameters`."""
+
+    vision_language_model: str = Field(
+        "clip-rn50", description="A name of config/vision_language_models.yaml. Paper: this one."
+    )
+    statistics: Statistics = Field("batch", description="Of what features are standardised with. Released: batch.")
+    calibration: int = Field(2048, ge=2, description="statistics: frozen. Images of random play that they are of.")
+
+
+class FeatureReader:
+    """Images -> features on the scale of word embeddings, one each.
+
+    Args:
+        model: of images.
+        embeddings_VD: of the language model.
+        statistics: see `FeatureRescaling`.
+        seed: of the random matrix, where there is one.
+        frames: different images whose features are kept.
+    """
+
+    def __init__(
+        self, model: VisionLanguageModel, embeddings_VD: Tensor, statistics: Statistics, *, seed: int, frames: int
+    ) -> None:
+        width, device = int(embeddings_VD.shape[1]), embeddings_VD.device
+        self.matrix_WD: Tensor | None = None
+        if model.width != width:
+            draws = torch.Generator().manual_seed(seed)
+            self.matrix_WD = (torch.randn(model.width, width, generator=draws) * model.width**-0.5).to(device)
+        self.model = model
+        self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
+        self.all = FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
+        self.features = FrameCache(self._features, frames)
+
+    def _features(self, images: np.ndarray) -> Tensor:
+        given = torch.from_numpy(images)
+        channels = channels_of(images.shape[1:])
+        features_BW = self.model.images(given if channels == "first" else given.permute(0, 3, 1, 2)).float()
+        return features_BW if self.matrix_WD is None else features_BW @ self.matrix_WD
+
+    def __call__(self, images: np.ndarray, *, learn: bool) -> Tensor:
+        """Inputs [B, 1, D]."""
+        features_BD = self.features(images)
+        if learn and self.all is not self.rescaling:
+            self.all.take_in(features_BD)
+        return self.rescaling(features_BD, update=learn)[:, None]
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """The statistics of all images."""
+        return self.all.arrays()
+
+    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `learned` gave."""
+        self.all.load_arrays(dict(arrays))
+
+    def cache(self) -> FrameCache:
+        """Of features."""
+        return self.features
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """Nothing: these inputs are no words."""
+        return {}
+
+
+def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
+    """The memory of a run's agent; that of a policy has `frozen` statistics."""
+    hp: Hyperparameters = settings.method.hyperparameters
+    memory = memory_of(settings, inputs)
+    model = vision_language_model(hp.vision_language_model, model=inputs.vision_language_model, device=inputs.device)
+    reader = FeatureReader(
+        model,
+        memory.embeddings_VD,
+        "frozen" if arrays is not None else hp.statistics,
+        seed=seed_of("feature projection", settings.seed),
+        frames=hp.cached_frames,
+    )
+    if arrays is None and hp.statistics == "frozen":
+        calibrate(reader, settings, hp.calibration)
+    return history_of(reader, memory, settings, inputs, arrays)
+
+
+def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
+    """Take the statistics of so many images of random play (rounded up to whole steps)."""
+    environment, games = settings.environment, settings.method.hyperparameters.actors
+    listed = registry.tasks(environment.world, environment.options, "train")
+    seeds = np.array([seed_of("calibration world", settings.seed, i) for i in range(games)], np.uint64)
+    played = [listed[i % len(listed)] for i in range(games)]
+    world, draws = (
+        registry.make_world(environment.world, environment.options, played, seeds),
+        generator("calibration actions", settings.seed),
+    )
+    actions = int(world.single_action_space.n)  # type: ignore[attr-defined]
+    observation, _ = world.reset()
+    for _ in range(-(-images // games)):
+        reader.all.take_in(reader.features(observation))
+        observation, _, terminated, truncated, _ = world.step(draws.integers(actions, size=games))
+        if (done := terminated | truncated).any():
+            observation, _ = world.reset(options={"reset_mask": done})
+
+
+def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
+    """A run at its beginning."""
+    return OnPolicyTrainer(settings, make_agent(settings, inputs, make_history))
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
+    """Train by acting; see `recollect.helm.ppo_cnn.train`. Both frozen models are read from `inputs`."""
+    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
+    """The policy that `train` gave, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    return policy_of(settings, make_agent(settings, inputs, make_history, arrays))

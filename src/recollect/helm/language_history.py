@@ -1,0 +1,204 @@
+"""A frozen language model as the memory of an agent: what HELM, HELMv2 and SHELM share. How images become words is theirs.
+
+Every image becomes one or more input vectors in the space of the language model's embeddings (a `Reader`); the model reads
+them behind those of the episode so far, and what it makes of all is the history vector. Nothing of it is trained: vectors
+are stored when they are made, and updates never run the model. Specification 1 and 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.common.contract import Inputs
+from recollect.helm.feature_rescaling import FeatureRescaling
+from recollect.helm.frame_cache import FrameCache
+from recollect.helm.language_memory import LanguageMemory, language_memory
+from recollect.helm.on_policy import OnPolicyHyperparameters
+from recollect.settings.schema import Settings
+
+RELEASED_MEMORY = 511  # inputs that the released HELM and HELMv2 remember, whatever is configured
+
+
+class LanguageHyperparameters(OnPolicyHyperparameters):
+    """What the methods with a language model share; see also `OnPolicyHyperparameters`."""
+
+    language_model: str = Field(
+        "transfo-xl-wt103", description="A name of config/language_models.yaml. Paper: this one."
+    )
+    layers: int | None = Field(None, ge=1, description="Keep only its first layers; null, the paper's, keeps all 18.")
+    pooling: Literal["mean", "last"] = Field(
+        "mean",
+        description="Of models that read both ways: mean of what they make of the window, or of the newest input.",
+    )
+    memory_length: int = Field(511, ge=1, description="Inputs that are remembered. Paper: 15 to 2045, by task.")
+    mem_len: Literal["upstream", "config"] = Field(
+        "upstream", description="upstream: HELM and HELMv2 remember 511 whatever `memory_length` says, as released."
+    )
+    history_scale: float | None = Field(
+        None,
+        gt=0,
+        description="History vectors are standardised number by number, by running statistics of training, and multiplied "
+        "by this; null, the paper's: left as they are.",
+    )
+    cached_frames: int = Field(20_000, ge=1, description="Different images that are kept as read; saves time only.")
+
+    @property
+    def remembered(self) -> int:
+        """Inputs that are remembered."""
+        return RELEASED_MEMORY if self.mem_len == "upstream" else self.memory_length
+
+
+class Reader(Protocol):
+    """Turns images into inputs of a language model."""
+
+    def __call__(self, images: np.ndarray, *, learn: bool) -> Tensor:
+        """Inputs [B, K, D] of images uint8 [B, *shape]; `learn`: statistics may take them in."""
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """What it has learned of the images, for policies; mostly nothing."""
+
+    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `learned` gave."""
+
+    def cache(self) -> FrameCache:
+        """Of the images that were read: what is in it can differ in the last bit from what would be made anew."""
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """Of the newest images of some rows: ``tokens`` int64 [N, K], rows of the language model's vocabulary, and
+        ``token_scores`` float32 [N, K]; empty where there are none.
+        """
+
+
+class LanguageHistory:
+    """A `recollect.helm.sampled_policy.History`: a reader in front of a language model.
+
+    Args:
+        reader, memory: see there.
+        device: of both.
+        learning: whether this is the agent in training, whose images the statistics of reader and vectors take in.
+        scale: see `LanguageHyperparameters.history_scale`.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        memory: LanguageMemory,
+        device: torch.device | str,
+        *,
+        learning: bool,
+        scale: float | None = None,
+    ) -> None:
+        self.reader, self.memory, self.device = reader, memory, torch.device(device)
+        self.learning, self.width = learning, memory.output_width
+        self.rescaling: FeatureRescaling | None = None
+        if scale is not None:
+            mean_H = torch.zeros(self.width, device=self.device)
+            self.rescaling = FeatureRescaling(mean_H + scale, mean_H, "running" if learning else "frozen")
+        self._newest_BKD = torch.zeros(0)
+
+    def start(self, batch: int) -> None:
+        """B rows that have seen nothing."""
+        self.memory.start(batch)
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        """Forget what the rows of the mask have seen."""
+        self.memory.reset(torch.from_numpy(mask_B).to(self.device))
+
+    def read(self, images: np.ndarray) -> Tensor:
+        """History vectors [B, H] after one more image each."""
+        self._newest_BKD = self.reader(images, learn=self.learning)
+        return self._rescaled(self.memory.step(self._newest_BKD), update=self.learning)
+
+    def peek(self, images: np.ndarray) -> Tensor:
+        """The same, but nothing is remembered."""
+        return self._rescaled(self.memory.peek(self.reader(images, learn=False)), update=False)
+
+    def _rescaled(self, vectors_BH: Tensor, *, update: bool) -> Tensor:
+        return vectors_BH if self.rescaling is None else self.rescaling(vectors_BH, update=update)
+
+    def arrays(self) -> dict[str, Any]:
+        """What is remembered, and what the reader has learned."""
+        parts = {"memory": self.memory.arrays(), "cache": self.reader.cache().arrays()}
+        return {f"{part}/{name}": v for part, named in parts.items() for name, v in named.items()} | self.learned()
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `arrays` gave."""
+        self.memory.load(part_of(arrays, "memory/"))
+        self.reader.cache().load(part_of(arrays, "cache/"), self.device)
+        self.load_learned(arrays)
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """What the reader has learned, and the statistics of the vectors."""
+        scales = {} if self.rescaling is None else self.rescaling.arrays()
+        parts = {"reader": self.reader.learned(), "vectors": scales}
+        return {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+
+    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back what `learned` gave."""
+        self.reader.load_learned(part_of(arrays, "reader/"))
+        if self.rescaling is not None:
+            self.rescaling.load_arrays(part_of(arrays, "vectors/"))
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """The words that the newest images became."""
+        return self.reader.traced(rows_N)
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """What the newest images became, and how much the language model looks back from the last of it.
+
+        Attention is that on all inputs of a step; what falls on steps before the episode is on the memory's zeros.
+        """
+        found = {"inputs": self._newest_BKD[rows_N].half().cpu().numpy()}
+        attention_LBM = self.memory.attention()
+        if attention_LBM is not None:
+            tokens = self._newest_BKD.shape[1]
+            weights_NLM = attention_LBM[:, rows_N].float().cpu().numpy().swapaxes(0, 1)
+            padded = np.pad(weights_NLM, ((0, 0), (0, 0), (-weights_NLM.shape[2] % tokens, 0)))
+            by_step = padded.reshape(*padded.shape[:2], -1, tokens).sum(3)
+            found["history_attention"] = by_step.astype(np.float16)
+        return found
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """The word of each token of the language model's."""
+        return [self.memory.vocabulary[token] for token in tokens]
+
+
+def memory_of(settings: Settings, inputs: Inputs, *, tokens: int = 1) -> LanguageMemory:
+    """The language model that the settings describe; `tokens` inputs are read at each step."""
+    hp: LanguageHyperparameters = settings.method.hyperparameters
+    return language_memory(
+        hp.language_model,
+        model=inputs.language_model,
+        memory_length=hp.remembered,
+        layers=hp.layers,
+        batch_tokens=tokens,
+        pooling=hp.pooling,
+        device=inputs.device,
+    )
+
+
+def history_of(
+    reader: Reader, memory: LanguageMemory, settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None
+) -> LanguageHistory:
+    """A history at the beginning of a training, or with what a policy's arrays say that was learned."""
+    hp: LanguageHyperparameters = settings.method.hyperparameters
+    history = LanguageHistory(reader, memory, inputs.device, learning=arrays is None, scale=hp.history_scale)
+    if arrays is not None:
+        history.load_learned(part_of(arrays, "history/"))
+    return history
+
+
+def part_of(arrays: Mapping[str, Any], start: str) -> dict[str, Any]:
+    """The arrays whose names begin so, without that beginning."""
+    return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+
+
+def channels_of(shape: tuple[int, ...]) -> Literal["first", "last"]:
+    """Where the channels of images of this shape are: at the shorter end."""
+    return "last" if shape[2] < shape[0] else "first"

@@ -1,0 +1,147 @@
+"""Language models as memory: they read what an agent sees, step by step, and are never trained.
+
+Source: HELM (Paischer et al. 2022), section 3; specification sections 3.4 and 9.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from recollect.common.language_models import RANDOM_VOCABULARY, vocabulary
+from recollect.common.published_transformer_xl import load, shortened
+from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
+from recollect.helm.window_memory import causal_memory, encoder_memory
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import language_model
+
+RANDOM = TransformerXLSettings(
+    vocabulary=RANDOM_VOCABULARY, cutoffs=(64,), division=4, width=64, layers=2, heads=4, head_width=16, inner=128
+)
+
+
+class LanguageMemory(Protocol):
+    """A frozen language model that reads one or more input vectors per environment step and says what it makes of all so far.
+
+    Attributes:
+        width: D, of input vectors (its token embeddings).
+        output_width: H, of history vectors.
+        memory_length: M, inputs that it remembers at most, with the newest.
+        embeddings_VD: token embeddings as the model sees them (Transformer-XL: already scaled by sqrt(D)).
+        vocabulary: V strings, one for each row.
+    """
+
+    width: int
+    output_width: int
+    memory_length: int
+    embeddings_VD: Tensor
+    vocabulary: tuple[str, ...]
+
+    def start(self, batch: int) -> None:
+        """Remember nothing, in `batch` rows."""
+
+    def reset(self, mask_B: Tensor) -> None:
+        """Forget everything in the rows where the mask is True."""
+
+    def step(self, inputs_BKD: Tensor) -> Tensor:
+        """History vectors [B, H] after K more inputs, which are remembered."""
+
+    def peek(self, inputs_BKD: Tensor) -> Tensor:
+        """As `step`, but nothing is remembered (bootstrap values)."""
+
+    def attention(self) -> Tensor | None:
+        """How much the last `step` or `peek` looked at each remembered input: [L, B, M], oldest first, mean over heads."""
+
+    def arrays(self) -> dict[str, Tensor]:
+        """What a bit-exact resume needs of the state."""
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Continue from `arrays`."""
+
+
+def language_memory(
+    name: str,
+    *,
+    model: Path | None = None,
+    memory_length: int,
+    layers: int | None = None,
+    batch_tokens: int = 1,
+    pooling: Literal["mean", "last"] = "mean",
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+) -> LanguageMemory:
+    """A language model of config/language_models.yaml as memory.
+
+    Args:
+        name: its entry there.
+        model: the file or folder that the workflow's rule filled; None: from the installed package, or random weights.
+        memory_length: M, inputs that are remembered.
+        layers: keep only the first layers; None keeps all.
+        batch_tokens: K, most inputs per step.
+        pooling: encoders only. History vector: mean over the window, or the state at the newest input.
+        device: where it runs.
+        seed: of random weights.
+    """
+    settings = language_model(name)
+    common = {"memory_length": memory_length, "batch_tokens": batch_tokens}
+    if settings.kind == "transformer_xl":
+        if model is not None:
+            network = load(Path(model), layers=layers)
+        elif settings.source == "random":
+            network = TransformerXL(shortened(RANDOM, layers), seed=seed).eval().requires_grad_(False)
+        else:
+            raise UserError(
+                f"The language model '{name}' must be fetched before it can be loaded.",
+                where=f"config/language_models.yaml: {name}",
+                do="Give the folder that the workflow's rule filled.",
+            )
+        return TransformerXLMemory(network.to(device), vocabulary(settings, model), **common)
+    if settings.kind == "gpt2":
+        return causal_memory(settings, folder=model, layers=layers, device=device, **common)
+    return encoder_memory(settings, folder=model, layers=layers, pooling=pooling, device=device, **common)
+
+
+class TransformerXLMemory:
+    """See `LanguageMemory`; begins, and after a reset goes on, with a memory full of zeros that is attended to."""
+
+    def __init__(self, network: TransformerXL, words: tuple[str, ...], memory_length: int, batch_tokens: int) -> None:
+        self.network, self.vocabulary = network, words
+        self.width = self.output_width = network.settings.width
+        self.memory_length, self.batch_tokens = memory_length, batch_tokens
+        self.embeddings_VD = network.table()
+        self.start(0)
+
+    def start(self, batch: int) -> None:
+        """See `LanguageMemory`."""
+        self.cache = XLCache(self.network, batch, self.memory_length, self.batch_tokens)
+
+    def reset(self, mask_B: Tensor) -> None:
+        """See `LanguageMemory`."""
+        self.cache.reset(mask_B)
+
+    def step(self, inputs_BKD: Tensor) -> Tensor:
+        """See `LanguageMemory`."""
+        return self.cache.read(inputs_BKD)
+
+    def peek(self, inputs_BKD: Tensor) -> Tensor:
+        """See `LanguageMemory`."""
+        return self.cache.read(inputs_BKD, remember=False)
+
+    def attention(self) -> Tensor | None:
+        """See `LanguageMemory`."""
+        return self.cache.attention()
+
+    def arrays(self) -> dict[str, Tensor]:
+        """See `LanguageMemory`."""
+        return {"at": torch.tensor(self.cache.at), **{f"cache{i}": kv for i, kv in enumerate(self.cache.layers)}}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """See `LanguageMemory`."""
+        self.start(torch.as_tensor(arrays["cache0"]).shape[1])
+        self.cache.at = int(arrays["at"])
+        for i, kv in enumerate(self.cache.layers):
+            kv.copy_(torch.as_tensor(arrays[f"cache{i}"]))

@@ -1,0 +1,386 @@
+"""PPO in images: the loop of HELM, HELMv2, SHELM and their baselines CNN-PPO and LSTM-PPO. What differs is the agent.
+
+Sources: HELM (Paischer et al. 2022), its code, and Stable-Baselines3 1.4, on which that stands; specification 2 and 5.
+
+- One rollout of `rollout` steps in each of `actors` games, then `epochs` passes over it. Rewards are divided by the running
+  deviation of discounted returns and clipped (SB3's VecNormalize: the mean is not subtracted, its own discount 0.99);
+  logged returns are raw. The end of an episode by time limit is an end (`bootstrap_truncation` is ours).
+- Advantages are standardised in each minibatch. AdamW with weight decay; one gradient norm for everything.
+- Ours: an image is read once, and what was read of it is kept over the update; upstream reads the last image of a
+  rollout again as the first of the next, from the same memory. Language models are not trained, so it is the same.
+- Ours: a point of the learning curve is the mean raw return of the last hundred episodes, from when every game has had time
+  for one; upstream counts episodes that are not there yet as 0. Metrics are means since the last point.
+- Ours: all draws are functions of (seed, purpose, rollout, epoch) and the rest is arrays, so a run that is stopped between
+  two rollouts goes on bit-exactly. Upstream has no way to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.artifacts.checkpoints import part
+from recollect.artifacts.run import Run
+from recollect.artifacts.scores import scores_frame
+from recollect.common.adam import Adam
+from recollect.common.advantages import advantages
+from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
+from recollect.common.distinct_images import DistinctImages
+from recollect.environments.registry import make_world, tasks
+from recollect.helm.reward_scale import RewardScale, RunningVariance
+from recollect.helm.sampled_policy import Agent, History, SampledPolicy, drawn, network_from
+from recollect.helm.schedule import Schedule
+from recollect.helm.small_impala import ActorCritic
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen, Settings
+from recollect.settings.seeding import generator, seed_of
+
+RECENT = 100  # episodes whose mean return is a point of the learning curve
+
+
+class OnPolicyHyperparameters(Frozen):
+    """What all of them share. Defaults are those of the released `config.json` (specification 6.2)."""
+
+    steps: int = Field(500_000, gt=0, description="Environment steps in all games together. Paper: 500K, 2M, 10M, 25M.")
+    actors: int = Field(16, gt=0, description="Games played at once. Paper: 16 (Psychlab 64).")
+    rollout: int = Field(128, gt=0, description="Steps of each between two learning phases. Paper: 32 to 256.")
+    epochs: int = Field(3, gt=0, description="Passes over each rollout. Paper: 3.")
+    batches: int = Field(8, gt=0, description="Minibatches per pass. Paper: 8.")
+    learning_rate: float = Field(1e-4, gt=0, description="AdamW's step size. Paper: 1e-5 to 7e-4.")
+    learning_rate_schedule: Schedule = Schedule()
+    entropy: float = Field(0.05, ge=0, description="Weight of the entropy bonus. Paper: 0.001 to 0.05.")
+    entropy_schedule: Schedule = Schedule()
+    gamma: float = Field(0.99, ge=0, le=1, description="Discount. Paper: 0.99.")
+    gae_lambda: float = Field(0.99, ge=0, le=1, description="GAE's λ. Paper: 0.99.")
+    clip: float = Field(0.2, gt=0, description="How far a probability ratio may move. Paper: 0.2.")
+    clip_schedule: Literal["none", "linear"] = Field("none", description="linear: to 0 over the run. Paper: none.")
+    clip_value: float | None = Field(None, gt=0, description="How far a value may move; null: anywhere. Paper: null.")
+    value_coefficient: float = Field(0.5, ge=0, description="Weight of the critic's squared error. Paper: 0.5.")
+    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient. Paper: 0.5.")
+    adam_epsilon: float = Field(1e-8, gt=0, description="AdamW's ε. Paper: 1e-8.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's, on everything that is trained. Paper: 0.01.")
+    advantages: Literal["minibatch", "running"] = Field(
+        "minibatch", description="Standardised in each minibatch, or over their running deviation. Paper: minibatch."
+    )
+    target_kl: float | None = Field(
+        None, gt=0, description="No further pass where policies differ by 1.5 times this. Paper: null."
+    )
+    normalise_rewards: bool = Field(True, description="Over the deviation of returns. Paper: all but RandomMaze.")
+    clip_reward: float = Field(1.0, gt=0, description="Normalised rewards are clipped to ± this. Paper: 1.")
+    bootstrap_truncation: bool = Field(
+        False, description="Count the critic's value behind a time limit. Paper: no, it is an end."
+    )
+    channel_scale: int = Field(4, gt=0, description="Channels of the encoder, times 16 and 32. Paper: 4 (LSTM 1).")
+    width: int = Field(1024, gt=0, description="Features of an image. Paper: 1024 (LSTM 256).")
+    actor: int = Field(128, gt=0, description="Hidden width of the actor. Paper: 128.")
+    critic: int = Field(512, gt=0, description="Hidden width of the critic. Paper: 512.")
+    likeliest: bool = Field(False, description="Take the likeliest action in evaluations; drawn ones are the paper's.")
+    keep_best: bool = Field(False, description="End with the weights of the best recent return. Paper: an option.")
+    log_every: int = Field(5000, ge=1, description="Environment steps between points of the learning curve.")
+    checkpoint_every: int = Field(50_000, ge=1, description="Environment steps between checkpoints; changes no result.")
+
+    @model_validator(mode="after")
+    def _minibatches_are_of_one_size(self) -> OnPolicyHyperparameters:
+        if self.actors * self.rollout % self.batches or self.actors * self.rollout < 2 * self.batches:
+            raise ValueError(f"{self.actors} x {self.rollout} steps make no {self.batches} minibatches of two or more")
+        return self
+
+
+def loss_of(
+    log_MA: Tensor,
+    value_M: Tensor,
+    batch: Mapping[str, Tensor],
+    hp: OnPolicyHyperparameters,
+    *,
+    clip: float,
+    entropy: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """PPO's loss of a minibatch of M moments, and metrics (without gradient).
+
+    Args:
+        log_MA, value_M: of the network as it is.
+        batch: ``action``, ``log`` (of that action when it was taken), ``value`` (then), ``advantage`` (as the policy's loss
+            takes it) and ``return``, [M] each.
+        clip, entropy: as the schedules have them now.
+    """
+    log_M = log_MA.gather(1, batch["action"][:, None])[:, 0]
+    ratio_M = torch.exp(log_M - batch["log"])
+    kept_M = torch.min(batch["advantage"] * ratio_M, batch["advantage"] * ratio_M.clamp(1 - clip, 1 + clip))
+    policy_loss = -kept_M.mean()
+    near_M = value_M
+    if hp.clip_value is not None:
+        near_M = batch["value"] + (value_M - batch["value"]).clamp(-hp.clip_value, hp.clip_value)
+    value_loss = F.mse_loss(near_M, batch["return"])
+    entropy_loss = (log_MA.exp() * log_MA).sum(1).mean()
+    loss = policy_loss + entropy * entropy_loss + hp.value_coefficient * value_loss
+    with torch.no_grad():
+        left = (batch["return"] - value_M).var(correction=0) / batch["return"].var(correction=0).clamp(min=1e-12)
+        metrics = {
+            "loss": loss.detach(),
+            "policy_gradient_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "entropy_loss": entropy_loss.detach(),
+            "approx_kl": (batch["log"] - log_M).mean(),
+            "clip_fraction": ((ratio_M - 1).abs() > clip).float().mean(),
+            "explained_variance": 1 - left,
+        }
+    return loss, metrics
+
+
+def make_network(
+    hp: OnPolicyHyperparameters, facts: Facts, *, seed: int, history: int = 0, units: int = 0
+) -> ActorCritic:
+    """The network that the hyperparameters describe, for an environment; its parameters are a function of the seed.
+
+    Raises:
+        UserError: actions are not discrete, or observations no images.
+    """
+    need_discrete(facts, "PPO on images")
+    if not facts.image_shape:
+        raise UserError(
+            "HELM and its baselines see images, and this world shows none",
+            where="environment",
+            do="use a world of images (without a section `images:`), or another method",
+        )
+    return ActorCritic(
+        facts.image_shape,
+        facts.actions,
+        width=hp.width,
+        channel_scale=hp.channel_scale,
+        history=history,
+        units=units,
+        actor=hp.actor,
+        critic=hp.critic,
+        generator=torch.Generator().manual_seed(seed_of("actor-critic weights", seed)),
+    )
+
+
+class OnPolicyTrainer:
+    """A run in rollouts, between any two of which it can stop.
+
+    Args:
+        settings: of the run.
+        agent: at its beginning.
+    """
+
+    def __init__(self, settings: Settings, agent: Agent) -> None:
+        self.hp: OnPolicyHyperparameters = settings.method.hyperparameters
+        self.seed, self.agent, hp = settings.seed, agent, self.hp
+        self.names = (settings.environment.name, settings.method.name)
+        environment, E = settings.environment, hp.actors
+        listed = tasks(environment.world, environment.options, "train")
+        seeds_E = np.array([seed_of("training world", self.seed, i) for i in range(E)], np.uint64)
+        played = [listed[i % len(listed)] for i in range(E)]
+        self.world = make_world(environment.world, environment.options, played, seeds_E)
+        self.optimiser = Adam(
+            agent.network.named_parameters(), lr=hp.learning_rate, eps=hp.adam_epsilon, weight_decay=hp.weight_decay
+        )
+        self.rollouts, self.episodes, self.logged_at, self.minibatches = 0, 0, 0, 0
+        self.scale, self.advantage_scale = RewardScale(E, hp.clip_reward), RunningVariance()
+        self.running = np.zeros((3, E))  # return, length and success of the episodes that are being played
+        self.recent = np.zeros((0, 3))  # of the last hundred that ended
+        self.sums: dict[str, Tensor] = {}
+        self.best_return: float = -np.inf
+        self.best: dict[str, np.ndarray] = {}
+        self.observation, _ = self.world.reset()
+        agent.start(E)
+        agent.see(self.observation)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps so far, in all games together."""
+        return self.rollouts * self.hp.rollout * self.hp.actors
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.steps >= self.hp.steps
+
+    def advance(self, run: Run) -> None:
+        """Play one rollout with fixed weights, then learn from it."""
+        moments, done_TE = self._play()
+        self.rollouts += 1
+        if self.hp.keep_best:
+            self._keep_if_best()
+        self._learn(moments, done_TE)
+        began = self.rollouts * self.hp.rollout >= self.world.horizon
+        if self.done or (began and self.steps // self.hp.log_every > self.logged_at // self.hp.log_every):
+            self._log(run)
+
+    def _play(self) -> tuple[dict[str, Tensor], np.ndarray]:
+        """The moments of a rollout [T * E, ...], and where episodes ended [T, E]."""
+        hp, agent, (T, E) = self.hp, self.agent, (self.hp.rollout, self.hp.actors)
+        noise_TE = generator("ppo actions", self.seed, self.rollouts).random((T, E), np.float32)
+        moments: dict[str, Tensor] = {}
+        action_TE, done_TE = np.empty((T, E), np.int64), np.empty((T, E), bool)
+        log_TE, reward_TE, value_TE = (np.empty((T + n, E), np.float32) for n in (0, 0, 1))
+        for t in range(T):
+            for name, value in agent.record().items():
+                if name not in moments:
+                    moments[name] = value.new_empty((T, *value.shape))
+                moments[name][t] = value
+            log_EA, value_TE[t] = agent.act()
+            action_TE[t] = drawn(log_EA, noise_TE[t])
+            log_TE[t] = np.take_along_axis(log_EA, action_TE[t][:, None], 1)[:, 0]
+            self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(action_TE[t])
+            done_E = done_TE[t] = terminated_E | truncated_E
+            self._count(reward_E, done_E, info)
+            reward_TE[t] = self.scale(reward_E, done_E) if hp.normalise_rewards else reward_E
+            if hp.bootstrap_truncation and truncated_E.any():
+                reward_TE[t] += hp.gamma * np.where(truncated_E, agent.value(self.observation), 0)
+            if done_E.any():
+                self.observation, _ = self.world.reset(options={"reset_mask": done_E})
+                agent.forget(done_E)
+            agent.see(self.observation)
+        value_TE[T] = agent.value()
+        advantage_TE = advantages(reward_TE, done_TE, value_TE, hp.gamma, hp.gae_lambda)
+        numbers = {"action": action_TE, "log": log_TE, "advantage": advantage_TE, "value": value_TE[:-1]}
+        numbers["return"] = advantage_TE + value_TE[:-1]
+        moments |= {name: agent.put(np.ascontiguousarray(array)) for name, array in numbers.items()}
+        return {name: value.flatten(0, 1) for name, value in moments.items()}, done_TE
+
+    def _count(self, reward_E: np.ndarray, done_E: np.ndarray, info: Mapping[str, Any]) -> None:
+        self.running[0] += reward_E
+        self.running[1] += 1
+        if done_E.any():
+            success_E = np.asarray(info["success"], np.float64) if "success" in info else np.full(len(done_E), np.nan)
+            self.running[2] = success_E
+            self.recent = np.concatenate([self.recent, self.running[:, done_E].T])[-RECENT:]
+            self.episodes += int(done_E.sum())
+            self.running[:, done_E] = 0
+
+    def _keep_if_best(self) -> None:
+        """Keep the weights that played this rollout, if no others did better; games without an episode count 0."""
+        returns = self.recent[:, 0]
+        mean = returns.sum() / max(len(returns), min(self.hp.actors, RECENT))
+        if not self.best or mean > self.best_return:
+            self.best_return, self.best = float(mean), self.agent.learned()
+
+    def _learn(self, moments: Mapping[str, Tensor], done_TE: np.ndarray) -> None:
+        """All passes over one rollout."""
+        hp, progress, updates = self.hp, self.steps / self.hp.steps, self.rollouts - 1
+        self.optimiser.lr = hp.learning_rate_schedule.at(hp.learning_rate, progress, updates)
+        entropy = hp.entropy_schedule.at(hp.entropy, progress, updates)
+        clip = max(hp.clip * (1 - progress), 0.0) if hp.clip_schedule == "linear" else hp.clip
+        constants = {"learning_rate": self.optimiser.lr, "ent_coef": entropy, "clip_range": clip}
+        divergences: list[Tensor] = []
+        images = DistinctImages(moments["image"])
+        for epoch in range(hp.epochs):
+            draws = generator("ppo minibatches", self.seed, self.rollouts, epoch)
+            for chosen_M, log_MA, value_M in self.agent.epoch(images, moments, done_TE, hp.batches, draws):
+                batch = {name: moments[name][chosen_M] for name in ("action", "log", "value", "advantage", "return")}
+                raw_M = batch["advantage"]
+                batch["advantage"] = self._scaled_advantages(raw_M)
+                loss, metrics = loss_of(log_MA, value_M, batch, hp, clip=clip, entropy=entropy)
+                self.optimiser.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(self.optimiser.parameters, hp.gradient_norm)
+                self.optimiser.step()
+                metrics |= {"adv_mean": raw_M.mean(), "adv_std": raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())}
+                metrics |= {name: raw_M.new_tensor(value) for name, value in constants.items()}
+                for name, value in metrics.items():
+                    self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
+                divergences.append(metrics["approx_kl"])
+                self.minibatches += 1
+            if hp.target_kl is not None and float(torch.stack(divergences).mean()) > 1.5 * hp.target_kl:
+                break
+
+    def _scaled_advantages(self, advantage_M: Tensor) -> Tensor:
+        if len(advantage_M) < 2:
+            return advantage_M
+        if self.hp.advantages == "minibatch":
+            return (advantage_M - advantage_M.mean()) / (advantage_M.std() + 1e-8)
+        self.advantage_scale.take_in(advantage_M.cpu().numpy())
+        return advantage_M / (self.advantage_scale.variance + 1e-8) ** 0.5
+
+    def _log(self, run: Run) -> None:
+        """One point of the learning curve, and the means of all metrics since the last."""
+        env, method = self.names
+        for metric, value in zip(("return", "success"), self.recent[:, [0, 2]].T, strict=True):
+            if len(value) and not np.isnan(value).any():
+                about = {"env": env, "method": method, "seed": self.seed, "step": self.steps, "split": "learning"}
+                run.log_scores(scores_frame(**about, task=0, episode=0, metric=metric, value=value.mean()))
+        values = {name: float(total) / self.minibatches for name, total in sorted(self.sums.items())}
+        if len(self.recent):
+            values |= {"ep_rew_mean": self.recent[:, 0].mean(), "ep_len_mean": self.recent[:, 1].mean()}
+        run.log(self.steps, episodes=self.episodes, **values)
+        self.sums, self.minibatches, self.logged_at = {}, 0, self.steps
+
+    # ---- going on after a kill
+
+    def saved(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(arrays, JSON state) from which `load` continues bit-exactly."""
+        arrays: dict[str, Any] = {
+            "observation": self.observation,
+            "running": self.running.copy(),
+            "recent": self.recent,
+            "discounted": self.scale.discounted_E.copy(),
+            "returns": self.scale.returns.moments,
+            "advantages": self.advantage_scale.moments,
+        }
+        parts: dict[str, Mapping[str, Any]] = {
+            "agent": self.agent.arrays(),
+            "adam": self.optimiser.arrays(),
+            "world": self.world.get_state(),
+            "sums": self.sums,
+            "best": self.best,
+        }
+        arrays |= {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+        counters = ("rollouts", "episodes", "logged_at", "minibatches")
+        return arrays, {name: getattr(self, name) for name in counters} | {"best_return": self.best_return}
+
+    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Put back what `saved` gave."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.observation, self.running = np.array(arrays["observation"]), np.array(arrays["running"])
+        self.recent, self.scale.discounted_E = np.array(arrays["recent"]), np.array(arrays["discounted"])
+        self.scale.returns.moments = np.array(arrays["returns"])
+        self.advantage_scale.moments = np.array(arrays["advantages"])
+        self.agent.load(part(arrays, "agent"), self.observation)
+        self.optimiser.load(part(arrays, "adam"))
+        self.world.set_state(part(arrays, "world"))
+        self.sums = {name: torch.as_tensor(value).to(self.agent.device) for name, value in part(arrays, "sums").items()}
+        self.best = {name: np.array(value) for name, value in part(arrays, "best").items()}
+
+    def train(self, run: Run) -> dict[str, np.ndarray]:
+        """Go on from the run's checkpoint, if it has one, to the end; the arrays of the policy."""
+        checkpoint = run.resume()
+        if checkpoint is not None:
+            self.load(checkpoint.arrays, checkpoint.state)
+        saved_at, every = self.steps, self.hp.checkpoint_every
+        with run.progress(self.hp.steps, "training") as progress:
+            while not self.done:
+                self.advance(run)
+                said = {"episode_return": float(self.recent[:, 0].mean())} if len(self.recent) else {}
+                progress.update(min(self.steps, self.hp.steps), **said)
+                if (run.should_save(self.steps) or self.steps // every > saved_at // every) and not self.done:
+                    run.save(self.steps, *self.saved())
+                    saved_at = self.steps
+        return self.best or self.agent.learned()
+
+
+MakeHistory = Callable[[Settings, Inputs, Mapping[str, np.ndarray] | None], History]
+"""(settings, inputs, arrays of a policy or None while training) -> a history."""
+
+
+def make_agent(
+    settings: Settings, inputs: Inputs, make_history: MakeHistory | None, arrays: Mapping[str, np.ndarray] | None = None
+) -> Agent:
+    """An agent without trained memory: at its beginning, or with the arrays of a policy."""
+    history = None if make_history is None else make_history(settings, inputs, arrays)
+    width = 0 if history is None else history.width
+    hp: OnPolicyHyperparameters = settings.method.hyperparameters
+    network = make_network(hp, facts_of(settings.environment), seed=settings.seed, history=width)
+    return Agent(network if arrays is None else network_from(network, arrays), history, inputs.device)
+
+
+def policy_of(settings: Settings, agent: Agent) -> SampledPolicy:
+    """The policy that plays an agent."""
+    return SampledPolicy(agent, likeliest=settings.method.hyperparameters.likeliest)

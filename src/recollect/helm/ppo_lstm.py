@@ -1,0 +1,140 @@
+"""LSTM-PPO: HELM's baseline with a trained memory ("Impala-PPO" there), an LSTM between encoder and heads; specification 4.3.
+
+- Each game's rollout is cut where episodes begin; a minibatch is `sequences` of these pieces in random order (the last of a
+  pass may be fewer), each begun from the state that was stored when it was played. Gradients flow through a whole piece and
+  end at its ends. Advantages are standardised, and losses averaged, over the steps that are there, not over padding.
+- So the number of minibatches of a pass varies with the number of episodes.
+- Pieces are padded to the longest of their minibatch; upstream pads to the longest of the rollout, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs, facts_of
+from recollect.common.distinct_images import DistinctImages
+from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer, make_network, policy_of
+from recollect.helm.sampled_policy import Agent, SampledPolicy, network_from
+from recollect.settings.schema import Settings
+
+
+class Hyperparameters(OnPolicyHyperparameters):
+    """Of LSTM-PPO; see also `OnPolicyHyperparameters`, of which `batches` is not read."""
+
+    channel_scale: int = Field(1, gt=0, description="Channels of the encoder, times 16 and 32. Paper: 1.")
+    width: int = Field(256, gt=0, description="Features of an image. Paper: 256.")
+    units: int = Field(256, gt=0, description="Of the LSTM. Paper: 256.")
+    sequences: int = Field(16, gt=0, description="Pieces of episodes in a minibatch. Paper: 4, 8 or 16.")
+
+
+class RecurrentAgent(Agent):
+    """Remembers by the LSTM of its network. The state is that in front of the image that is seen."""
+
+    def __init__(self, settings: Settings, device: str, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        hp: Hyperparameters = settings.method.hyperparameters
+        network = make_network(hp, facts_of(settings.environment), seed=settings.seed, units=hp.units)
+        super().__init__(network if arrays is None else network_from(network, arrays), None, device)
+        self.sequences = hp.sequences
+
+    def start(self, batch: int) -> None:
+        """B rows that remember nothing."""
+        self._hidden_BU, self._cell_BU = torch.zeros(2, batch, self.network.units, device=self.device).unbind()
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        """The rows of the mask begin an episode."""
+        mask_B1 = self.put(mask_B)[:, None]
+        self._hidden_BU, self._cell_BU = (s.masked_fill(mask_B1, 0.0) for s in (self._hidden_BU, self._cell_BU))
+
+    def record(self) -> dict[str, Tensor]:
+        """The image, and the state in front of it."""
+        return {**super().record(), "hidden": self._hidden_BU, "cell": self._cell_BU}
+
+    @torch.no_grad()
+    def act(self) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities [B, A] and values [B]; the image is remembered."""
+        outputs_1BU, self._hidden_BU, self._cell_BU = self._step(self._images)
+        log_BA, value_B = self.network.heads(outputs_1BU[0])
+        return log_BA.cpu().numpy(), value_B.cpu().numpy()
+
+    @torch.no_grad()
+    def value(self, images: np.ndarray | None = None) -> np.ndarray:
+        """See `Agent.value`; `images` are those that `act` led to."""
+        outputs_1BU, _, _ = self._step(self._images if images is None else images)
+        return self.network.heads(outputs_1BU[0])[1].cpu().numpy()
+
+    def _step(self, images: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        features_1BW = self.network.encoder(self.put(images))[None]
+        return self.network.unroll(features_1BW, self._hidden_BU, self._cell_BU)
+
+    def epoch(
+        self,
+        images: DistinctImages,
+        moments: Mapping[str, Tensor],
+        done_TE: np.ndarray,
+        batches: int,
+        draws: np.random.Generator,
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """See `Agent.epoch`: minibatches of whole pieces, of which padding is left out."""
+        first_S, length_S = pieces(done_TE)
+        games, order_S = done_TE.shape[1], draws.permutation(len(first_S))
+        for chosen_M in np.split(order_S, range(self.sequences, len(order_S), self.sequences)):
+            first_M, length_M = first_S[chosen_M], length_S[chosen_M]
+            step_L1 = np.arange(length_M.max())[:, None]
+            there_LM = step_L1 < length_M
+            moment_LM = self.put(first_M + games * np.minimum(step_L1, length_M - 1))
+            starts_M = self.put(first_M)
+            features_LMW = images.features(self.network.encoder, moment_LM)
+            outputs_LMU, _, _ = self.network.unroll(
+                features_LMW, moments["hidden"][starts_M], moments["cell"][starts_M]
+            )
+            kept_LM = self.put(there_LM)
+            yield moment_LM[kept_LM], *self.network.heads(outputs_LMU[kept_LM])
+
+    def arrays(self) -> dict[str, Any]:
+        """The network and the state."""
+        return {**super().arrays(), "hidden": self._hidden_BU, "cell": self._cell_BU}
+
+    def load(self, arrays: Mapping[str, Any], images: np.ndarray) -> None:
+        """Put back what `arrays` gave."""
+        super().load(arrays, images)
+        self._hidden_BU, self._cell_BU = (torch.as_tensor(arrays[n]).to(self.device) for n in ("hidden", "cell"))
+
+
+def pieces(done_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pieces of a rollout that lie between beginnings of episodes, game after game.
+
+    Returns:
+        The moment (t * E + e) of the first step of each, and how many steps it has.
+    """
+    steps, games = done_TE.shape
+    begins_ET = np.ones((games, steps), bool)
+    begins_ET[:, 1:] = done_TE[:-1].T
+    place_S = np.flatnonzero(begins_ET)  # e * T + t
+    length_S = np.diff(place_S, append=done_TE.size)
+    return place_S % steps * games + place_S // steps, length_S
+
+
+def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
+    """A run at its beginning."""
+    return OnPolicyTrainer(settings, RecurrentAgent(settings, inputs.device))
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
+    """Train by acting; see `recollect.helm.ppo_cnn.train`."""
+    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
+    """The policy that `train` gave, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    return policy_of(settings, RecurrentAgent(settings, inputs.device, arrays))

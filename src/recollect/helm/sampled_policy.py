@@ -1,0 +1,253 @@
+"""What HELM and its baselines act with: a network that reads images and, in its own way, the past; actions are drawn.
+
+An `Agent` plays B rows at once. Its base class remembers nothing but what a `History` gives it (a vector per row, which
+is never trained); `methods.ppo_lstm` has one whose memory is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.artifacts.checkpoints import part
+from recollect.common.distinct_images import DistinctImages
+from recollect.common.weights import load_arrays
+from recollect.environments import counter_rng
+from recollect.helm.small_impala import ActorCritic
+
+
+class History(Protocol):
+    """Turns what B rows have seen into one vector each. Nothing in it is trained."""
+
+    width: int
+
+    def start(self, batch: int) -> None:
+        """B rows that have seen nothing."""
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        """Forget what the rows of the mask have seen."""
+
+    def read(self, images: np.ndarray) -> Tensor:
+        """The vectors [B, width] after one more image each, uint8 [B, *shape], which is remembered."""
+
+    def peek(self, images: np.ndarray) -> Tensor:
+        """The same, but nothing is remembered."""
+
+    def arrays(self) -> dict[str, Any]:
+        """All that changes, for a bit-exact continuation."""
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `arrays` gave, into a history of as many rows."""
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """What a policy needs of it besides the settings; usually nothing."""
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """What inspection pages show of the newest image; see `recollect.common.contract.Traced`."""
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """The same, of what is asked for at some steps only."""
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """The word of each token that `traced` names."""
+
+
+class Agent:
+    """Acts on images and a history vector, or on images alone.
+
+    Args:
+        network: is trained.
+        history: None: the agent remembers nothing.
+        device: where both live.
+    """
+
+    def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
+        self.network, self.history, self.device = network.to(device), history, torch.device(device)
+        self._images = np.zeros(0, np.uint8)
+        self._history_BH: Tensor | None = None
+
+    # ---- acting
+
+    def start(self, batch: int) -> None:
+        """B rows that remember nothing."""
+        if self.history is not None:
+            self.history.start(batch)
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        """The rows of the mask begin an episode."""
+        if self.history is not None:
+            self.history.reset(mask_B)
+
+    def see(self, images: np.ndarray) -> None:
+        """Look at images uint8 [B, *shape]: what `act`, `value` and `record` then are about."""
+        self._images = images
+        if self.history is not None:
+            self._history_BH = self.history.read(images)
+
+    def record(self) -> dict[str, Tensor]:
+        """What the update must know of this moment: [B, ...] each. Called in front of `act`."""
+        found = {"image": self.put(self._images)}
+        return found if self._history_BH is None else {**found, "history": self._history_BH}
+
+    @torch.no_grad()
+    def act(self) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities [B, A] and values [B]."""
+        log_BA, value_B = self.network(self.put(self._images), self._history_BH)
+        return log_BA.cpu().numpy(), value_B.cpu().numpy()
+
+    @torch.no_grad()
+    def value(self, images: np.ndarray | None = None) -> np.ndarray:
+        """Values [B] of what the rows see, or would if they saw these images next; nothing is remembered."""
+        if images is None:
+            return self.act()[1]
+        history_BH = None if self.history is None else self.history.peek(images)
+        return self.network(self.put(images), history_BH)[1].cpu().numpy()
+
+    # ---- learning
+
+    def epoch(
+        self,
+        images: DistinctImages,
+        moments: Mapping[str, Tensor],
+        done_TE: np.ndarray,
+        batches: int,
+        draws: np.random.Generator,
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """One pass over a rollout of N = T * E moments in random order, minibatch by minibatch.
+
+        Each is computed with the weights as they are when it is asked for.
+
+        Args:
+            images: of all moments.
+            moments: what else `record` gave, [N, ...]; moment n is step n // E of row n % E.
+            done_TE: where episodes ended.
+            batches: minibatches of equal size.
+            draws: the order.
+
+        Yields:
+            Which moments [M], their log-probabilities [M, A] and values [M].
+        """
+        for rows_M in np.split(draws.permutation(done_TE.size), batches):
+            chosen_M = self.put(rows_M)
+            history_NH = moments.get("history")
+            features_MW = images.features(self.network.encoder, chosen_M)
+            log_MA, value_M = self.network.judge(features_MW, None if history_NH is None else history_NH[chosen_M])
+            yield chosen_M, log_MA, value_M
+
+    # ---- bytes
+
+    def put(self, array: np.ndarray) -> Tensor:
+        """An array on the device."""
+        return torch.from_numpy(array).to(self.device)
+
+    def arrays(self) -> dict[str, Any]:
+        """The network, and all that changes while acting."""
+        found: dict[str, Any] = {f"network/{name}": v.detach() for name, v in self.network.state_dict().items()}
+        if self.history is not None:
+            found |= {f"history/{name}": value for name, value in self.history.arrays().items()}
+        return found if self._history_BH is None else {**found, "seen": self._history_BH}
+
+    def load(self, arrays: Mapping[str, Any], images: np.ndarray) -> None:
+        """Put back what `arrays` gave, with the images that the rows saw then."""
+        names = self.network.state_dict()
+        self.network.load_state_dict({name: torch.as_tensor(arrays[f"network/{name}"]) for name in names})
+        self._images = images
+        if self.history is not None:
+            of = "history/"
+            self.history.load({name.removeprefix(of): a for name, a in arrays.items() if name.startswith(of)})
+            self._history_BH = torch.as_tensor(arrays["seen"]).to(self.device)
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """What makes a policy: the network's parameters, and what the history has of its own."""
+        found = {f"network/{name}": value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
+        if self.history is not None:
+            found |= {f"history/{name}": value for name, value in self.history.learned().items()}
+        return {name: np.array(value) for name, value in found.items()}
+
+
+class SampledPolicy:
+    """Plays an agent; a row's actions are drawn with its own seed, so no row depends on the others.
+
+    Args:
+        agent: trained.
+        likeliest: take the likeliest action instead of a drawn one.
+    """
+
+    def __init__(self, agent: Agent, *, likeliest: bool = False) -> None:
+        self.agent, self.device, self.likeliest = agent, agent.device, likeliest
+        self._fresh_B = np.zeros(0, bool)
+        self._log_BA, self._value_B = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
+        self._action_B = np.zeros(0, np.int64)
+
+    def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
+        """Begin B rows at the start of an episode."""
+        self._seeds_B = np.asarray(seeds_B, np.uint64)
+        self._drawn_B = np.zeros(len(seeds_B), np.uint64)
+        self._fresh_B = np.ones(len(seeds_B), bool)
+        self.agent.start(len(seeds_B))
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        """Forget the episodes of the rows where the mask is True."""
+        mask_B = np.asarray(mask_B, bool) & ~self._fresh_B
+        if mask_B.any():
+            self.agent.forget(mask_B)
+            self._fresh_B = self._fresh_B | mask_B
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        """Actions int64 [B]; where done, the image begins an episode, and what came before is forgotten."""
+        self.reset(done_B)
+        self._fresh_B = np.zeros_like(self._fresh_B)
+        self.agent.see(observation_BD)
+        self._log_BA, self._value_B = self.agent.act()
+        if self.likeliest:
+            self._action_B = self._log_BA.argmax(1)
+        else:
+            noise_B = (counter_rng.draw(self._seeds_B, self._drawn_B) >> np.uint64(40)).astype(np.float32) * 2**-24
+            self._drawn_B += np.uint64(1)
+            self._action_B = drawn(self._log_BA, noise_B)
+        return self._action_B
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """Log-probabilities, action, value, and what the history says of the newest image; see `contract.Traced`."""
+        log_NA = self._log_BA[rows_N]
+        found = {
+            "outputs": log_NA,
+            "action": self._action_B[rows_N],
+            "value": self._value_B[rows_N],
+        }
+        history = self.agent.history
+        return found if history is None else {**found, **history.traced(rows_N)}
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """What the history says of some steps only; see `contract.Traced`."""
+        return {} if self.agent.history is None else self.agent.history.maps(rows_N)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """The words that images became; see `contract.Worded`."""
+        return [] if self.agent.history is None else self.agent.history.words(tokens)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """See `Agent.learned`."""
+        return self.agent.learned()
+
+
+def drawn(log_BA: np.ndarray, noise_B: np.ndarray) -> np.ndarray:
+    """Actions int64 [B] from their log-probabilities and uniform numbers in [0, 1)."""
+    until_BA = np.cumsum(np.exp(log_BA), axis=1)[:, :-1]
+    return (noise_B[:, None] >= until_BA).sum(1)
+
+
+def network_from(network: ActorCritic, arrays: Mapping[str, np.ndarray]) -> ActorCritic:
+    """The network with the parameters of a policy file.
+
+    Raises:
+        UserError: they do not fit the network that the settings describe.
+    """
+    own = part(arrays, "network")
+    do = "use the settings and the environment it was trained with, or train it again"
+    load_arrays(network, own, what="the policy does not fit these settings", where="policy arrays", do=do)
+    return network

@@ -1,0 +1,124 @@
+"""SHELM: images become the words that are most like them, and a language model reads those; specification 3.3.
+
+Sources: Paischer et al. 2023 and its code. A vision-language model says which `topk` words of a vocabulary are most like an
+image; their embeddings are read best first, and the history vector is what the language model makes of the last of them.
+
+- `memory_length` counts inputs, `topk` a step; published: topk times the steps, plus one.
+- How the vocabulary is matched and which texts stand around a word is the vocabulary's (config/token_vocabularies.yaml).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs, facts_of
+from recollect.helm.frame_cache import FrameCache
+from recollect.helm.language_history import (
+    LanguageHistory,
+    LanguageHyperparameters,
+    channels_of,
+    history_of,
+    memory_of,
+)
+from recollect.helm.on_policy import OnPolicyTrainer, make_agent, policy_of
+from recollect.helm.sampled_policy import SampledPolicy
+from recollect.helm.token_retrieval import TokenRetrieval, Tokens
+from recollect.helm.token_vocabulary import TokenVocabulary
+from recollect.helm.vision_language import vision_language_model
+from recollect.settings import resolve
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
+
+
+class Hyperparameters(LanguageHyperparameters):
+    """Of SHELM; see also `LanguageHyperparameters`."""
+
+    token_vocabulary: str = Field(
+        "clip", description="A name of config/token_vocabularies.yaml, which also says what images are seen with."
+    )
+    topk: int = Field(1, ge=1, description="Words of an image. Paper: 1, 2 or 4, by task.")
+    mem_len: Literal["config"] = Field("config", description="The released SHELM remembers what is configured.")
+
+
+class TokenReader:
+    """Images -> the embeddings of the words that are most like them, K each, best first.
+
+    Args:
+        retrieval: of words.
+        embeddings_VD: of the language model.
+    """
+
+    def __init__(self, retrieval: TokenRetrieval, embeddings_VD: Tensor) -> None:
+        self.retrieval, self.embeddings_VD = retrieval, embeddings_VD
+        self._newest: Tokens | None = None
+
+    def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
+        """Inputs [B, K, D]."""
+        self._newest = self.retrieval(images)
+        return self.embeddings_VD[self._newest.lm_ids_NK]
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """Nothing."""
+        return {}
+
+    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing."""
+
+    def cache(self) -> FrameCache:
+        """Of words."""
+        return self.retrieval.cache
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """The words of the newest images, best first, and their cosines."""
+        assert self._newest is not None
+        rows = torch.from_numpy(rows_N).to(self.embeddings_VD.device)
+        found = {"tokens": self._newest.lm_ids_NK[rows], "token_scores": self._newest.scores_NK[rows]}
+        return {name: value.cpu().numpy() for name, value in found.items()}
+
+
+def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
+    """The memory of a run's agent.
+
+    Raises:
+        UserError: the vocabulary is of another language model.
+    """
+    hp: Hyperparameters = settings.method.hyperparameters
+    words = resolve.token_vocabulary(hp.token_vocabulary)
+    if words.language_model != hp.language_model:
+        raise UserError(
+            f"the words are of the language model '{words.language_model}', and '{hp.language_model}' is to read them",
+            where=f"config/token_vocabularies.yaml: {hp.token_vocabulary}",
+            do="choose a vocabulary of that language model",
+        )
+    memory = memory_of(settings, inputs, tokens=hp.topk)
+    model = vision_language_model(words.vision_language_model, model=inputs.vision_language_model, device=inputs.device)
+    vocabulary = TokenVocabulary.open(inputs.need("token_vocabulary")).to(inputs.device)
+    channels = channels_of(facts_of(settings.environment).image_shape)
+    retrieval = TokenRetrieval(model, vocabulary, hp.topk, remembered=hp.cached_frames, channels=channels)
+    return history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
+
+
+def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
+    """A run at its beginning."""
+    return OnPolicyTrainer(settings, make_agent(settings, inputs, make_history))
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
+    """Train by acting; see `recollect.helm.ppo_cnn.train`. Models and vocabulary are read from `inputs`."""
+    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
+    """The policy that `train` gave, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    return policy_of(settings, make_agent(settings, inputs, make_history, arrays))

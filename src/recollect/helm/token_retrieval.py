@@ -1,0 +1,75 @@
+"""SHELM's eyes: a frame becomes the k tokens most like it, best first.
+
+Frame -> image embedding -> the nearest words of a token vocabulary -> their ids in the language model, by a table made in
+advance. All of it stays on the device, and each different frame goes through it once.
+
+No threshold, no separator, and a word may be retrieved at every step. Source: SHELM (arXiv 2306.09312); specification 3.3,
+"Online, per step". The released code sorts all similarities on the CPU and looks every string up again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.helm.frame_cache import FrameCache
+from recollect.helm.token_vocabulary import TokenVocabulary
+from recollect.helm.vision_language import VisionLanguageModel
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What N frames became, best first: ids in the language model, positions in the vocabulary, cosines."""
+
+    lm_ids_NK: Tensor
+    positions_NK: Tensor
+    scores_NK: Tensor
+
+
+class TokenRetrieval:
+    """Turns frames into tokens.
+
+    Args:
+        model: embeds the frames; the vocabulary must have been made with it.
+        vocabulary: the words, on the model's device.
+        k: tokens per frame.
+        remembered: different frames whose tokens are remembered.
+        channels: frames are [C, H, W] or [H, W, C].
+
+    Attributes:
+        cache: counts hits; its `arrays` are part of the state of a run.
+    """
+
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        vocabulary: TokenVocabulary,
+        k: int = 1,
+        *,
+        remembered: int = 100_000,
+        channels: Literal["first", "last"] = "first",
+    ) -> None:
+        self.model, self.vocabulary, self.k, self.channels = model, vocabulary, k, channels
+        self.cache = FrameCache(self._looked_at, remembered)
+
+    def __call__(self, frames: np.ndarray) -> Tokens:
+        """Tokens of frames uint8 [N, *shape]."""
+        found_N2K = self.cache(frames)
+        positions_NK = found_N2K[:, self.k :].long()
+        return Tokens(self.vocabulary.lm_ids_V[positions_NK], positions_NK, found_N2K[:, : self.k].float())
+
+    def words(self, positions_NK: Tensor) -> list[list[str]]:
+        """The words at some positions."""
+        return [[self.vocabulary.strings[i] for i in row] for row in positions_NK.tolist()]
+
+    @torch.inference_mode()
+    def _looked_at(self, frames: np.ndarray) -> Tensor:
+        """Cosines and positions side by side, float64 [M, 2 k], which holds both exactly."""
+        images = torch.from_numpy(frames)
+        images = images if self.channels == "first" else images.permute(0, 3, 1, 2)
+        scores_MK, positions_MK = self.vocabulary.nearest(self.model.images(images), self.k)
+        return torch.cat([scores_MK.double(), positions_MK.double()], dim=1)

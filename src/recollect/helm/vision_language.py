@@ -1,0 +1,225 @@
+"""Vision-language models: images and texts as vectors of one space, never trained by those who see with them.
+
+``source`` in config/vision_language_models.yaml says where one comes from: ``hub`` (CLIP, fetched once at pinned revisions
+with checked hashes), ``trained`` (memory.dual_encoder, which a rule trains in minutes on pictures of MiniGrid's tiles),
+``random`` (tests only). Nothing here but `provide` uses the network.
+
+Source: Radford et al. 2021; HELMv2 and SHELM as released; specification 3.2 for the preprocessing, which works on float
+tensors and does not clamp what the bicubic filter overshoots.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.artifacts.hub import check_request, download
+from recollect.artifacts.sealed import read_arrays, sealing, verify
+from recollect.common.weights import load_arrays
+from recollect.helm.clip import SHAPES, Clip
+from recollect.helm.clip_vocabulary import ClipVocabulary
+from recollect.helm.dual_encoder import DualEncoder
+from recollect.settings import resolve
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.schema import VisionLanguageModelSettings
+from recollect.settings.seeding import seed_of
+
+KIND = "vision-language model"
+WEIGHTS, MERGES = "model.safetensors", "merges.txt"
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+BATCH = 128
+
+
+class VisionLanguageModel(Protocol):
+    """Frozen encoders of images and of texts into one space."""
+
+    width: int
+
+    def images(self, images_NCHW: Tensor) -> Tensor:
+        """float32 [N, width] of colour images, uint8 or float in [0, 1], of any size; not of length one."""
+
+    def texts(self, strings: Sequence[str]) -> Tensor:
+        """float32 [N, width] of texts; not of length one."""
+
+
+def vision_language_model(
+    name: str, *, model: Path | None, device: str | torch.device, seed: int = 0
+) -> VisionLanguageModel:
+    """Load a model of config/vision_language_models.yaml.
+
+    Args:
+        name: its entry there.
+        model: the file `model.safetensors` that a rule made; None for `random`.
+        device: where it runs.
+        seed: of a random one.
+
+    Raises:
+        UserError: an unknown name, or a file that is missing, corrupted or of another model.
+    """
+    settings = resolve.vision_language_model(name)
+    if settings.source == "random":
+        return RandomModel(settings.width, seed, device)
+    if model is None:
+        raise UserError(
+            f"the vision-language model '{name}' must be made before it can be loaded",
+            where="config/vision_language_models.yaml",
+            do="give the file that the workflow's rule makes (`recollect fetch` or `recollect train-vision-language`)",
+        )
+    return DualEncoder.open(model, device) if settings.source == "trained" else ClipModel(settings, model, device)
+
+
+class ClipModel:
+    """CLIP, read from the files of `provide`.
+
+    Args:
+        settings: which network, and how frames are made square.
+        model: its weights; `merges.txt` lies beside them and is read for texts only.
+        device: where it runs.
+    """
+
+    def __init__(self, settings: VisionLanguageModelSettings, model: Path, device: str | torch.device) -> None:
+        self.fit, self.device, self.folder = settings.fit, torch.device(device), Path(model).parent
+        shape = SHAPES[settings.network]
+        self.width, self.size = shape.width, shape.image_size
+        with torch.device("meta"):
+            network = Clip(shape)
+        self.network = network.to_empty(device="cpu")
+        own = self.network.state_dict()
+        counts = {name: np.zeros((), np.int64) for name in own if name.endswith("num_batches_tracked")}
+        load_arrays(
+            self.network,
+            counts | read_arrays(model, kind=KIND),
+            what="the weights do not fit the network",
+            where=model,
+            do="name the network of these weights in config/vision_language_models.yaml",
+        )
+        self.network.to(self.device).eval().requires_grad_(False)
+
+    @property
+    def vocabulary(self) -> ClipVocabulary:
+        """Its words."""
+        verify(self.folder / MERGES, kind=KIND)
+        return ClipVocabulary(self.folder / MERGES)
+
+    @torch.inference_mode()
+    def images(self, images_NCHW: Tensor) -> Tensor:
+        """See `VisionLanguageModel`."""
+        return _in_batches(lambda part: self.network.images(preprocessed(part, self.size, self.fit)), images_NCHW, self)
+
+    @torch.inference_mode()
+    def texts(self, strings: Sequence[str]) -> Tensor:
+        """See `VisionLanguageModel`; texts are cut at 77 tokens."""
+        tokens = self.vocabulary.tokens(strings)
+        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))  # so that little of a batch is padding
+        found_NW = torch.zeros(len(tokens), self.width, device=self.device)
+        for first in range(0, len(order), BATCH):
+            places = order[first : first + BATCH]
+            ids_NT = torch.nn.utils.rnn.pad_sequence([tokens[i] for i in places], batch_first=True).to(self.device)
+            last_N = torch.tensor([len(tokens[i]) - 1 for i in places], device=self.device)
+            found_NW[places] = self.network.texts(ids_NT, last_N).float()
+        return found_NW
+
+
+class RandomModel:
+    """Seeded and senseless: small images through a random matrix, and for each text a vector of its own (for tests)."""
+
+    def __init__(self, width: int, seed: int, device: str | torch.device) -> None:
+        self.width, self.seed, self.device = width, seed, torch.device(device)
+        self.matrix_IW = torch.from_numpy(self._drawn("images", (3 * 8 * 8, width))).to(self.device)
+
+    def images(self, images_NCHW: Tensor) -> Tensor:
+        """See `VisionLanguageModel`."""
+        small_NC88 = F.adaptive_avg_pool2d(scaled(images_NCHW, self.device), 8)
+        return small_NC88.flatten(1) @ self.matrix_IW
+
+    def texts(self, strings: Sequence[str]) -> Tensor:
+        """See `VisionLanguageModel`."""
+        rows = [self._drawn("text", (self.width,), string) for string in strings]
+        return torch.from_numpy(np.stack(rows) if rows else np.zeros((0, self.width), np.float32)).to(self.device)
+
+    def _drawn(self, purpose: str, shape: tuple[int, ...], *keys: str) -> np.ndarray:
+        draws = np.random.default_rng(seed_of("random vision-language model", self.seed, purpose, *keys))
+        return draws.standard_normal(shape).astype(np.float32)
+
+
+def scaled(images_NCHW: Tensor, device: torch.device) -> Tensor:
+    """Float images in [0, 1] on a device, from those or from uint8.
+
+    Raises:
+        UserError: they are no colour images [N, 3, H, W].
+    """
+    if images_NCHW.ndim != 4 or images_NCHW.shape[1] != 3:
+        raise UserError(
+            f"images have shape [N, 3, H, W], these {list(images_NCHW.shape)}",
+            where="vision-language model",
+            do="give colour images with the channels first",
+        )
+    moved = images_NCHW.to(device)
+    return moved.float() / 255 if moved.dtype == torch.uint8 else moved.float()
+
+
+def preprocessed(images_NCHW: Tensor, size: int, fit: Literal["crop", "squash"]) -> Tensor:
+    """CLIP's input [N, 3, size, size] of float images in [0, 1].
+
+    `crop`: bicubic until the shorter side fits, then the centre (as released; a frame of 60 x 80 loses an eighth on the
+    left and on the right). `squash`: bicubic to the square, nothing is lost.
+    """
+    height, width = images_NCHW.shape[2:]
+    shorter = min(height, width)
+    target = (size * height // shorter, size * width // shorter) if fit == "crop" else (size, size)
+    if target != (height, width):
+        images_NCHW = F.interpolate(images_NCHW, target, mode="bicubic", align_corners=False)
+    top, left = (round((side - size) / 2) for side in target)
+    images_NCHW = images_NCHW[:, :, top : top + size, left : left + size]
+    mean, std = (images_NCHW.new_tensor(numbers)[:, None, None] for numbers in (MEAN, STD))
+    return (images_NCHW - mean) / std
+
+
+def provide(settings: VisionLanguageModelSettings, folder: Path) -> None:
+    """Fetch a model's files from the hub and seal them in a folder; those that already stand there are kept.
+
+    Raises:
+        UserError: a file is not pinned (the message says what is missing), there is no network, or a hash differs.
+    """
+    if settings.network not in SHAPES:
+        raise UserError(
+            f"no network named '{settings.network}'",
+            where="config/vision_language_models.yaml",
+            do=nearest(settings.network, SHAPES),
+        )
+    instead = f"name a file of safetensors for {WEIGHTS}"
+    for wanted in settings.files.values():
+        check_request(wanted.repository, wanted.revision, {wanted.file: wanted.sha256}, instead=instead)
+    for name, wanted in settings.files.items():
+        if _stands(folder / name, wanted.sha256):
+            continue
+        offline = "check the network and the name; without network use the model 'tiles', which is trained here"
+        with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
+            got = download(
+                wanted.repository, wanted.revision, wanted.file, wanted.sha256, Path(scratch), offline=offline
+            )
+            origin = {"name": wanted.repository, "revision": wanted.revision, "file": wanted.file}
+            with sealing(folder / name, kind=KIND, provenance=origin) as temp:
+                shutil.copyfile(got, temp)
+
+
+def _stands(target: Path, sha256: str) -> bool:
+    try:
+        return bool(verify(target, kind=KIND)["sha256"] == sha256)
+    except UserError:
+        return False
+
+
+def _in_batches(encode, images_NCHW: Tensor, model: ClipModel) -> Tensor:  # type: ignore[no-untyped-def]
+    parts = (
+        [encode(scaled(part, model.device)).float() for part in images_NCHW.split(BATCH)] if len(images_NCHW) else []
+    )
+    return torch.cat(parts) if parts else torch.zeros(0, model.width, device=model.device)

@@ -1,0 +1,1 @@
+"""Memory-RL: off-policy agents with transformers and recurrent networks."""

@@ -1,0 +1,389 @@
+"""The loop of Memory-RL's off-policy methods: whole episodes in, sequence batches out; what differs is the learner.
+
+- Order of work is upstream's: warm-up episodes with uniform actions, one burst of floor(ratio * steps) updates, then
+  rounds of one episode per actor followed by ceil(ratio * steps of the round) updates; evaluation when the number of
+  episodes passes a multiple of `evaluate_every`. With one actor this is upstream's schedule to the count.
+- Where episodes end early, budgets are counted in steps (`budget: steps`), as the released continuous loop does.
+- Ours: `actors` episodes are played side by side in one batch. More actors act on older parameters; updates stay
+  `updates_per_step` per environment step.
+- Ours: all draws (actions, batches, dropout) are functions of (seed, purpose, counter), the two worlds carry their own
+  random streams, and everything else is arrays, so a run that is stopped between any two units of work goes on
+  bit-exactly. Upstream has no checkpoints.
+- Upstream keeps dropout on while collecting and in target passes; see `dropout_while_acting`,
+  `dropout_in_targets`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from recollect.artifacts.checkpoints import part
+from recollect.artifacts.run import Run
+from recollect.common.adam import Adam
+from recollect.common.contract import Facts, facts_of
+from recollect.common.feedforward import TokenEmbedder
+from recollect.common.learning_curve import log_learning, make_worlds
+from recollect.common.precision import Precision
+from recollect.common.replay import Batch, EpisodeReplay
+from recollect.common.rollout import Episodes, play_episodes
+from recollect.environments.base import World
+from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
+from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
+from recollect.settings.schema import Frozen, Settings
+from recollect.settings.seeding import generator, seed_of
+
+
+class OnlineHyperparameters(Frozen):
+    """What all of them share. Defaults are the paper's (Memory-RL T-Mazes, GPT)."""
+
+    sequence: SequenceSettings = SequenceSettings()
+    observation_embedding: int = Field(64, ge=0, description="Width of the observation embedding. Paper: 64 (LSTM 32).")
+    action_embedding: int = Field(64, ge=0, description="Of the previous action's; 0: not seen. Paper: 64 (LSTM 16).")
+    reward_embedding: int = Field(0, ge=0, description="Of the previous reward's; 0: not seen. Paper: 0.")
+    head: tuple[int, ...] = Field((256, 256), description="Hidden widths of the head. Paper: 256, 256.")
+    head_fan: Literal["output", "input"] = Field(
+        "output",
+        description="Width of a hidden layer that scales its first weights; `input` is the textbook's. Paper: output.",
+    )
+
+    train_episodes: int = Field(20_000, ge=1, description="Episodes after the warm-up; more is longer training.")
+    budget: Literal["episodes", "steps"] = Field(
+        "episodes",
+        description="What warm-up, training and the time between evaluations are counted in: episodes, or the steps that "
+        "so many episodes to the horizon have. Paper: episodes; continuous tasks: steps.",
+    )
+    warmup_episodes: int = Field(10, ge=1, description="Episodes with uniform actions at the beginning. Paper: 10.")
+    initial_burst: bool = Field(True, description="Updates for the warm-up's steps, all at once after it. Paper: yes.")
+    updates_per_step: float = Field(0.25, gt=0, description="Gradient steps per environment step. Paper: 0.25.")
+    actors: int = Field(1, ge=1, description="Episodes played side by side. Paper: 1. More is faster per episode.")
+    batch_size: int = Field(64, ge=1, description="Windows per gradient step. Paper: 64.")
+    sampled_seq_len: int = Field(
+        -1, description="Transitions per window; -1: a whole episode. Paper: -1; PyBullet: 64."
+    )
+    learning_rate: float = Field(3e-4, gt=0, description="Adam's. Paper: 3e-4.")
+    gradient_clip: float | None = Field(
+        None, gt=0, description="Largest gradient norm; null, the paper's, never clips. Steadies recurrent models."
+    )
+    precision: Precision = Field(
+        "auto", description="Of encoders in training. auto: bfloat16 for a gpt on a GPU. Paper: float32."
+    )
+    discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
+    polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
+    replay_transitions: int = Field(1_000_000, ge=2, description="Smallest replay, in steps. Paper: 1e6.")
+    replay_episodes: int = Field(1000, ge=1, description="The replay holds at least these episodes. Paper: 1000.")
+
+    evaluate_every: int = Field(10, ge=1, description="Episodes between evaluations. Paper: T-Mazes 10, Pycolab 50.")
+    evaluation_episodes: int = Field(10, ge=1, description="Per evaluation. Paper: T-Mazes 10, Pycolab 20.")
+    dropout_while_acting: bool = Field(True, description="Dropout stays on while collecting. Paper's code: yes.")
+    checkpoint_every: int = Field(2000, ge=1, description="Updates between checkpoints; only what a kill costs.")
+    dropout_in_targets: bool = Field(
+        True, description="Dropout stays on in passes without gradient. Paper's code: yes."
+    )
+
+    @field_validator("sampled_seq_len")
+    @classmethod
+    def _check_window(cls, value: int) -> int:
+        if value != -1 and value < 1:
+            raise ValueError("must be -1 (a whole episode) or at least 1")
+        return value
+
+    def window(self, horizon: int) -> int:
+        """Transitions per training window, n."""
+        return horizon if self.sampled_seq_len == -1 else min(self.sampled_seq_len, horizon)
+
+
+def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> HistoryEncoder:
+    """The history encoder that the hyperparameters describe, for an environment. Images get the paper's encoder."""
+    embedder = TokenEmbedder(
+        facts.actions,
+        facts.observation_size,
+        action_size=facts.action_size,
+        action_embedding=hp.action_embedding,
+        reward_embedding=hp.reward_embedding,
+        observation_embedding=hp.observation_embedding,
+        image_shape=facts.image_shape or None,
+        generator=torch.Generator().manual_seed(seed_of("embedder weights", seed)),
+    )
+    n = hp.window(facts.horizon)
+    sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < facts.horizon, seed=seed)
+    # A recurrent state that is rounded at each of a thousand steps would remember less than the published one.
+    chosen: Precision = "float32" if hp.precision == "auto" and hp.sequence.kind != "gpt" else hp.precision
+    return HistoryEncoder(embedder, sequence, precision=chosen)
+
+
+class Learner:
+    """Networks, Adam and one update; a method adds its loss and how it explores. All that changes is in `arrays`.
+
+    Args:
+        hp: hyperparameters.
+        network: what acts; a part of `online` or the whole.
+        online: all that Adam trains.
+        target: a copy of `online`, which follows it after every update.
+        seed: of dropout and of what the loss draws.
+        device: where everything lives.
+    """
+
+    def __init__(
+        self,
+        hp: OnlineHyperparameters,
+        network: HistoryNetwork,
+        online: nn.Module,
+        target: nn.Module,
+        *,
+        seed: int,
+        device: torch.device | str,
+    ) -> None:
+        self.seed, self.network = seed, network
+        self.online, self.target = online.to(device), target.to(device)
+        self.target.requires_grad_(False)
+        self.optimiser = Adam(self.online.named_parameters(), lr=hp.learning_rate)
+        self._clip, self._polyak = hp.gradient_clip, hp.polyak
+        self._online: list[Tensor] = list(self.online.parameters())
+        self._target: list[Tensor] = list(self.target.parameters())
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss (scalar) and metrics, on the device; a function of the arrays, the batch and the counter."""
+        raise NotImplementedError
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """Actions [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
+        raise NotImplementedError
+
+    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
+        """One gradient step and one Polyak step, in place."""
+        reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
+        reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
+        loss, metrics = self.loss(batch, counter)
+        self.optimiser.zero_grad()
+        loss.backward()
+        gradients = self.optimiser.gradients()
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if self._clip is not None:
+            torch._foreach_mul_(gradients, (self._clip / (norm + 1e-6)).clamp(max=1.0))
+        metrics["gradient_norm"] = norm
+        self.optimiser.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(self._target, self._online, self._polyak)
+        return metrics
+
+    def arrays(self) -> dict[str, Any]:
+        """Parameters of all networks and Adam's moments by parameter name."""
+        found: dict[str, Any] = {}
+        for where, module in (("online", self.online), ("target", self.target)):
+            found |= {f"{where}/{name}": value.detach() for name, value in module.state_dict().items()}
+        return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `arrays` gave."""
+        for where, module in (("online", self.online), ("target", self.target)):
+            names = module.state_dict()
+            module.load_state_dict({name: torch.as_tensor(arrays[f"{where}/{name}"]) for name in names})
+        self.optimiser.load(part(arrays, "adam"))
+
+
+@dataclass
+class Counters:
+    """Where a run stands; JSON in the checkpoint."""
+
+    episodes: int = 0
+    env_steps: int = 0
+    explored: int = 0
+    rounds: int = 0
+    updates: int = 0
+    updates_due: int = 0
+    evaluations: int = 0
+    evaluation_due: bool = False
+    logged_updates: int = 0  # updates that the metric sums hold
+
+
+def trainer_of(learner: Any, settings: Settings, device: torch.device | str) -> OnlineTrainer:
+    """A run of a learner (its class, made of hyperparameters, facts, seed and device) at its beginning."""
+    hp: OnlineHyperparameters = settings.method.hyperparameters
+    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
+    made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
+    names = (settings.environment.name, settings.method.name)
+    return OnlineTrainer(hp, made, worlds, seed=settings.seed, names=names, device=device)
+
+
+class OnlineTrainer:
+    """A run in units of work (a round of episodes, an update, an evaluation), between any two of which it can stop."""
+
+    def __init__(
+        self,
+        hp: OnlineHyperparameters,
+        learner: Learner,
+        worlds: tuple[World, World],
+        *,
+        seed: int,
+        names: tuple[str, str],
+        device: torch.device | str,
+    ) -> None:
+        self.hp, self.learner, self.seed, self.names = hp, learner, seed, names
+        self.world, self.evaluation_world = worlds
+        self.horizon = self.world.horizon
+        self.unit = 1 if hp.budget == "episodes" else self.horizon  # of the budget, per episode
+        space: Any = self.world.single_observation_space
+        capacity = max(hp.replay_transitions, hp.replay_episodes * self.horizon)
+        # No more rows than the run can fill: the ring then never turns, and small runs take little memory.
+        if hp.budget == "episodes":
+            capacity = min(capacity, (hp.warmup_episodes + hp.train_episodes) * (self.horizon + 1))
+        action_size = learner.network.encoder.embedder.action_size
+        self.replay = EpisodeReplay(capacity, int(np.prod(space.shape)), space.dtype, device, action_size=action_size)
+        self.policy = HistoryPolicy(learner.network, device)
+        self.at = Counters()
+        self.sums: dict[str, Tensor] = {}
+        self.seconds = {"acting": 0.0, "updates": 0.0, "evaluation": 0.0}
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        due = self.at.updates_due or self.at.evaluation_due
+        return not due and self.played >= self.unit * (self.hp.warmup_episodes + self.hp.train_episodes)
+
+    @property
+    def played(self) -> int:
+        """What the budget counts, so far: episodes, or steps."""
+        return self.at.episodes if self.hp.budget == "episodes" else self.at.env_steps
+
+    @property
+    def planned_updates(self) -> int:
+        """Updates of the whole run, where every episode lasts to the horizon."""
+        hp, T = self.hp, self.horizon
+        burst = math.floor(hp.updates_per_step * hp.warmup_episodes * T) if hp.initial_burst else 0
+        rounds, rest = divmod(hp.train_episodes, hp.actors)
+        per_round = math.ceil(hp.updates_per_step * hp.actors * T)
+        return burst + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
+
+    def advance(self, run: Run) -> None:
+        """One unit of work."""
+        began = time.perf_counter()
+        if self.at.updates_due:
+            part = "updates"
+            self._update()
+        elif self.at.evaluation_due:
+            part = "evaluation"
+            self._evaluate(run)
+        else:
+            part = "acting"
+            self._collect()
+        self.seconds[part] += time.perf_counter() - began
+
+    def _collect(self) -> None:
+        hp, at = self.hp, self.at
+        before = self.played
+        left = self.unit * hp.warmup_episodes - before
+        warming = left > 0
+        if not warming:
+            left += self.unit * hp.train_episodes
+        episodes = self.play_round(warming, min(hp.actors, left))
+        steps = int(episodes.length_B.sum())
+        self.replay.add(
+            episodes.observation_BTD.reshape(*episodes.observation_BTD.shape[:2], -1),
+            episodes.action_BT,
+            episodes.reward_BT,
+            episodes.terminal_BT,
+            episodes.length_B,
+        )
+        at.episodes += len(episodes.length_B)
+        at.env_steps += steps
+        at.rounds += 1
+        every = self.unit * hp.evaluate_every
+        if not warming:
+            at.updates_due = math.ceil(hp.updates_per_step * steps)
+            at.evaluation_due = self.played // every > before // every
+        elif self.played >= self.unit * hp.warmup_episodes and hp.initial_burst:
+            at.updates_due = math.floor(hp.updates_per_step * at.env_steps)
+
+    def play_round(self, warming: bool, count: int) -> Episodes:
+        """One episode of each actor with the behaviour policy (or uniform); the first `count` are kept."""
+        learner, at, batch = self.learner, self.at, self.world.num_envs
+        draws = generator("behaviour", self.seed, at.rounds)
+        network = learner.network
+        network.train(self.hp.dropout_while_acting)
+        reseed_dropout(network, seed_of("dropout while acting", self.seed, at.rounds))
+        self.policy.start(np.zeros(batch, np.uint64))
+        kept_B = np.arange(batch) < count
+        embedder = network.encoder.embedder
+
+        def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
+            if warming:
+                if embedder.action_size:
+                    return draws.uniform(-1.0, 1.0, (batch, embedder.action_size)).astype(np.float32)
+                return draws.integers(embedder.actions, size=batch)
+            counted_B = kept_B & live
+            count_B = at.explored + np.cumsum(counted_B) - counted_B
+            at.explored += int(counted_B.sum())
+            action = learner.explore(self.policy.outputs(observation, reward, done), count_B, draws)
+            self.policy.took(action)
+            return action
+
+        return play_episodes(self.world, act).first(count)
+
+    def _update(self) -> None:
+        at, hp = self.at, self.hp
+        self.learner.online.train()
+        batch = self.replay.sample(hp.batch_size, hp.window(self.horizon), seed=self.seed, counter=at.updates)
+        for name, value in self.learner.step(batch, at.updates).items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        at.updates += 1
+        at.updates_due -= 1
+        at.logged_updates += 1
+
+    def _evaluate(self, run: Run) -> None:
+        at, (env, method) = self.at, self.names
+        self.policy.start(np.zeros(self.evaluation_world.num_envs, np.uint64))
+        episodes = play_episodes(
+            self.evaluation_world, lambda observation, reward, done, t, live: self.policy.act(observation, reward, done)
+        )
+        log_learning(run, episodes, {"env": env, "method": method, "seed": self.seed}, at.env_steps, 0)
+        values = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
+        run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **values)
+        self.sums, at.logged_updates = {}, 0
+        at.evaluations += 1
+        at.evaluation_due = False
+
+    def saved(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(arrays, JSON state) from which `load` continues bit-exactly."""
+        arrays = {f"learner/{name}": value for name, value in self.learner.arrays().items()}
+        arrays |= {f"replay/{name}": value for name, value in self.replay.arrays().items()}
+        arrays |= {f"world/{name}": value for name, value in self.world.get_state().items()}
+        arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
+        arrays |= {f"sums/{name}": value for name, value in self.sums.items()}
+        return arrays, asdict(self.at)
+
+    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Put back what `saved` gave."""
+        self.learner.load(part(arrays, "learner"))
+        self.replay.load(part(arrays, "replay"))
+        self.world.set_state(part(arrays, "world"))
+        self.evaluation_world.set_state(part(arrays, "evaluation_world"))
+        self.sums = {
+            name: torch.as_tensor(value).to(self.policy.device) for name, value in part(arrays, "sums").items()
+        }
+        self.at = Counters(**state)
+
+    def train(self, run: Run) -> HistoryPolicy:
+        """Go on from the run's checkpoint, if it has one, to the end."""
+        checkpoint = run.resume()
+        if checkpoint is not None:
+            self.load(checkpoint.arrays, checkpoint.state)
+        saved_at = self.at.updates
+        with run.progress(self.planned_updates, "training", "updates") as progress:
+            while not self.done:
+                self.advance(run)
+                progress.update(self.at.updates)
+                now, every = self.at.updates, self.hp.checkpoint_every
+                if (run.should_save(now) or now // every > saved_at // every) and not self.done:
+                    run.save(now, *self.saved())
+                    saved_at = now
+        self.learner.network.eval()
+        return self.policy

@@ -1,0 +1,127 @@
+"""SAC on histories, for continuous actions (Memory-RL, Ni et al. 2023, section 2.5 of our specification).
+
+- The policy is a Gaussian put through tanh; its log standard deviation is kept in [-20, 2].
+- Target y_k = r_k + (1 - d_k) * discount * (min_i Qbar_i(hbar_k, a') - alpha log pi(a'|h_k)), a' drawn from the online
+  actor; critics and their encoder are Polyak copies. Critic loss, freezing and loop: as in `td3`.
+- Actor: masked mean of alpha log pi(a|h) - min_i Q_i(h, a), with a drawn through the noise.
+- alpha starts at `alpha` and is learned to the entropy `target_entropy` (minus the number of action dimensions).
+- Ours: alpha moves in the same Adam step as everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs
+from recollect.common.replay import Batch
+from recollect.memory_rl.history_actor_critic import (
+    ActorCritic,
+    ActorCriticLearner,
+    ContinuousHyperparameters,
+    critic_losses,
+    first_tokens,
+    least_q,
+    load_actor,
+    masked_mean,
+    need_continuous,
+    noise_like,
+)
+from recollect.memory_rl.history_policy import HistoryPolicy, tokens
+from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
+
+
+class Hyperparameters(ContinuousHyperparameters):
+    """Of SAC; see also `ContinuousHyperparameters`. Defaults are the paper's."""
+
+    alpha: float = Field(0.1, gt=0, description="First temperature. Paper: 0.1.")
+    target_entropy: float | None = Field(
+        None,
+        description="Entropy to which the temperature is learned; null, the paper's: minus the action's dimensions.",
+    )
+
+
+def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
+    """Actor and critics for an environment; the parameters are a function of the seed."""
+    need_continuous(facts, "sac")
+    return ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
+
+
+def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions [B, T, A] of a tanh-Gaussian (means, then log standard deviations) and their log density [B, T]."""
+    mean, log_std = outputs_BTA.chunk(2, -1)
+    log_std = log_std.clamp(LOG_STD_LOW, LOG_STD_HIGH)
+    raw = mean + log_std.exp() * noise_BTA
+    log_normal = -0.5 * noise_BTA**2 - log_std - 0.5 * math.log(2 * math.pi)
+    log_slope = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))  # log(1 - tanh^2), never of 0
+    return raw.tanh(), (log_normal - log_slope).sum(-1)
+
+
+def loss_of(
+    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum of all losses (scalar) and metrics; `draws` gives the noise of the actions."""
+    parts, n, mask_BT = tokens(batch, online.actor), batch.action_BT.shape[1], batch.mask_BT
+    assert online.log_alpha is not None
+    alpha = online.log_alpha.detach().exp()
+    h_BTH = online.actor.encoder(*parts)
+    outputs_BTA = online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH)
+    like_BTA = outputs_BTA[..., : batch.action_BT.shape[-1]]
+    with torch.no_grad():
+        target.train(hp.dropout_in_targets)
+        next_BTA, log_pi_BT = drawn(outputs_BTA, noise_like(like_BTA, draws))
+        q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
+        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * (q_BT - alpha * log_pi_BT)[:, 1:]
+
+    critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
+    critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
+    action_BTA, log_pi_BT = drawn(outputs_BTA[:, :n], noise_like(like_BTA[:, :n], draws))
+    actor_loss = masked_mean(alpha * log_pi_BT - least_q(online, critic_BTH, action_BTA, hp), mask_BT)
+    entropy = -masked_mean(log_pi_BT.detach(), mask_BT)
+    goal = -float(like_BTA.shape[-1]) if hp.target_entropy is None else hp.target_entropy
+    temperature_loss = online.log_alpha.exp() * (entropy - goal)
+    metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
+    return critic_loss + actor_loss + temperature_loss, metrics
+
+
+class SAC(ActorCriticLearner):
+    """See `ActorCriticLearner`."""
+
+    make = staticmethod(make_actor_critic)
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `loss_of`."""
+        draws = torch.Generator().manual_seed(seed_of("actions in losses", self.seed, counter))
+        return loss_of(self.online, self.target, batch, self.hp, draws)
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """A draw from the policy."""
+        noise_BA = draws.standard_normal((len(outputs_BA), outputs_BA.shape[-1] // 2), np.float32)
+        return drawn(outputs_BA, torch.as_tensor(noise_BA, device=outputs_BA.device))[0].cpu().numpy()
+
+
+def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
+    """A run at its beginning."""
+    return trainer_of(SAC, settings, device)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
+    """See `dqn.train`."""
+    return make_trainer(settings, inputs.device).train(run)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
+    """See `dqn.load_policy`."""
+    return load_actor(settings, arrays, inputs, outputs_per_action=2)

@@ -1,0 +1,135 @@
+"""SAC-Discrete on histories (Memory-RL, Ni et al. 2023, section 2.4 of our specification): the agent of the room games.
+
+- Target y_k = r_k + (1 - d_k) * discount * sum_a pi(a|h_k) (min_i Qbar_i(h_k, a) - alpha log pi(a|h_k)), where log pi is
+  that of max(pi, 1e-8). With a shared encoder only the Q heads have Polyak targets, and they read the online encoder's
+  h, computed once (`target_encoder` reads a Polyak copy instead). With separate encoders Qbar is a copy of the whole critic.
+- Critic: masked mean squares of both heads, halved where the encoder is shared. Actor: masked mean of
+  sum_a pi(a|h) (alpha log pi(a|h) - min_i Q_i(h, a)). One Adam on the sum, no clipping.
+- `freeze_critic`: Q is a constant in the actor's loss. Without it the gradient also goes through the Q heads and h.
+- alpha is fixed, or learned to an entropy of `target_entropy` * ln(actions); learned, it starts at 1, as released.
+- Acting: a draw from pi while collecting, the likeliest action in evaluation.
+- Ours: alpha is updated in the same step as everything else, on the same batch, not after it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs, need_discrete
+from recollect.common.replay import Batch
+from recollect.memory_rl.history_actor_critic import (
+    ActorCritic,
+    ActorCriticHyperparameters,
+    ActorCriticLearner,
+    first_tokens,
+    load_actor,
+    masked_mean,
+)
+from recollect.memory_rl.history_policy import HistoryPolicy, tokens
+from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
+from recollect.settings.schema import Settings
+
+SMALLEST_PROBABILITY = 1e-8
+
+
+class Hyperparameters(ActorCriticHyperparameters):
+    """Of SAC-Discrete; see also `ActorCriticHyperparameters`. Defaults are the paper's."""
+
+    alpha: float = Field(0.1, ge=0, description="Temperature where it is not learned; more explores more. Paper: 0.1.")
+    target_entropy: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Learn the temperature (from 1) until the policy's entropy is this share of that of uniform actions. "
+        "Null, the paper's: `alpha` stays.",
+    )
+    target_encoder: bool = Field(
+        False, description="With a shared encoder: targets read a Polyak copy of it. Paper: no, they read it itself."
+    )
+
+
+def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
+    """Actor and critics for an environment; the parameters are a function of the seed."""
+    need_discrete(facts, "sacd")
+    return ActorCritic(hp, facts, facts.actions, seed=seed, log_alpha=None if hp.target_entropy is None else 0.0)
+
+
+def loss_of(
+    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum of all losses (scalar) and metrics."""
+    parts, n, mask_BT = tokens(batch, online.actor), batch.action_BT.shape[1], batch.mask_BT
+    h_BTH = online.actor.encoder(*parts)
+    pi_BTA = online.actor.head(h_BTH).softmax(-1)
+    log_pi_BTA = pi_BTA.clamp(min=SMALLEST_PROBABILITY).log()
+    alpha = torch.tensor(hp.alpha) if online.log_alpha is None else online.log_alpha.detach().exp()
+    with torch.no_grad():
+        target.train(hp.dropout_in_targets)
+        own_target = hp.target_encoder or not hp.shared_encoder
+        q_BTA = torch.minimum(*target.q(target.critic_states(parts) if own_target else h_BTH))
+        value_BT = (pi_BTA * (q_BTA - alpha * log_pi_BTA)).sum(-1)[:, 1:]
+        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
+
+    q1_BTA, q2_BTA = online.q(h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n)))
+    taken_BT1 = batch.action_BT[..., None]
+    q1_BT, q2_BT = q1_BTA.gather(-1, taken_BT1)[..., 0], q2_BTA.gather(-1, taken_BT1)[..., 0]
+    critic_loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
+
+    least_BTA = torch.minimum(q1_BTA, q2_BTA)
+    if hp.freeze_critic or not hp.shared_encoder:
+        least_BTA = least_BTA.detach()
+    pi_BTA, log_pi_BTA = pi_BTA[:, :n], log_pi_BTA[:, :n]
+    actor_loss = masked_mean((pi_BTA * (alpha * log_pi_BTA - least_BTA)).sum(-1), mask_BT)
+    entropy = -masked_mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
+
+    loss = (0.5 if hp.shared_encoder else 1.0) * critic_loss + actor_loss
+    if online.log_alpha is not None and hp.target_entropy is not None:
+        loss = loss - online.log_alpha.exp() * (hp.target_entropy * math.log(pi_BTA.shape[-1]) - entropy)
+    metrics = {
+        "critic_loss": critic_loss.detach(),
+        "actor_loss": actor_loss.detach(),
+        "q1": masked_mean(q1_BT.detach(), mask_BT),
+        "q2": masked_mean(q2_BT.detach(), mask_BT),
+        "entropy": entropy,
+        "alpha": alpha,
+    }
+    return loss, metrics
+
+
+class SACD(ActorCriticLearner):
+    """See `ActorCriticLearner`."""
+
+    make = staticmethod(make_actor_critic)
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `loss_of`."""
+        return loss_of(self.online, self.target, batch, self.hp)
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """A draw from the policy."""
+        until_BA = outputs_BA.double().softmax(-1).cumsum(-1).cpu().numpy()
+        drawn_B = draws.random(len(until_BA)) * until_BA[:, -1]
+        return (until_BA[:, :-1] <= drawn_B[:, None]).sum(1)
+
+
+def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
+    """A run at its beginning."""
+    return trainer_of(SACD, settings, device)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
+    """See `dqn.train`."""
+    return make_trainer(settings, inputs.device).train(run)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
+    """See `dqn.load_policy`."""
+    return load_actor(settings, arrays, inputs)

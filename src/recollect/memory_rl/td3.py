@@ -1,0 +1,109 @@
+"""TD3 on histories (Memory-RL, Ni et al. 2023, section 2.5 of our specification): the agent of the continuous tasks.
+
+- Target y_k = r_k + (1 - d_k) * discount * min_i Qbar_i(hbar_k, a'), a' = clip(pibar(hbar_k) + clip(noise)); the target is
+  a Polyak copy of everything, moved at every update (no delayed policy).
+- Critic: masked mean of both squared errors. Actor: minus the masked mean of min_i Q_i(h, pi(h)). One Adam, no clipping.
+- `freeze_critic` takes the gradient from the critics (and from h as they read it); `freeze_all` from the actor's h too,
+  where the encoder is shared.
+- Loop: `online`, with budgets in environment steps as the released (JAX) one has (`budget: steps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs
+from recollect.common.replay import Batch
+from recollect.memory_rl.history_actor_critic import (
+    ActorCritic,
+    ActorCriticLearner,
+    ContinuousHyperparameters,
+    critic_losses,
+    first_tokens,
+    least_q,
+    load_actor,
+    masked_mean,
+    need_continuous,
+    noise_like,
+)
+from recollect.memory_rl.history_policy import HistoryPolicy, tokens
+from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+
+class Hyperparameters(ContinuousHyperparameters):
+    """Of TD3; see also `ContinuousHyperparameters`. Defaults are the paper's."""
+
+    exploration_noise: float = Field(0.1, ge=0, description="Added to actions while collecting. Paper: 0.1.")
+    target_noise: float = Field(0.2, ge=0, description="Added to the target's actions. Paper: 0.2.")
+    target_noise_clip: float = Field(0.5, ge=0, description="Largest such noise. Paper: 0.5.")
+
+
+def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
+    """Actor and critics for an environment; the parameters are a function of the seed."""
+    need_continuous(facts, "td3")
+    return ActorCritic(hp, facts, facts.action_size, seed=seed)
+
+
+def loss_of(
+    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum of all losses (scalar) and metrics; `draws` gives the target's noise."""
+    parts = tokens(batch, online.actor)
+    present = first_tokens(parts, batch.action_BT.shape[1])
+    with torch.no_grad():
+        target.train(hp.dropout_in_targets)
+        hbar_BTH = target.actor.encoder(*parts)
+        action_BTA = target.actor.greedy(target.actor.head(hbar_BTH))
+        noise_BTA = hp.target_noise * noise_like(action_BTA, draws)
+        action_BTA += noise_BTA.clamp(-hp.target_noise_clip, hp.target_noise_clip)
+        reads_BTH = hbar_BTH if hp.shared_encoder else target.critic_states(parts)
+        value_BT = torch.minimum(*target.q(reads_BTH, action_BTA.clamp(-1.0, 1.0)))[:, 1:]
+        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
+
+    h_BTH = online.actor.encoder(*present)
+    critic_BTH = h_BTH if hp.shared_encoder else online.critic_states(present)
+    critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
+    chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH))
+    actor_loss = -masked_mean(least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
+    return critic_loss + actor_loss, {**metrics, "actor_loss": actor_loss.detach()}
+
+
+class TD3(ActorCriticLearner):
+    """See `ActorCriticLearner`."""
+
+    make = staticmethod(make_actor_critic)
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `loss_of`."""
+        draws = torch.Generator().manual_seed(seed_of("target noise", self.seed, counter))
+        return loss_of(self.online, self.target, batch, self.hp, draws)
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """The actor's actions and noise."""
+        action_BA = self.network.greedy(outputs_BA).cpu().numpy()
+        noise_BA = self.hp.exploration_noise * draws.standard_normal(action_BA.shape, np.float32)
+        return np.clip(action_BA + noise_BA, -1.0, 1.0, dtype=np.float32)
+
+
+def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
+    """A run at its beginning."""
+    return trainer_of(TD3, settings, device)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
+    """See `dqn.train`."""
+    return make_trainer(settings, inputs.device).train(run)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
+    """See `dqn.load_policy`."""
+    return load_actor(settings, arrays, inputs)

@@ -1,0 +1,1 @@
+"""RA-DT and the methods beside it: AD, DPT, DT."""

@@ -1,0 +1,129 @@
+"""Algorithm Distillation (AD): learn in context from one's own earlier episodes.
+
+The context is a complete episode K episodes earlier in the same learning history, then the current episode so far;
+imitating the histories' actions then means improving on the earlier episode. Differences, and why:
+
+- While acting, the last complete episode is the context, re-encoded once per episode and extended through the key/value
+  cache: the same numbers as encoding both episodes anew at every step, which upstream does.
+- Upstream's fast attention path keeps attention dropout on while it evaluates and attends to padding; ours does not.
+- Positions count from the first real token, so the first episode (no context) sees the positions it was trained with.
+
+Source: Laskin et al. 2022; RA-DT (arXiv 2410.07071), specification 3.4 (K per environment, exact index rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.radt import dt
+from recollect.radt.acting import CachedSteps, InContextPolicy
+from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.supervised import ExperienceStore, open_histories, train_policy
+from recollect.radt.windows import DistillationSampler, Earlier
+from recollect.settings.schema import Settings
+
+
+class Hyperparameters(dt.Hyperparameters):
+    """DT's, and how far back the context lies. Defaults are the paper's for Dark-Room 10x10."""
+
+    context: int = Field(
+        100, ge=1, description="Most timesteps of each of the two episodes; the horizon shows them whole."
+    )
+    episodes_back: int = Field(
+        100, ge=1, description="K. Paper: grids 100, MazeRunner 1000. Larger: bolder improvement."
+    )
+    earlier: Earlier = Field(
+        "sequential", description="Earlier episode: K before (paper), any other of the task, or any other of all tasks."
+    )
+    earlier_random: float = Field(
+        0.0, ge=0, le=1, description="Share of earlier episodes that are replaced by a random one of all tasks."
+    )
+    context_drop: float = Field(0.0, ge=0, le=1, description="Share of windows without an earlier episode.")
+    loss_on: Literal["both", "current"] = Field("both", description="Episodes whose actions are learned. Paper: both.")
+
+
+class DistillationPolicy(InContextPolicy):
+    """Plays with the last complete episode in front of the current one."""
+
+    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
+        chosen = settings.method.hyperparameters
+        super().__init__(
+            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
+        )
+
+    def begin(self, rows: int) -> None:
+        self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        self.cached.clear(mask_B)
+
+    def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        """The episode that has just ended becomes the context: encode it once."""
+        lengths_B = np.zeros(len(self.seeds_B), np.int64)
+        lengths_B[rows] = lengths
+        self.cached.clear(lengths_B > 0)
+        longest = int(lengths.max())
+        at_BT = torch.from_numpy(lengths_B[:, None] + np.arange(-longest, 0)).to(self.device)
+        self.cached.append_whole(self.steps_of(at_BT, now_B=None))
+
+    def logits(self) -> Tensor:
+        return self.cached.append_now(self.now())
+
+
+def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
+    """The untrained network of a run: no return-to-go."""
+    chosen = settings.method.hyperparameters
+    steps = 2 * facts.horizon  # of the two episodes while acting
+    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
+    """Learn to predict the histories' actions from (earlier episode, current episode); loss on the tokens of both."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    facts = facts_of(settings.environment)
+    network = build_network(settings, facts).to(inputs.device)
+    histories = open_histories(inputs.need("histories"), facts)
+    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    sampler = DistillationSampler(
+        histories,
+        context=chosen.context,
+        episodes_back=chosen.episodes_back,
+        batch_size=chosen.optimisation.batch_size,
+        seed=settings.seed,
+        episodes_by=chosen.episodes_by,
+        top=chosen.top_episodes,
+        earlier=chosen.earlier,
+        random=chosen.earlier_random,
+        drop=chosen.context_drop,
+    )
+
+    def batch_of(step: int) -> tuple[Experience, Experience]:
+        windows = sampler.batch(step)
+        window = store.windows(windows.rows, windows.mask)
+        if chosen.loss_on == "both":
+            return window, window
+        learned = torch.from_numpy(windows.mask & windows.current).to(window.mask.device)
+        return window, replace(window, mask=learned)
+
+    def loss_of(model: Callable[..., Any], batch: tuple[Experience, Experience]) -> tuple[Tensor, dict[str, Tensor]]:
+        window, learned = batch
+        return dt.action_loss(model(window)[0], learned)
+
+    policy = DistillationPolicy(network, settings)
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DistillationPolicy:
+    """The policy of a finished run."""
+    network = build_network(settings, facts_of(settings.environment))
+    dt.load_network(network, arrays, settings)
+    return DistillationPolicy(network.to(inputs.device).eval(), settings)

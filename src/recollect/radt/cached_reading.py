@@ -1,0 +1,72 @@
+"""Acting with a context that is read by cross-attention, one timestep per call: only what a step changes is computed.
+
+- A context is embedded, and its keys and values made, when a row's context changes; retrieval mostly finds again what it
+  found a step before.
+- While an episode fits into the window, a row whose context stayed takes one cached step; one whose context is new is
+  encoded anew, it alone.
+- Where a row's window slides, positions count from its first timestep, so all of it is encoded anew; its context is not.
+  The other rows then go with it, in one call of the network.
+
+The logits are those of `DecisionTransformer.act` on whole windows, up to rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.radt.acting import CachedSteps, InContextPolicy
+from recollect.radt.decision_transformer import DecisionTransformer, Experience
+
+
+class CachedReading:
+    """What a policy that reads a context keeps from step to step.
+
+    Args:
+        network: reads contexts.
+        rows: of the batch.
+        timesteps: of the window, at most an episode's.
+    """
+
+    def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
+        self.network, self.rows, self.timesteps = network, rows, timesteps
+        self.steps = CachedSteps(network, rows, timesteps)
+        self.context_BSD: Tensor | None = None
+        self.next_B = np.zeros(rows, np.int64)  # the step that would continue what each row's cache holds
+
+    def act(self, policy: InContextPolicy, context: Experience, has_context_B: Tensor, changed_B: np.ndarray) -> Tensor:
+        """Action logits [B, A] (or see `ContinuousHead`) for now.
+
+        Args:
+            policy: whose episodes these are.
+            context, has_context_B: what every row reads.
+            changed_B: rows whose context is another than at the last call.
+        """
+        if changed_B.any():
+            self._read(context, has_context_B, changed_B)
+        network, cache, step_B = self.network, self.steps.cache, policy.step_B
+        if (step_B >= self.timesteps).any():
+            self.next_B[:] = -1
+            return network.act(policy.window(self.timesteps), read=cache.context)
+        anew_B = changed_B | (step_B != self.next_B) | (step_B == 0)
+        self.next_B = step_B + 1
+        if not anew_B.any():
+            return self.steps.append_now(policy.now())
+        rows = torch.from_numpy(np.flatnonzero(anew_B)).to(policy.device)
+        tokens_BND, mask_BN = network.until_action(policy.window(self.timesteps, anew_B))
+        logits_RA = network.action_head(cache.refill(rows, tokens_BND, mask_BN)[:, -1])
+        if anew_B.all():
+            return logits_RA
+        logits_BA = self.steps.append_now(policy.now(), torch.from_numpy(~anew_B).to(policy.device))
+        logits_BA[rows] = logits_RA
+        return logits_BA
+
+    def _read(self, context: Experience, has_context_B: Tensor, changed_B: np.ndarray) -> None:
+        rows = torch.from_numpy(np.flatnonzero(changed_B)).to(has_context_B.device)
+        fresh_RSD = self.network.reading(context.select(rows), has_context_B[rows])["context_BSD"]
+        if self.context_BSD is None:
+            self.context_BSD = fresh_RSD.new_zeros(self.rows, *fresh_RSD.shape[1:])
+        self.context_BSD[rows] = fresh_RSD
+        mask_BS = self.network.token_mask(context.mask)
+        self.steps.cache.set_context(self.context_BSD, mask_BS, has_context_B, rows_B=changed_B)

@@ -1,0 +1,347 @@
+"""The sequence model that DT, AD and RA-DT share: experience in, action logits out.
+
+- Token layouts: `interleaved` as published (one token per modality: state, return-to-go, action, reward; without
+  return-to-go: state, action, reward) and `merged` (one token per timestep, a quarter of the tokens, for small budgets).
+  A merged token carries state, return-to-go and the *previous* action and reward, and predicts the action.
+- Each modality has its own embedding, to which a learned timestep-in-episode embedding is added; one LayerNorm; then a
+  learned position is added (RA-DT section 3.1 of our specification). Positions count from the first real token of the
+  window, so that padding never shifts them (upstream counts the padding too).
+- A retrieved window is embedded by a second, trainable set of tables (RA-DT 3.6; for small budgets `context_embedding:
+  shared`, all tables but position and norm) and read by cross-attention. All of it is in the past, so a merged context
+  token carries the action and reward of its own timestep. `context_layers` blocks of its own may encode it first
+  (released option: copies of the first blocks; here they start from draws of their own).
+
+Shapes: B batch, T timesteps, N tokens, D width, A actions, S context tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.common.cache import ReadContext
+from recollect.common.transformer import Transformer, TransformerSettings
+from recollect.radt import actions
+from recollect.settings.seeding import seed_of
+
+
+class DecisionTransformerSettings(BaseModel):
+    """Sizes and layout. Defaults are the paper's for grids ("dt_medium_64")."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    observation_size: int = Field(2, description="Entries of an observation.")
+    observation_embedding: Literal["linear", "one_hot", "binned"] = Field(
+        "linear",
+        description="Paper: linear on raw numbers. A table per entry learns far faster: one_hot of integers, binned of "
+        "the nearest of evenly spaced values.",
+    )
+    observation_values: tuple[int, ...] = Field((), description="A table per entry: number of values of each entry.")
+    observation_bounds: tuple[tuple[float, float], ...] = Field((), description="binned: (low, high) of each entry.")
+    actions: int = Field(5, description="Number of discrete actions A; index A is the padding action.")
+    action_size: int = Field(0, description="Continuous actions: how many numbers one is; 0: actions are discrete.")
+    action_bins: int | None = Field(None, description="Continuous actions: see `nets.actions`.")
+    return_to_go: bool = Field(True, description="Condition on return-to-go (DT, RA-DT) or not (AD).")
+    return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
+    return_low: float = 0.0
+    return_high: float = 100.0
+    return_bins: int = 100
+    predict_return: bool = Field(False, description="A head for return-to-go bins at the state token (interleaved).")
+    tokens: Literal["interleaved", "merged"] = "interleaved"
+    positions: int = Field(1600, description="Rows of the position table, tokens.")
+    context_positions: int = Field(0, description="Rows of the context's position table; 0: no context can be read.")
+    context_embedding: Literal["separate", "shared"] = Field(
+        "separate", description="Tables of a retrieved window: its own (paper), or those of the window that reads it."
+    )
+    context_detached: bool = Field(False, description="No gradient through the embedding of a retrieved window.")
+    context_layers: int = Field(0, ge=0, description="Transformer blocks that encode a retrieved window; 0: none.")
+    timesteps: int = Field(1000, description="Rows of the timestep-in-episode table.")
+    transformer: TransformerSettings = TransformerSettings()
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one timestep takes."""
+        return 1 if self.tokens == "merged" else 3 + self.return_to_go
+
+    @property
+    def no_action(self) -> int | float:
+        """What stands for an action where there is none."""
+        return actions.NONE if self.action_size else self.actions
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Windows of experience, left padded. Every field has leading shape [B, T].
+
+    observation: [B, T, D] numbers; return_to_go, reward: float; action: integers, or floats [B, T, A], `no_action` where
+    there is none; timestep: step within the episode; mask: True where real.
+    """
+
+    observation: Tensor
+    return_to_go: Tensor
+    action: Tensor
+    reward: Tensor
+    timestep: Tensor
+    mask: Tensor
+
+    def to(self, device: torch.device | str) -> Experience:
+        """The same windows on a device."""
+        return Experience(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+    def select(self, rows: Any) -> Experience:
+        """Some rows of the batch."""
+        return Experience(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def last(self, steps: int) -> Experience:
+        """The last timesteps of every window."""
+        return Experience(*(getattr(self, name)[:, -steps:] for name in self.__dataclass_fields__))
+
+
+def bins_of(value: Tensor, low: float, high: float, bins: int) -> Tensor:
+    """Min-max tokeniser: clamp(floor((value - low) / bin width), 0, bins - 1)."""
+    return ((value - low) / ((high - low) / bins)).floor().clamp_(0, bins - 1).long()
+
+
+@torch.no_grad()
+def initialise(module: nn.Linear | nn.Embedding, generator: torch.Generator) -> None:
+    """GPT-2's initial weights: normal(0, 0.02), zero biases."""
+    module.weight.normal_(0.0, 0.02, generator=generator)
+    if isinstance(module, nn.Linear):
+        module.bias.zero_()
+
+
+class ExperienceEmbedding(nn.Module):
+    """Turns windows of experience into tokens.
+
+    Args:
+        settings: sizes and layout.
+        positions: rows of the position table.
+        whole_steps: merged layout only: a token carries its own action and reward (context), not the previous ones.
+    """
+
+    def __init__(
+        self, settings: DecisionTransformerSettings, positions: int, *, whole_steps: bool, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.settings, self.whole_steps = settings, whole_steps
+        width = settings.transformer.width
+        if settings.observation_embedding != "linear":
+            offsets = [0]
+            for values in settings.observation_values[:-1]:
+                offsets.append(offsets[-1] + values)
+            self.register_buffer("observation_offsets", torch.tensor(offsets), persistent=False)
+            self.observation: nn.Module = nn.Embedding(sum(settings.observation_values), width)
+            if settings.observation_embedding == "binned":
+                low, high = torch.tensor(settings.observation_bounds).unbind(1)
+                steps = torch.tensor(settings.observation_values) - 1
+                self.register_buffer("observation_low", low, persistent=False)
+                self.register_buffer("observation_scale", steps / (high - low), persistent=False)
+                self.register_buffer("observation_steps", steps.float(), persistent=False)
+        else:
+            self.observation = nn.Linear(settings.observation_size, width)
+        self.action: nn.Module = (
+            actions.ContinuousEmbedding(settings.action_size, width)
+            if settings.action_size
+            else nn.Embedding(settings.actions + 1, width, padding_idx=settings.actions)
+        )
+        self.reward = nn.Linear(1, width)
+        if settings.return_to_go:
+            binned = settings.return_embedding == "bins"
+            self.return_to_go: nn.Module = nn.Embedding(settings.return_bins, width) if binned else nn.Linear(1, width)
+        self.timestep = nn.Embedding(settings.timesteps, width)
+        self.norm = nn.LayerNorm(width)
+        self.position = nn.Embedding(positions, width)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                initialise(module, generator)
+        if isinstance(self.action, nn.Embedding):
+            with torch.no_grad():
+                self.action.weight[settings.actions].zero_()
+
+    def observe(self, observation_BTD: Tensor) -> Tensor:
+        """State embedding [B, T, D]."""
+        if self.settings.observation_embedding == "binned":
+            bin_BTD = ((observation_BTD - self.observation_low) * self.observation_scale).round()  # type: ignore[operator]
+            observation_BTD = torch.minimum(bin_BTD.clamp_(min=0), self.observation_steps)  # type: ignore[arg-type]
+        if self.settings.observation_embedding != "linear":
+            return self.observation(observation_BTD.long() + self.observation_offsets).sum(-2)  # type: ignore[operator]
+        return self.observation(observation_BTD.to(self.reward.weight.dtype))
+
+    def aim(self, return_to_go_BT: Tensor) -> Tensor:
+        """Return-to-go embedding [B, T, D]."""
+        s = self.settings
+        if s.return_embedding == "bins":
+            return self.return_to_go(bins_of(return_to_go_BT, s.return_low, s.return_high, s.return_bins))
+        return self.return_to_go(return_to_go_BT[..., None])
+
+    def forward(self, window: Experience, first_position_B: Tensor | None = None) -> Tensor:
+        """Tokens [B, N, D].
+
+        Args:
+            window: the experience.
+            first_position_B: position of each row's first token where the window goes on from cached tokens.
+        """
+        s = self.settings
+        time_BTD = self.timestep(window.timestep)
+        observation_BTD = self.observe(window.observation)
+        action_BTD, reward_BTD = self.action(window.action), self.reward(window.reward[..., None])
+        if s.tokens == "merged":
+            if not self.whole_steps:
+                action_BTD, reward_BTD = self.previous(window)
+            tokens_BND = observation_BTD + time_BTD + action_BTD + reward_BTD
+            if s.return_to_go:
+                tokens_BND = tokens_BND + self.aim(window.return_to_go)
+        else:
+            parts = [observation_BTD, action_BTD, reward_BTD]
+            if s.return_to_go:
+                parts.insert(1, self.aim(window.return_to_go))
+            tokens_BND = (torch.stack(parts, 2) + time_BTD[:, :, None]).flatten(1, 2)
+        tokens_BND = self.norm(tokens_BND)
+        counted_BT = window.mask.long()
+        step_BT = (counted_BT.cumsum(1) - 1).clamp_(min=0)
+        position_BN = step_BT * s.tokens_per_step
+        if s.tokens_per_step > 1:
+            offsets = torch.arange(s.tokens_per_step, device=position_BN.device)
+            position_BN = (position_BN[..., None] + offsets).flatten(1, 2)
+        if first_position_B is not None:
+            position_BN = position_BN + first_position_B[:, None]
+        return tokens_BND + self.position(position_BN)
+
+    def previous(self, window: Experience) -> tuple[Tensor, Tensor]:
+        """Embeddings of the action and reward before each timestep; none at the start of an episode or window."""
+        none = self.settings.no_action
+        started_BT = window.timestep[:, 1:] > 0
+        before_BT = actions.where(started_BT, window.action[:, :-1], none)
+        action_BT = torch.cat([torch.full_like(window.action[:, :1], none), before_BT], 1)
+        reward_BT = F.pad(window.reward[:, :-1] * started_BT, (1, 0))
+        return self.action(action_BT), self.reward(reward_BT[..., None])
+
+
+class DecisionTransformer(nn.Module):
+    """Causal transformer over experience, optionally reading a retrieved window by cross-attention."""
+
+    def __init__(self, settings: DecisionTransformerSettings, *, seed: int) -> None:
+        super().__init__()
+        self.settings = settings
+        width = settings.transformer.width
+        draws = torch.Generator().manual_seed(seed_of("decision transformer", seed))
+        self.embed = ExperienceEmbedding(settings, settings.positions, whole_steps=False, generator=draws)
+        self.embed_context: ExperienceEmbedding | None = None
+        if settings.context_positions:
+            self.embed_context = ExperienceEmbedding(
+                settings, settings.context_positions, whole_steps=True, generator=draws
+            )
+            if settings.context_embedding == "shared":
+                for table in ("observation", "action", "reward", "return_to_go", "timestep"):
+                    if hasattr(self.embed, table):
+                        setattr(self.embed_context, table, getattr(self.embed, table))
+        self.transformer = Transformer(settings.transformer, seed=seed)
+        self.context_encoder: Transformer | None = None
+        if settings.context_positions and settings.context_layers:
+            own = {"layers": settings.context_layers, "cross_attention": "none"}
+            blocks = settings.transformer.model_copy(update=own)
+            self.context_encoder = Transformer(blocks, seed=seed_of("context encoder", seed))
+        self.action_head: nn.Linear = (
+            actions.ContinuousHead(width, settings.action_size, settings.action_bins)
+            if settings.action_size
+            else nn.Linear(width, settings.actions)
+        )
+        self.return_head = nn.Linear(width, settings.return_bins) if settings.predict_return else None
+        for head in (self.action_head, self.return_head):
+            if head is not None:
+                initialise(head, draws)
+
+    @property
+    def action_token(self) -> int:
+        """Which token of a timestep predicts its action."""
+        return 0 if self.settings.tokens == "merged" else int(self.settings.return_to_go)
+
+    def token_mask(self, mask_BT: Tensor) -> Tensor:
+        """The timestep mask repeated for the tokens of each timestep, [B, N]."""
+        per_step = self.settings.tokens_per_step
+        return mask_BT if per_step == 1 else mask_BT.repeat_interleave(per_step, 1)
+
+    def hidden(
+        self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None
+    ) -> Tensor:
+        """Final hidden states [B, T, tokens per step, D]."""
+        keywords = self.reading(context, has_context_B)
+        everything_real = bool(window.mask.all()) if window.mask.device.type == "cpu" else False
+        mask_BN = None if everything_real else self.token_mask(window.mask)
+        hidden_BND = self.transformer(self.embed(window), mask_BT=mask_BN, **keywords)
+        return hidden_BND.unflatten(1, (window.mask.shape[1], -1))
+
+    def until_action(self, window: Experience) -> tuple[Tensor, Tensor]:
+        """Tokens and their mask up to the one that predicts the last timestep's action."""
+        behind = self.settings.tokens_per_step - self.action_token - 1
+        tokens_BND, mask_BN = self.embed(window), self.token_mask(window.mask)
+        count = tokens_BND.shape[1] - behind
+        return tokens_BND[:, :count], mask_BN[:, :count]
+
+    def reading(self, context: Experience | None, has_context_B: Tensor | None) -> dict[str, Any]:
+        """What cross-attention is given."""
+        if context is None or self.embed_context is None:
+            return {}
+        context_BSD, mask_BS = self.embed_context(context), self.token_mask(context.mask)
+        if self.settings.context_detached:
+            context_BSD = context_BSD.detach()
+        if self.context_encoder is not None:
+            context_BSD = self.context_encoder(context_BSD, mask_BT=mask_BS)
+        return {"context_BSD": context_BSD, "context_mask_BS": mask_BS, "has_context_B": has_context_B}
+
+    def reseed_dropout(self, seed: int) -> None:
+        """Start the dropout streams anew; the seed of a step makes a resume draw the same."""
+        self.transformer.reseed_dropout(seed)
+        if self.context_encoder is not None:
+            self.context_encoder.reseed_dropout(seed_of("context encoder", seed))
+
+    def act(
+        self,
+        window: Experience,
+        context: Experience | None = None,
+        has_context_B: Tensor | None = None,
+        *,
+        read: ReadContext | None = None,
+    ) -> Tensor:
+        """Action logits [B, A] (or see `ContinuousHead`) at the last timestep.
+
+        The same as ``forward(...)[0][:, -1]``, but only what that needs is computed. `read`: the context as a cache keeps
+        it, in the place of `context` and `has_context_B`.
+        """
+        tokens_BND, mask_BN = self.until_action(window)
+        reading = self.reading(context, has_context_B)
+        hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **reading, read=read)
+        return self.action_head(hidden_BD)
+
+    @torch.no_grad()
+    def reads(self, window: Experience, context: Experience, has_context_B: Tensor) -> Tensor:
+        """How `act` reads the context: the cross-attention of the token that predicts the action, for inspection.
+
+        Returns:
+            Means over heads [B, L, S, P] in the L layers that read, of S context timesteps of P tokens. They sum to one
+            over (S, P); all are zero where a row has no context.
+        """
+        layers = len(self.settings.transformer.cross_layers)
+        size, per_step = context.mask.shape, self.settings.tokens_per_step
+        tokens_BND, mask_BN = self.until_action(window)
+        reading = self.reading(context, has_context_B)
+        _, maps = self.transformer(tokens_BND, mask_BT=mask_BN, return_attention=True, **reading)
+        read = [map_BHTS[:, :, -1].mean(1) for map_BHTS in maps.cross_BHTS if map_BHTS is not None]
+        if not read:
+            return tokens_BND.new_zeros(size[0], layers, size[1], per_step)
+        weights_BLN = torch.stack(read, 1) * has_context_B.to(tokens_BND.device)[:, None, None]
+        return weights_BLN.unflatten(2, (size[1], per_step))
+
+    def forward(
+        self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Action logits [B, T, A] (or see `ContinuousHead`) and, where `predict_return`, return-to-go logits [B, T, bins]."""
+        hidden_BTKD = self.hidden(window, context, has_context_B)
+        logits_BTA = self.action_head(hidden_BTKD[:, :, self.action_token])
+        returns = self.return_head(hidden_BTKD[:, :, 0]) if self.return_head is not None else None
+        return logits_BTA, returns

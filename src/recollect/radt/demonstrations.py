@@ -1,0 +1,74 @@
+"""Demonstrations: episodes of the evaluated tasks that stand in RA-DT's memory before anything is played.
+
+They are the learning histories of an environment of the configuration, e.g. one with the same world, `split: eval` and a
+scripted expert as its source; each task's own are found by split and index. Released: files named by hand for tasks named
+by hand (specification 4.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recollect.common.contract import Facts, Inputs
+from recollect.environments.base import Task
+from recollect.radt.decision_transformer import Experience
+from recollect.radt.supervised import ExperienceStore, open_histories
+from recollect.settings.resolve import environment_mapping
+from recollect.settings.schema import Settings
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """N whole episodes of D tasks, the last ones of each task's history.
+
+    Attributes:
+        steps: [N, T], padded on the right.
+        length_N: steps of each episode.
+        task_N: which of the D tasks each is of, ascending.
+        names: (split, index) of each task.
+    """
+
+    steps: Experience
+    length_N: np.ndarray
+    task_N: np.ndarray
+    names: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def load(cls, settings: Settings, inputs: Inputs, facts: Facts) -> Demonstrations | None:
+        """Those that a method's settings name; None where they name none.
+
+        Raises:
+            UserError: the file is missing, or holds another environment's histories.
+        """
+        chosen = settings.method.hyperparameters
+        if chosen.acting.demonstrations is None:
+            return None
+        source = environment_mapping(settings.scale, chosen.acting.demonstrations).get("source") or {}
+        histories = open_histories(inputs.need("demonstrations"), facts)
+        table = histories.episodes
+        past = np.searchsorted(table.task, table.task, side="right")
+        kept = np.flatnonzero(np.arange(len(table)) >= past - chosen.acting.demonstration_episodes)
+        store = ExperienceStore(
+            histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale
+        )
+        ahead, length_N = np.arange(facts.horizon), table.length[kept]
+        mask_NT = ahead < length_N[:, None]
+        rows_NT = table.start[kept][:, None] + np.minimum(ahead, length_N[:, None] - 1)
+        tasks, task_N = np.unique(table.task[kept], return_inverse=True)
+        split = str(source.get("split", "train"))
+        return cls(store.windows(rows_NT, mask_NT), length_N, task_N, tuple((split, int(task)) for task in tasks))
+
+    def rounds(self) -> Iterator[np.ndarray]:
+        """The episodes in rounds, at most one of each task in a round."""
+        first = np.searchsorted(self.task_N, self.task_N)
+        nth = np.arange(len(self.task_N)) - first
+        for round_ in range(int(nth.max()) + 1):
+            yield np.flatnonzero(nth == round_)
+
+    def of(self, tasks: Sequence[Task]) -> np.ndarray:
+        """Which of the D tasks each of these is, int64 [B]; -1: none."""
+        places = {name: place for place, name in enumerate(self.names)}
+        return np.array([places.get((task.split, task.index), -1) for task in tasks], np.int64)

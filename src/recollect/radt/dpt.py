@@ -1,0 +1,167 @@
+"""Decision-Pretrained Transformer (DPT) as RA-DT has it: from one whole episode of a task and a state, predict the action.
+
+The context is a complete episode of the same task, then one empty separator step, then a single query step whose action
+is predicted. Published are its curves and a switch of the data loader, but no configuration and no command, so most is
+unknown [?]. What we chose:
+
+- Labels are the logged actions, as in the released loader; DPT itself (Lee et al. 2023) has the optimal ones.
+- [?] Contexts are drawn uniformly from the task's *other* episodes. The released loader means to leave out the query's
+  own, but compares an index with an episode, so it never does.
+- The separator is all zero, timestep included. Released: its action is 0 as well, which is an action; here there is
+  none. With merged tokens it takes the context's last timestep, so that it carries the last action and reward.
+- [?] Loss on the query step only. The released loader's mask leaves the separator in, with label 0.
+- [?] While acting, the last complete episode is the context, as in AD. It is encoded once; each step is then one query
+  that is forgotten at once, so that no query sees another, as in training. The first episode has neither context nor
+  separator; `context_drop` lets training see that too (published loader: an option, off).
+- `queries` (not in the paper) trains that many query steps of the task behind one encoded context, exactly
+  (`nets.shared_prefix`); with 1, as published, a whole episode is encoded for a single label. `compile` has no effect.
+
+Source: RA-DT (arXiv 2410.07071) and its released loader, specification 3.5; Lee et al. 2023 for the idea.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.radt import dt
+from recollect.radt.acting import CachedSteps, InContextPolicy
+from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.shared_prefix import hidden_behind
+from recollect.radt.supervised import ExperienceStore, open_histories, train_policy
+from recollect.radt.windows import ContextQueries, QuerySampler
+from recollect.settings.schema import Settings
+
+
+class Hyperparameters(dt.Hyperparameters):
+    """DT's, and what is asked of a context. Defaults are ours for Dark-Room 10x10; the paper names none."""
+
+    context: int = Field(100, ge=1, description="Most timesteps of the context episode; the horizon shows it whole.")
+    episodes_by: Literal["length"] = Field("length", description="Contexts are uniform, queries by length.")
+    queries: int = Field(
+        1, ge=1, description="Query steps per context. Released: 1. More: more labels for one encoding."
+    )
+    context_drop: float = Field(
+        0.0, ge=0, le=1, description="Share of queries without a context, as in a first episode."
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A training step's input: contexts [B, C + 1] that end with the separator, and query steps [B, Q]."""
+
+    context: Experience
+    queries: Experience
+
+
+class QueryPolicy(InContextPolicy):
+    """Plays with the last complete episode as context; each step is a query that leaves no trace."""
+
+    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
+        chosen: Hyperparameters = settings.method.hyperparameters
+        super().__init__(
+            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
+        )
+        self.context = chosen.context
+
+    def begin(self, rows: int) -> None:
+        self.cached = CachedSteps(self.network, rows, min(self.context, self.horizon) + 2)
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        self.cached.clear(mask_B)
+
+    def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        """The episode that has just ended becomes the context: encode it and the separator once."""
+        lengths_B = np.zeros(len(self.seeds_B), np.int64)
+        lengths_B[rows] = lengths
+        self.cached.clear(lengths_B > 0)
+        longest = min(int(lengths.max()), self.context)
+        steps_BT = np.pad(lengths_B[:, None] + np.arange(-longest, 0), ((0, 0), (0, 1)), constant_values=-1)
+        context = self.steps_of(torch.from_numpy(steps_BT).to(self.device), now_B=None)
+        self.cached.append_whole(with_separator(context, merged=self.cached.per_step == 1))
+
+    def logits(self) -> Tensor:
+        cache = self.cached.cache
+        query_BD = query_tokens(self.network, self.window(1), cache.lengths_B)[:, 0]
+        return self.network.action_head(cache.peek(query_BD))
+
+
+def with_separator(context: Experience, *, merged: bool) -> Experience:
+    """Make the last, still empty step of contexts [B, C + 1] the separator, where there is a context at all."""
+    mask_BT, timestep_BT = context.mask.clone(), context.timestep.clone()
+    mask_BT[:, -1] = mask_BT.any(1)
+    if merged:
+        timestep_BT[:, -1] = timestep_BT[:, -2]
+    return replace(context, mask=mask_BT, timestep=timestep_BT)
+
+
+def batch_from(store: ExperienceStore, drawn: ContextQueries, *, merged: bool) -> Batch:
+    """The steps that were drawn, with the separator behind each context."""
+    room = ((0, 0), (0, 1))
+    context = store.windows(np.pad(drawn.rows, room, mode="edge"), np.pad(drawn.mask, room))
+    queries = store.windows(drawn.queries, np.ones_like(drawn.queries, bool))
+    return Batch(with_separator(context, merged=merged), queries)
+
+
+def query_tokens(network: DecisionTransformer, queries: Experience, position_B: Tensor) -> Tensor:
+    """The tokens [B, Q, D] that predict the actions of query steps [B, Q], each at its row's position."""
+    size, count = queries.mask.shape
+    alone = Experience(*(getattr(queries, name).flatten(0, 1)[:, None] for name in Experience.__dataclass_fields__))
+    tokens_MND = network.embed(alone, first_position_B=position_B.repeat_interleave(count))
+    return tokens_MND[:, network.action_token].unflatten(0, (size, count))
+
+
+def logits_of(network: DecisionTransformer, batch: Batch) -> Tensor:
+    """Action logits [B, Q, A] of the query steps."""
+    mask_BN = network.token_mask(batch.context.mask)
+    query_BQD = query_tokens(network, batch.queries, mask_BN.sum(1))
+    hidden_BQD = hidden_behind(network.transformer, network.embed(batch.context), query_BQD, mask_BN=mask_BN)
+    return network.action_head(hidden_BQD)
+
+
+def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
+    """The untrained network of a run: no return-to-go."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    steps = min(chosen.context, facts.horizon) + 2  # the separator and the query
+    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:
+    """Learn to predict the logged action of a step from another episode of the same task."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    facts = facts_of(settings.environment)
+    network = build_network(settings, facts).to(inputs.device)
+    histories = open_histories(inputs.need("histories"), facts)
+    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    sampler = QuerySampler(
+        histories,
+        context=chosen.context,
+        queries=chosen.queries,
+        batch_size=chosen.optimisation.batch_size,
+        seed=settings.seed,
+        drop=chosen.context_drop,
+    )
+
+    def batch_of(step: int) -> Batch:
+        return batch_from(store, sampler.batch(step), merged=chosen.network.tokens == "merged")
+
+    def loss_of(model: DecisionTransformer, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        return dt.action_loss(logits_of(model, batch), batch.queries)
+
+    policy = QueryPolicy(network, settings)
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> QueryPolicy:
+    """The policy of a finished run."""
+    network = build_network(settings, facts_of(settings.environment))
+    dt.load_network(network, arrays, settings)
+    return QueryPolicy(network.to(inputs.device).eval(), settings)

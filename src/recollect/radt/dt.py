@@ -1,0 +1,274 @@
+"""Decision Transformer (DT): act by conditioning on a wanted return; the context is the current episode only.
+
+It is both a baseline of RA-DT and its domain-specific embedder. Differences, and why:
+
+- Paper (RA-DT appendix): the baseline DT gets a two-episode context; the released configuration has 50 steps. `context`
+  is a setting; 50 is the default, as for the embedder.
+- Upstream's fast attention path keeps attention dropout on while it evaluates and ignores padding; ours does neither.
+- Upstream evaluates DT greedily and RA-DT by sampling from the best half. `selection` is a setting of both.
+- Upstream creates the network before it seeds, so all seeds share initial weights; ours depend on the seed.
+- Positions count from the first real token of a window; upstream counts padding as well.
+
+Source: Chen et al. 2021; RA-DT (arXiv 2410.07071) section 3, specification 3.1-3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.artifacts.checkpoints import part
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.common.transformer import TransformerSettings
+from recollect.common.weights import load_arrays
+from recollect.radt import actions
+from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy
+from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
+from recollect.radt.supervised import ExperienceStore, Optimisation, open_histories, train_policy
+from recollect.radt.windows import EpisodesBy, WindowSampler
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, Settings
+
+
+class Network(BaseModel):
+    """The part of the network that a user chooses; the rest follows from the environment. Defaults: the paper's grids."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(512, ge=1, description="Hidden size d.")
+    layers: int = Field(4, ge=1, description="Transformer blocks.")
+    heads: int = Field(8, ge=1, description="Attention heads.")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1."
+    )
+    tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See nets.decision_transformer.")
+    observation_embedding: Literal["linear", "one_hot", "binned"] = Field("linear", description="Paper: linear.")
+    observation_bins: int = Field(16, ge=2, description="binned: values of each entry between its bounds.")
+    return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
+    action_bins: int | None = Field(
+        None, ge=2, description="Continuous actions: bins per dimension; null: regression, as released."
+    )
+    positions: int = Field(1600, ge=1, description="Rows of the position table, tokens.")
+    timesteps: int = Field(1000, ge=1, description="Rows of the timestep table.")
+    context_embedding: Literal["separate", "shared"] = Field(
+        "separate", description="RA-DT: tables of the retrieved window. Paper: its own; shared ones learn faster."
+    )
+    cross_layers: Literal["all"] | tuple[int, ...] = Field("all", description="RA-DT: layers that read the context.")
+    cross_gate: bool = Field(
+        False, description="RA-DT: what a layer reads is scaled by a learned gate (released: off)."
+    )
+    cross_residual: bool = Field(
+        True, description="RA-DT: false puts what a layer reads in the place of its hidden state (released: on)."
+    )
+    context_detached: bool = Field(
+        False, description="RA-DT: no gradient through the tables of the retrieved window (released: off)."
+    )
+    context_layers: int = Field(
+        0, ge=0, description="RA-DT: blocks that encode the retrieved window before it is read (released: 0)."
+    )
+
+    def build(
+        self,
+        environment: EnvironmentSettings,
+        facts: Facts,
+        *,
+        seed: int,
+        return_to_go: bool,
+        steps: int,
+        predict_return: bool = False,
+        reads_context: bool = False,
+    ) -> DecisionTransformer:
+        """The network for an environment; its initial weights depend on the seed.
+
+        Args:
+            environment, facts: what the network plays.
+            seed: of the initial weights.
+            return_to_go, predict_return, reads_context: what the method needs; see `DecisionTransformerSettings`.
+            steps: most timesteps of a window.
+
+        Raises:
+            UserError: a table of the network has fewer rows than the environment's windows need, or is of observations
+                that cannot stand in one.
+        """
+        values = facts.observation_values
+        if self.observation_embedding == "binned":
+            values = (self.observation_bins,) * len(facts.observation_bounds)
+        if self.observation_embedding != "linear" and not values:
+            needs = {"one_hot": "small whole numbers", "binned": "numbers between bounds"}[self.observation_embedding]
+            raise UserError(
+                f"the observations of '{environment.name}' are no {needs}, which {self.observation_embedding} needs",
+                where="hyperparameters: network.observation_embedding",
+                do="set network.observation_embedding: linear",
+            )
+        tokens = 1 if self.tokens == "merged" else 3 + return_to_go
+        for table, rows, needed in (
+            ("timesteps", self.timesteps, facts.horizon),
+            ("positions", self.positions, steps * tokens),
+        ):
+            if rows < needed:
+                raise UserError(
+                    f"the network has {rows} {table}, but needs {needed} in '{environment.name}'",
+                    where=f"hyperparameters: network.{table}",
+                    do=f"set network.{table} to at least {needed}",
+                )
+        return DecisionTransformer(
+            DecisionTransformerSettings(
+                observation_size=facts.observation_size,
+                observation_embedding=self.observation_embedding,
+                observation_values=values,
+                observation_bounds=facts.observation_bounds,
+                actions=facts.actions,
+                action_size=facts.action_size,
+                action_bins=self.action_bins,
+                return_to_go=return_to_go,
+                return_embedding=self.return_embedding,
+                return_low=environment.returns.low,
+                return_high=environment.returns.high,
+                return_bins=environment.returns.bins,
+                predict_return=predict_return,
+                tokens=self.tokens,
+                positions=self.positions,
+                context_positions=self.positions if reads_context else 0,
+                context_embedding=self.context_embedding,
+                context_detached=self.context_detached,
+                context_layers=self.context_layers,
+                timesteps=self.timesteps,
+                transformer=TransformerSettings(
+                    width=self.width,
+                    layers=self.layers,
+                    heads=self.heads,
+                    dropout=self.dropout,
+                    cross_attention=self.cross_layers if reads_context else "none",
+                    cross_gate=self.cross_gate,
+                    cross_residual=self.cross_residual,
+                ),
+            ),
+            seed=seed,
+        )
+
+
+class Hyperparameters(BaseModel):
+    """Defaults are the paper's for Dark-Room 10x10."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    network: Network = Network()
+    optimisation: Optimisation = Optimisation()
+    context: int = Field(50, ge=1, description="Timesteps of a window, C. Longer sees more of the episode, costs more.")
+    selection: ActionSelection = Field("greedy", description="How actions are picked when playing.")
+    reward_scale: float = Field(1.0, gt=0, description="Rewards and returns are divided by it.")
+    episodes_by: EpisodesBy = Field("length", description="Chances of episodes; see `windows.episode_chances`.")
+    top_episodes: int = Field(5, ge=1, description="episodes_by top: how many episodes of highest return are learned.")
+
+
+def loss_of_steps(predicted_NA: Tensor, action_N: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean loss of N steps, and how right they are.
+
+    Args:
+        predicted_NA: logits [N, A] of discrete actions, or what `ContinuousHead` gives.
+        action_N: integers [N], or floats [N, A] with NaN in dimensions that do not count.
+    """
+    if action_N.is_floating_point():
+        known_NA = ~action_N.isnan()
+        predicted_NA, action_N = predicted_NA[known_NA], action_N[known_NA]
+        if predicted_NA.dim() == 1:
+            loss = F.mse_loss(predicted_NA, action_N)
+            return loss, {"action_error": (predicted_NA.detach() - action_N).abs().mean()}
+        action_N = actions.tokens_of(action_N, predicted_NA.shape[-1])
+    loss = F.cross_entropy(predicted_NA, action_N)
+    metrics = {"action_accuracy": (predicted_NA.detach().argmax(-1) == action_N).float().mean()}
+    if predicted_NA.shape[-1] > 5:  # of five actions, all are among the best five
+        best_N5 = predicted_NA.detach().topk(5, -1).indices
+        metrics["action_accuracy_top5"] = (best_N5 == action_N[:, None]).any(-1).float().mean()
+    return loss, metrics
+
+
+def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean loss of the actions over all real timesteps of the windows; see `loss_of_steps`."""
+    flat = window.mask.flatten().nonzero(as_tuple=True)[0]
+    return loss_of_steps(logits_BTA.flatten(0, 1)[flat].float(), window.action.flatten(0, 1)[flat])
+
+
+class DecisionTransformerPolicy(InContextPolicy):
+    """Plays with a context of the last `context` steps of the current episode."""
+
+    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
+        chosen = settings.method.hyperparameters
+        super().__init__(
+            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
+        )
+        self.context: int = chosen.context
+
+    def begin(self, rows: int) -> None:
+        # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
+        self.cached = CachedSteps(self.network, rows, self.horizon) if self.context >= self.horizon else None
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        if self.cached is not None:
+            self.cached.clear(mask_B)
+
+    def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        self.forget(np.isin(np.arange(len(self.seeds_B)), rows))
+
+    def logits(self) -> Tensor:
+        if self.cached is None:
+            return self.network.act(self.window(self.context))
+        return self.cached.append_now(self.now())
+
+
+def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
+    """The untrained network of a run."""
+    chosen = settings.method.hyperparameters
+    steps = min(chosen.context, facts.horizon)
+    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=True, steps=steps)
+
+
+def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPolicy:
+    """Learn to predict the histories' actions from (state, return-to-go, action, reward) windows."""
+    chosen: Hyperparameters = settings.method.hyperparameters
+    facts = facts_of(settings.environment)
+    network = build_network(settings, facts).to(inputs.device)
+    histories = open_histories(inputs.need("histories"), facts)
+    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    sampler = WindowSampler(
+        histories,
+        context=chosen.context,
+        batch_size=chosen.optimisation.batch_size,
+        seed=settings.seed,
+        episodes_by=chosen.episodes_by,
+        top=chosen.top_episodes,
+    )
+
+    def batch_of(step: int) -> Experience:
+        windows = sampler.batch(step)
+        return store.windows(windows.rows, windows.mask)
+
+    def loss_of(model: Callable[..., Any], window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+        return action_loss(model(window)[0], window)
+
+    policy = DecisionTransformerPolicy(network, settings)
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+
+
+def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DecisionTransformerPolicy:
+    """The policy of a finished run."""
+    network = build_network(settings, facts_of(settings.environment))
+    load_network(network, arrays, settings)
+    return DecisionTransformerPolicy(network.to(inputs.device).eval(), settings)
+
+
+def load_network(network: DecisionTransformer, arrays: Mapping[str, np.ndarray], settings: Settings) -> None:
+    """Put a policy's arrays into a network; a mismatch is the user's to mend, so it says which array."""
+    load_arrays(
+        network,
+        part(arrays, "network"),
+        what="the policy does not fit its settings",
+        where=f"{settings.environment.name} / {settings.method.name} / seed {settings.seed} ({settings.scale})",
+        do="train it again with these settings, or put back the settings that it was trained with",
+    )

@@ -1,0 +1,102 @@
+"""Builds the frozen embedder that a method's memory names: another method's network, or a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.artifacts.sealed import read_arrays
+from recollect.common.contract import Facts, Inputs
+from recollect.common.language_models import load_language_model
+from recollect.radt.acting import CachedSteps
+from recollect.radt.decision_transformer import Experience
+from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
+from recollect.radt.pooling import pooled
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import algorithm_module, language_model, resolve
+from recollect.settings.schema import MemorySettings, Settings
+
+
+def embedder_name(memory: MemorySettings) -> tuple[str, str]:
+    """(`method` or `lm`, name) of a memory's embedder."""
+    kind, _, name = memory.embedder.partition(":")
+    if kind not in ("method", "lm") or not name:
+        raise UserError(
+            f"'{memory.embedder}' names no embedder",
+            where="memory.embedder",
+            do="write `method:<name>` (a trained network) or `lm:<name>` (config/language_models.yaml)",
+        )
+    return kind, name
+
+
+def load_embedder(
+    settings: Settings, inputs: Inputs, facts: Facts, arrays: Mapping[str, np.ndarray] | None = None
+) -> Embedder:
+    """The embedder, frozen and on the input's device.
+
+    Args:
+        settings: of the method whose memory it serves.
+        inputs: `embedder_policy` or `language_model` must be given, unless `arrays` holds the network.
+        facts: of the environment.
+        arrays: a network that travelled with a policy.
+    """
+    memory = settings.method.memory
+    assert memory is not None
+    kind, name = embedder_name(memory)
+    if kind == "method":
+        of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
+        module = algorithm_module(of.method.algorithm, where=f"config/methods/{name}.yaml", does="network")
+        network = module.build_network(of, facts)
+        if not arrays:
+            arrays = read_arrays(inputs.need("embedder_policy"), kind="policy")
+        module.load_network(network, arrays, of)
+        return DomainSpecificEmbedder(network.to(inputs.device), memory)
+    model = load_language_model(
+        language_model(name), folder=inputs.language_model, layers=memory.layers, device=inputs.device
+    )
+    return DomainAgnosticEmbedder(
+        model,
+        memory,
+        settings.environment.returns,
+        observation_values=facts.observation_values,
+        observation_size=facts.observation_size,
+        actions=facts.actions,
+        action_size=facts.action_size,
+    )
+
+
+class SteppedQueries:
+    """Query keys of the episodes being played, one cached timestep per call: the same keys as of whole windows.
+
+    Only where a window holds the whole episode (nothing ever leaves it) and a timestep is one token.
+    """
+
+    def __init__(self, embedder: DomainSpecificEmbedder, rows: int, horizon: int) -> None:
+        memory = embedder.memory
+        self.cached = CachedSteps(embedder.network, rows, horizon)
+        self.steps = 1 if memory.pooling == "last" else memory.pooled_steps
+        device = embedder.network.action_head.weight.device
+        self.recent_BTD = torch.zeros(rows, self.steps, embedder.width, device=device)
+        self.real_BT = torch.zeros(rows, self.steps, dtype=torch.bool, device=device)
+
+    @staticmethod
+    def of(embedder: Embedder, rows: int, horizon: int) -> SteppedQueries | None:
+        """None where windows have to be embedded whole."""
+        if not isinstance(embedder, DomainSpecificEmbedder) or embedder.memory.key_context < horizon:
+            return None
+        return SteppedQueries(embedder, rows, horizon) if len(embedder.tokens) == 1 else None
+
+    def clear(self, mask_B: np.ndarray) -> None:
+        """An episode of these rows has ended."""
+        self.cached.clear(mask_B)
+        self.real_BT[torch.from_numpy(mask_B).to(self.real_BT.device)] = False
+
+    def append(self, pair: Experience) -> Tensor:
+        """Keys [B, width] of the windows up to now. `pair`: see `CachedSteps.hidden_now`."""
+        hidden_BD = self.cached.hidden_now(pair)
+        self.recent_BTD = torch.cat([self.recent_BTD[:, 1:], hidden_BD[:, None]], 1)
+        self.real_BT = torch.cat([self.real_BT[:, 1:], torch.ones_like(self.real_BT[:, :1])], 1)
+        return pooled(self.recent_BTD[:, :, None], self.real_BT, tokens=("s",), kind="s", steps=self.steps)

@@ -1,0 +1,406 @@
+"""The test-time memory: one per task, empty at first, growing by one episode at a time, batched over all tasks.
+
+Upstream evaluates one task after another and rebuilds an index on disk; here all tasks of an evaluation search with one
+batched product. Values are not copied: an entry is (episode slot, first step, end) into a log of the played episodes.
+
+Differences from the released code: keys and queries are normalised (as in the paper and in training; upstream's raw
+inner product is ``similarity="inner_product"``). Products are summed in float64, and scores within 1e-6 of the best
+count as equal to it and the lowest index wins, so that the number of tasks in a batch cannot flip a tie.
+
+Source: RA-DT (arXiv 2410.07071), section on in-context evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from recollect.radt.pooling import normalised
+from recollect.radt.retrieval import by_return, drawn_places, minmax
+from recollect.radt.training_memory import NOTHING
+from recollect.settings.errors import UserError
+
+TIE = 1e-6  # scores this near are equal; far above float64 rounding, far below a difference that means something
+
+
+class EpisodicSettings(BaseModel):
+    """What is retrieved at test time. Defaults: the released grid configs with the paper's similarity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    similarity: Literal["cosine", "inner_product"] = Field(
+        default="cosine",
+        description="cosine: keys and queries normalised (paper); inner_product: as they come (released code)",
+    )
+    candidates: int = Field(default=50, ge=1, description="nearest entries that are re-weighted")
+    select: int = Field(default=1, ge=1, description="entries retrieved, k")
+    similarity_weight: float = Field(default=1.0, description="weight of the min-max normalised similarity")
+    return_weight: float = Field(
+        default=1.0, description="weight of the min-max normalised return (paper's alpha at test time)"
+    )
+    minimum_return: float | None = Field(default=None, description="episodes below this return are not stored")
+    kind: Literal["retrieval", "random", "return", "max_return", "last"] = Field(
+        default="retrieval",
+        description="retrieval; a random entry; one drawn with a chance proportional to its return; that of highest "
+        "return; the one stored last",
+    )
+    combine: Literal["add", "multiply"] = Field(
+        default="add",
+        description="multiply: similarity times return, each as it is; a term of weight 0 is left out (released option)",
+    )
+    choose: Literal["best", "sample"] = Field(
+        default="best",
+        description="the entries of highest score, or a draw with chances proportional to scores (released option)",
+    )
+    shared: bool = Field(
+        default=False,
+        description="one memory for all tasks of an evaluation: each row reads what any row has stored. A row then "
+        "depends on the others, and forgets nothing",
+    )
+    demonstrations: str | None = Field(
+        default=None,
+        description="name of an environment whose learning histories stand in the memory from the start: each task's own "
+        "(by split and index), or with `shared` those of all tasks. The same environment: the training data",
+    )
+    demonstration_episodes: int = Field(
+        default=10, ge=1, description="how many episodes of each task's history are read, counted from its end"
+    )
+    target_factor: float | None = Field(
+        default=None,
+        gt=0,
+        description="target return = this times the highest return in memory, where that is above 0 (released option: "
+        "1.2); null: drawn as without a memory",
+    )
+
+    @property
+    def draws(self) -> bool:
+        """Whether a search needs random numbers."""
+        return self.kind in ("random", "return") or (self.kind == "retrieval" and self.choose == "sample")
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What each query of a batch found, ascending by (return, last timestep); index -1 where nothing was found.
+
+    ``owner``, ``slot``, ``first`` and ``end`` say where the value stands in the episode log: whose episode it is, which,
+    and its steps; they are 0 where nothing was found.
+    """
+
+    index_BK: Tensor
+    score_BK: Tensor
+    similarity_BK: Tensor
+    total_return_BK: Tensor
+    slot_BK: Tensor
+    first_BK: Tensor
+    end_BK: Tensor
+    owner_BK: Tensor
+
+    @property
+    def found_BK(self) -> Tensor:
+        """True where there is an entry; False everywhere for a task whose memory is still empty."""
+        return self.index_BK >= 0
+
+    @classmethod
+    def nothing(cls, queries: int, select: int, device: str | torch.device = "cpu") -> Hits:
+        """What queries to empty memories find."""
+        none = torch.full((queries, select), -1, dtype=torch.long, device=device)
+        score, place = none.double().fill_(NOTHING), torch.zeros_like(none)
+        return cls(none, score, score.new_zeros(score.shape), place.float(), *(place.clone() for _ in range(4)))
+
+    def select(self, queries: Tensor) -> Hits:
+        """Those of some queries."""
+        return Hits(*(getattr(self, name)[queries] for name in self.__dataclass_fields__))
+
+    def differ(self, rows: Tensor, found: Hits) -> Tensor:
+        """Whether what new queries of these rows found stands elsewhere in the episode log than what they had: bool [B]."""
+        places = (
+            (getattr(self, name)[rows], getattr(found, name)) for name in ("owner_BK", "slot_BK", "first_BK", "end_BK")
+        )
+        other_BK = self.found_BK[rows] != found.found_BK
+        for before_BK, now_BK in places:
+            other_BK = other_BK | (before_BK != now_BK)
+        return other_BK.any(1)
+
+    def put(self, rows: Tensor, found: Hits) -> None:
+        """Overwrite some rows by what their new queries found."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[rows] = getattr(found, name)
+
+
+class EpisodicMemory:
+    """Keys, returns and value places of E tasks with room for ``capacity`` entries each.
+
+    Keys are kept in float64: 100 tasks x 1280 entries x 768 is 0.8 GB, and a search then costs one batched product.
+    """
+
+    def __init__(
+        self,
+        tasks: int,
+        capacity: int,
+        width: int,
+        settings: EpisodicSettings | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.settings = settings or EpisodicSettings()
+        self.capacity, self.width, self.device = capacity, width, torch.device(device)
+        self.keys_ECD = torch.zeros((tasks, capacity, width), dtype=torch.float64, device=device)
+        self.total_return_EC = torch.zeros((tasks, capacity), dtype=torch.float32, device=device)
+        self.slot_EC, self.first_EC, self.end_EC, self.last_EC, self.owner_EC = (
+            torch.zeros((tasks, capacity), dtype=torch.long, device=device) for _ in range(5)
+        )
+        self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
+
+    def reset(self, mask_E: Tensor | None = None) -> None:
+        """Empty all memories, or those in the mask."""
+        chosen = slice(None) if mask_E is None else mask_E.to(self.device)
+        self.count_E[chosen] = 0
+
+    def add(
+        self,
+        task_M: Tensor | np.ndarray,
+        key_MD: Tensor,
+        *,
+        slot_M: Tensor | np.ndarray,
+        first_M: Tensor | np.ndarray,
+        end_M: Tensor | np.ndarray,
+        last_M: Tensor | np.ndarray,
+        total_return_M: Tensor | np.ndarray,
+        owner_M: Tensor | np.ndarray | None = None,
+    ) -> None:
+        """Append the chunks of episodes that have just ended, of any tasks at once, in the given order within a task.
+
+        Args:
+            task_M: whose memory (0..E-1).
+            key_MD: keys as the embedder gives them.
+            slot_M, first_M, end_M: where the value stands in the episode log.
+            last_M: last timestep of the key's window.
+            total_return_M: return of the episode; below ``minimum_return`` the chunk is not stored.
+            owner_M: whose row of the episode log the value stands in; `task_M` if not given.
+
+        Raises:
+            UserError: a memory is full, or the keys have another width.
+        """
+        if key_MD.ndim != 2 or key_MD.shape[1] != self.width:
+            raise UserError(
+                f"Keys of shape {tuple(key_MD.shape)} do not fit a memory of width {self.width}.",
+                where="episodic memory",
+                do="Use the embedder that the policy was trained with.",
+            )
+        task, slot, first, end, last, owner = (
+            torch.as_tensor(column, device=self.device).long()
+            for column in (task_M, slot_M, first_M, end_M, last_M, task_M if owner_M is None else owner_M)
+        )
+        total_return = torch.as_tensor(total_return_M, device=self.device).float()
+        keys = key_MD.detach().to(self.device, torch.float64)
+        if self.settings.similarity == "cosine":
+            keys = normalised(keys)
+        if self.settings.minimum_return is not None:
+            stored = total_return >= self.settings.minimum_return
+            task, slot, first, end, last, owner = (x[stored] for x in (task, slot, first, end, last, owner))
+            keys, total_return = keys[stored], total_return[stored]
+        if len(task) == 0:
+            return
+        order = task.argsort(stable=True)
+        added_E = torch.bincount(task, minlength=len(self.count_E))
+        begin_E = added_E.cumsum(0) - added_E
+        place = torch.empty_like(task)
+        place[order] = torch.arange(len(task), device=self.device) - begin_E[task[order]]
+        place += self.count_E[task]
+        if int(place.max()) >= self.capacity:
+            raise UserError(
+                f"The memory holds {self.capacity} entries per task and one task needs {int(place.max()) + 1}.",
+                where="episodic memory",
+                do="Give it room for episodes x ceil(horizon / stride) entries.",
+            )
+        self.keys_ECD[task, place] = keys
+        self.total_return_EC[task, place] = total_return
+        tables = (self.slot_EC, self.first_EC, self.end_EC, self.last_EC, self.owner_EC)
+        for table, column in zip(tables, (slot, first, end, last, owner), strict=True):
+            table[task, place] = column
+        self.count_E += added_E
+
+    def search(
+        self, query_BD: Tensor, task_B: Tensor | None = None, chance_BK: Tensor | np.ndarray | None = None
+    ) -> Hits:
+        """Retrieve for a batch of queries.
+
+        Score = w_s * minmax(similarity) + w_r * minmax(return), both over the nearest ``candidates`` of the task.
+
+        Args:
+            query_BD: queries as the embedder gives them, one per task (or per entry of ``task_B``).
+            task_B: the tasks asked for; all in order if not given.
+            chance_BK: numbers in [0, 1) that decide what is drawn, where the settings say that something is.
+        """
+        rows = slice(None) if task_B is None else task_B.to(self.device)
+        query = query_BD.detach().to(self.device, torch.float64)
+        if self.settings.similarity == "cosine":
+            query = normalised(query)
+        count_B = self.count_E[rows]
+        used = max(int(count_B.max()) if len(count_B) else 0, 1)
+        filled_BC = torch.arange(used, device=self.device) < count_B[:, None]
+        if len(self.keys_ECD) == 1 and len(query) > 1:  # a shared memory: not copied for each query
+            similarity_BC = query @ self.keys_ECD[0, :used].T
+        else:
+            similarity_BC = torch.bmm(self.keys_ECD[rows][:, :used], query[:, :, None]).squeeze(2)
+        similarity_BC = (similarity_BC / TIE).round() * TIE  # equal keys stay equal, and the lower index comes first
+        score_BL, index_BL = self._scored(similarity_BC, self.total_return_EC[rows], filled_BC)
+        if self.settings.draws:
+            place_BK = drawn_places(score_BL, torch.as_tensor(chance_BK, dtype=torch.float64).to(self.device))
+            score_BK = score_BL.gather(1, place_BK)
+            index_BK = index_BL.gather(1, place_BK).masked_fill(score_BK == NOTHING, -1)
+        else:
+            index_BK, score_BK = self._best(score_BL, index_BL)
+        index_BK, score_BK = by_return(
+            index_BK,
+            score_BK,
+            self.total_return_EC[rows].gather(1, index_BK.clamp_min(0)),
+            self.last_EC[rows].gather(1, index_BK.clamp_min(0)),
+        )
+        found_BK, place_BK = index_BK >= 0, index_BK.clamp_min(0)
+
+        def at(table_EC: Tensor) -> Tensor:
+            return table_EC[rows].gather(1, place_BK) * found_BK
+
+        return Hits(
+            index_BK=index_BK,
+            score_BK=score_BK,
+            similarity_BK=similarity_BC.gather(1, place_BK) * found_BK,
+            total_return_BK=at(self.total_return_EC),
+            slot_BK=at(self.slot_EC),
+            first_BK=at(self.first_EC),
+            end_BK=at(self.end_EC),
+            owner_BK=at(self.owner_EC),
+        )
+
+    def _scored(self, similarity_BC: Tensor, return_BC: Tensor, filled_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (-inf: nothing there) and indices [B, L] of the entries that may be retrieved."""
+        chosen = self.settings
+        if chosen.kind != "retrieval":
+            index_BC = torch.arange(filled_BC.shape[1], device=self.device).expand(filled_BC.shape)
+            of = {"random": torch.ones_like(similarity_BC), "last": index_BC}
+            score_BC = of.get(chosen.kind, return_BC[:, : filled_BC.shape[1]]).double()
+            return score_BC.masked_fill(~filled_BC, NOTHING), index_BC
+        similarity_BL, index_BL = similarity_BC.masked_fill(~filled_BC, NOTHING).sort(
+            dim=1, descending=True, stable=True
+        )
+        similarity_BL, index_BL = (x[:, : chosen.candidates] for x in (similarity_BL, index_BL))
+        valid_BL = filled_BC.gather(1, index_BL)
+        return_BL = return_BC.gather(1, index_BL).double()
+        if chosen.combine == "multiply":
+            score_BL = chosen.similarity_weight * similarity_BL
+            if chosen.return_weight:
+                score_BL = score_BL * (chosen.return_weight * return_BL)
+        else:
+            score_BL = chosen.similarity_weight * minmax(similarity_BL, valid_BL)
+            score_BL = score_BL + chosen.return_weight * minmax(return_BL, valid_BL)
+        return score_BL.masked_fill(~valid_BL, NOTHING), index_BL
+
+    def best_return(self, task_B: Tensor) -> Tensor:
+        """The highest return stored [B]; -inf where the memory is empty."""
+        filled_BC = torch.arange(self.capacity, device=self.device) < self.count_E[task_B][:, None]
+        return self.total_return_EC[task_B].masked_fill(~filled_BC, NOTHING).amax(1)
+
+    def _best(self, score_BL: Tensor, index_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """The k best, one after the other: the lowest index among the scores within TIE of the best that is left."""
+        indices, scores = [], []
+        for _ in range(self.settings.select):
+            best_B1 = score_BL.amax(dim=1, keepdim=True)
+            tied_BL = (score_BL >= best_B1 - TIE) & (score_BL > NOTHING)
+            place_B1 = index_BL.masked_fill(~tied_BL, self.capacity).argmin(dim=1, keepdim=True)
+            score_B1 = score_BL.gather(1, place_B1)
+            scores.append(score_B1)
+            indices.append(index_BL.gather(1, place_B1).masked_fill(score_B1 == NOTHING, -1))
+            score_BL = score_BL.scatter(1, place_B1, NOTHING)
+        return torch.cat(indices, dim=1), torch.cat(scores, dim=1)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a resume needs, as tensors."""
+        names = ("keys_ECD", "total_return_EC", "slot_EC", "first_EC", "end_EC", "last_EC", "owner_EC", "count_E")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` gave."""
+        for name, own in self.state().items():
+            own.copy_(state[name])
+
+
+class EpisodeLog:
+    """The episodes that each task has played, as tensors [E, episodes, T, ...]; what memory entries point into.
+
+    Args:
+        fields: name -> (shape of one step, dtype), e.g. ``{"observation": ((2,), torch.float32)}``.
+        tasks, episodes, horizon: sizes.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+        tasks: int,
+        episodes: int,
+        horizon: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.fields = {
+            name: torch.zeros((tasks, episodes, horizon, *shape), dtype=dtype, device=device)
+            for name, (shape, dtype) in fields.items()
+        }
+        self.episodes, self.horizon = episodes, horizon
+        self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
+
+    def reset(self, mask_E: Tensor | None = None) -> None:
+        """Forget the episodes of all tasks, or of those in the mask."""
+        self.count_E[slice(None) if mask_E is None else mask_E.to(self.count_E.device)] = 0
+
+    def write(self, task_M: Tensor, steps: Mapping[str, Tensor]) -> Tensor:
+        """Store one finished episode for each of these tasks.
+
+        Args:
+            task_M: the tasks, each at most once.
+            steps: name -> [M, T', ...] with T' <= horizon; shorter episodes carry anything after their end.
+
+        Returns:
+            slots [M].
+        """
+        task = task_M.to(self.count_E.device).long()
+        slot = self.count_E[task]
+        if len(slot) and int(slot.max()) >= self.episodes:
+            raise UserError(
+                f"The log has room for {self.episodes} episodes per task.",
+                where="episode log",
+                do="Give it as many slots as episodes are evaluated.",
+            )
+        for name, table in self.fields.items():
+            values = steps[name].to(table.device, table.dtype)
+            table[task, slot, : values.shape[1]] = values
+        self.count_E[task] += 1
+        return slot
+
+    def windows(
+        self, task_M: Tensor, slot_M: Tensor, first_M: Tensor, end_M: Tensor, length: int
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Windows [first, end) of stored episodes, left-padded to ``length``.
+
+        Returns:
+            name -> [M, length, ...], and mask [M, length] (True = real). Padded places repeat the first step.
+        """
+        device = self.count_E.device
+        task, slot, first, end = (column.to(device).long() for column in (task_M, slot_M, first_M, end_M))
+        steps = end[:, None] + torch.arange(-length, 0, device=device)
+        mask = steps >= first[:, None]
+        steps = torch.maximum(steps, first[:, None]).clamp_max(self.horizon - 1)
+        return {name: table[task[:, None], slot[:, None], steps] for name, table in self.fields.items()}, mask
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a resume needs, as tensors."""
+        return {"count_E": self.count_E, **{f"field_{name}": table for name, table in self.fields.items()}}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` gave."""
+        for name, own in self.state().items():
+            own.copy_(state[name])

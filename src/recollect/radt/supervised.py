@@ -1,0 +1,255 @@
+"""What DT, AD, DPT and RA-DT share: the optimiser, the schedule, the loop, and experience on a device.
+
+One training step is a pure function of (parameters, optimiser state, seed, step): the batch and the dropout masks are
+drawn from (seed, step), so a checkpoint needs no generator state and a resumed run is bit-equal to an unbroken one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts
+from recollect.common.histories import Histories
+from recollect.common.precision import Precision, autocast
+from recollect.radt.acting import InContextPolicy
+from recollect.radt.actions import NONE, where
+from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+AnyPolicy = TypeVar("AnyPolicy", bound=InContextPolicy)
+
+
+class Optimisation(BaseModel):
+    """AdamW with warm-up and cosine decay (RA-DT section 3.1 of our specification; defaults are the paper's)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: int = Field(100_000, ge=1, description="Gradient steps.")
+    batch_size: int = Field(128, ge=1, description="Windows per step.")
+    learning_rate: float = Field(1e-4, gt=0, description="Peak learning rate.")
+    weight_decay: float = Field(0.01, ge=0, description="On the weights of linear layers only.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's second moment decay.")
+    warmup: int = Field(4000, ge=0, description="Steps of linear warm-up.")
+    floor: float = Field(1e-6, ge=0, description="Learning rate that the cosine ends at.")
+    clip: float = Field(0.25, gt=0, description="Largest gradient norm.")
+    precision: Precision = Field("auto", description="auto: bfloat16 autocast on a GPU.")
+    compile: bool = Field(False, description="torch.compile the network (pays on GPUs, not in short CPU runs).")
+    checkpoint_every: int = Field(1000, ge=1, description="Steps between checkpoints; only what a kill costs.")
+    evaluate_every: int | None = Field(None, ge=1, description="Steps between evaluations in training; null: none.")
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: linear warm-up, then cosine with period `steps`, starting after the warm-up."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        phase = min(1.0, (step - self.warmup) / max(1, self.steps))
+        return self.floor + (self.learning_rate - self.floor) * 0.5 * (1 + math.cos(math.pi * phase))
+
+
+class RowTable(Protocol):
+    """What the store needs of learning histories: flat columns of equal length."""
+
+    observation: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+
+    @property
+    def return_to_go(self) -> np.ndarray:
+        """Undiscounted sum of rewards from each row to its episode's end."""
+
+    @property
+    def timestep(self) -> np.ndarray:
+        """Step within the episode."""
+
+
+class ExperienceStore:
+    """Learning histories as tensors on the training device; a batch of windows is one fancy index.
+
+    Args:
+        histories: columns `observation, action, reward, return_to_go, timestep`.
+        actions: number of discrete actions; that index stands for "no action" in padding (continuous actions: NaN does).
+        reward_scale: rewards and returns are divided by it.
+    """
+
+    def __init__(
+        self, histories: RowTable, *, actions: int, device: torch.device | str = "cpu", reward_scale: float = 1.0
+    ) -> None:
+        def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+            return torch.from_numpy(np.array(values)).to(device=device, dtype=dtype)
+
+        continuous = histories.action.ndim > 1
+        self.no_action: int | float = NONE if continuous else actions
+        whole = np.issubdtype(histories.observation.dtype, np.integer)
+        self.observation = column(histories.observation, torch.int32 if whole else torch.float32)
+        self.action = column(histories.action, torch.float32 if continuous else torch.int32)
+        self.reward = column(histories.reward, torch.float32) / reward_scale
+        self.return_to_go = column(histories.return_to_go, torch.float32) / reward_scale
+        self.timestep = column(histories.timestep, torch.int32)
+
+    def windows(self, rows_BT: np.ndarray | Tensor, mask_BT: np.ndarray | Tensor) -> Experience:
+        """Windows of the rows given; where the mask is False: zeros and the padding action."""
+        device = self.reward.device
+        rows = torch.as_tensor(rows_BT).to(device)
+        mask = torch.as_tensor(mask_BT).to(device)
+        action = self.action[rows]
+        return Experience(
+            observation=self.observation[rows] * mask[..., None],
+            return_to_go=self.return_to_go[rows] * mask,
+            action=where(mask, action if action.is_floating_point() else action.long(), self.no_action),
+            reward=self.reward[rows] * mask,
+            timestep=self.timestep[rows].long() * mask,
+            mask=mask,
+        )
+
+
+def open_histories(path: Path, facts: Facts) -> Histories:
+    """Learning histories that fit an environment; dimensions of continuous actions that a task lacks are NaN.
+
+    Raises:
+        UserError: the file is missing or corrupted, or its observations, actions or episodes are another environment's.
+    """
+    histories = Histories.open(path)
+    entries, longest = int(np.prod(histories.observation.shape[1:])), int(histories.episodes.length.max())
+    wrong = []
+    if entries != facts.observation_size:
+        wrong.append(f"observations have {entries} entries, not {facts.observation_size}")
+    if longest > facts.horizon:
+        wrong.append(f"episodes have up to {longest} steps, not {facts.horizon}")
+    size = histories.action.shape[1] if histories.action.ndim > 1 else 0
+    if size != facts.action_size:
+        found, expected = (f"of {number} numbers" if number else "discrete" for number in (size, facts.action_size))
+        wrong.append(f"actions are {found}, not {expected}")
+    if wrong:
+        raise UserError(
+            f"the histories are those of another environment: {'; '.join(wrong)}",
+            where=path,
+            do="make the histories of this environment again (`recollect generate`)",
+        )
+    high = np.array(facts.observation_values) - 1 if facts.observation_values else None
+    histories.validate(observation_high=high, actions=facts.actions)
+    if any(own < facts.action_size for own in facts.own_actions):
+        own_N1 = np.array(facts.own_actions)[histories.task][:, None]
+        histories.action = np.where(np.arange(facts.action_size) < own_N1, histories.action, np.float32(NONE))
+    return histories
+
+
+def make_optimiser(network: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
+    """AdamW that decays the weights of linear layers and nothing else."""
+    decayed = {id(m.weight) for m in network.modules() if isinstance(m, nn.Linear)}
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if id(p) in decayed], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
+
+
+def optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, np.ndarray | Tensor]:
+    """Parameters and optimiser moments by name: everything that changes in a step."""
+    arrays: dict[str, np.ndarray | Tensor] = {f"network/{k}": v.detach() for k, v in network.state_dict().items()}
+    names = {id(p): name for name, p in network.named_parameters()}
+    for parameter, moments in optimiser.state.items():
+        for key, value in moments.items():
+            arrays[f"optimiser/{key}/{names[id(parameter)]}"] = torch.as_tensor(value)
+    return arrays
+
+
+def load_optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer, arrays: Mapping[str, Any]) -> None:
+    """Put back what `optimiser_arrays` took out."""
+    network.load_state_dict(
+        {name.removeprefix("network/"): torch.as_tensor(v) for name, v in arrays.items() if name.startswith("network/")}
+    )
+    parameters = dict(network.named_parameters())
+    for name, value in arrays.items():
+        if name.startswith("optimiser/"):
+            _, key, parameter = name.split("/", 2)
+            target = parameters[parameter]
+            # Also the count of steps: the fused optimiser wants it beside the parameter.
+            optimiser.state[target][key] = torch.as_tensor(value).clone().to(target.device)
+
+
+def train_supervised(
+    network: DecisionTransformer,
+    *,
+    batch_of: Callable[[int], Any],
+    loss_of: Callable[[Any, Any], tuple[Tensor, dict[str, Tensor]]],
+    settings: Optimisation,
+    run: Run,
+    seed: int,
+    device: torch.device | str = "cpu",
+    evaluate: Callable[[int], None] | None = None,
+) -> None:
+    """Train the network in place; resumes from the run's newest checkpoint.
+
+    Args:
+        batch_of: step -> batch, a pure function of the step.
+        loss_of: (network, batch) -> scalar loss and metrics (tensors; read only when logged).
+        evaluate: called with the step every `evaluate_every` steps and never changes the network.
+    """
+    optimiser = make_optimiser(network, settings)
+    start = 0
+    checkpoint = run.resume()
+    if checkpoint is not None:
+        load_optimiser_arrays(network, optimiser, checkpoint.arrays)
+        start = checkpoint.step
+    else:
+        run.log(0, parameters=sum(p.numel() for p in network.parameters()))
+    step_network = torch.compile(network) if settings.compile else network
+    network.train()
+    log_every = max(1, settings.steps // 200)
+    with run.progress(settings.steps, "training") as progress:
+        for step in range(start, settings.steps):
+            batch = batch_of(step)
+            for group in optimiser.param_groups:
+                group["lr"] = settings.rate(step)
+            network.reseed_dropout(seed_of("dropout", seed, step))
+            with autocast(settings.precision, device):
+                loss, metrics = loss_of(step_network, batch)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
+            optimiser.step()
+            done = step + 1
+            if done % log_every == 0 or done == settings.steps:
+                values = {name: float(value) for name, value in {"loss": loss.detach(), **metrics}.items()}
+                run.log(done, gradient_norm=float(norm), learning_rate=settings.rate(step), **values)
+                progress.update(done, loss=values["loss"])
+            if evaluate is not None and settings.evaluate_every and done % settings.evaluate_every == 0:
+                network.eval()
+                evaluate(done)
+                network.train()
+            if done % settings.checkpoint_every == 0 and done < settings.steps:
+                run.save(done, optimiser_arrays(network, optimiser), {})
+    network.eval()
+
+
+def train_policy(
+    policy: AnyPolicy,
+    settings: Settings,
+    run: Run,
+    *,
+    batch_of: Callable[[int], Any],
+    loss_of: Callable[[Any, Any], tuple[Tensor, dict[str, Tensor]]],
+) -> AnyPolicy:
+    """Train a policy's network as the settings say; see `train_supervised`. Gives the policy back."""
+    train_supervised(
+        policy.network,
+        batch_of=batch_of,
+        loss_of=loss_of,
+        settings=settings.method.hyperparameters.optimisation,
+        run=run,
+        seed=settings.seed,
+        device=policy.device,
+        evaluate=lambda step: run.evaluate_policy(policy, step),
+    )
+    return policy

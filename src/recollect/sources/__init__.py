@@ -1,0 +1,1 @@
+"""Where learning histories come from: agents that learn, scripted experts, published files."""

@@ -1,0 +1,371 @@
+"""PPO with a convolutional network: the source agent of worlds of images, one agent per task, one task after the other.
+
+- The agent is RA-DT's for Procgen: SB3's ``PPO("CnnPolicy")`` with the IMPALA encoder, from whose features actor and
+  critic are one linear layer each; orthogonal start (√2, actor 0.01, critic 1), Adam, rewards divided by the running
+  deviation of discounted returns (`normalise_rewards`, as SB3's VecNormalize), and otherwise as `ppo` says.
+- An agent plays many games at once, and the episodes of the first few are its history, as published: 5 of 64 are
+  about 2 of 25 million steps. They stand in the order in which they ended; unfinished ones are left out.
+- Histories hold rewards as the world pays them, and images as uint8 bytes, which go to disk as they are made: 12 kB a
+  step, 24 GB for a game at the published size.
+- Published: discount 0.99 in the paper (the default here), 0.999 in the configuration.
+- All draws are functions of (purpose, seed, split, task index, rollout); a run that is killed goes on bit-exactly from its
+  newest checkpoint, taken at ends of rollouts. The end of an episode by a time limit is an end, as Procgen reports it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.common.advantages import advantages
+from recollect.common.image_encoders.registry import encoder_class
+from recollect.environments import registry
+from recollect.environments.base import Task, World
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+from recollect.settings.seeding import generator, seed_of
+from recollect.sources.published import Columns, Rows
+from recollect.sources.recording import Run, check_tasks
+
+log = logging.getLogger(__name__)
+USES_GPU = True
+LARGEST_SCALED_REWARD = 10.0
+
+
+class Hyperparameters(Frozen):
+    """The source agent. "Paper" values are those of Procgen (RA-DT appendix; SB3 defaults where silent)."""
+
+    transitions: int = Field(
+        25_000_000, gt=0, description="Environment steps of each agent, in all its games. Paper: 25M."
+    )
+    actors: int = Field(64, gt=0, description="Games that an agent plays at once. Paper: 64.")
+    recorded: int = Field(5, gt=0, description="Of how many of them the episodes are kept. Paper: 5.")
+    rollout: int = Field(256, gt=0, description="Steps of each game between two learning phases. Paper: 256.")
+    minibatch: int = Field(2048, gt=1, description="Transitions per gradient step; must divide a rollout. Paper: 2048.")
+    epochs: int = Field(3, gt=0, description="Passes over each rollout. Paper: 3.")
+    learning_rate: float = Field(5e-4, gt=0, description="Adam's step size, constant. Paper: 5e-4.")
+    entropy: float = Field(0.01, ge=0, description="Weight of the entropy bonus. Paper: 0.01.")
+    gamma: float = Field(0.99, ge=0, le=1, description="Discount. Paper: 0.99; released: 0.999.")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="GAE's λ. Paper: 0.95.")
+    clip: float = Field(0.2, gt=0, description="How far a probability ratio may move. Paper: 0.2.")
+    value_coefficient: float = Field(0.5, ge=0, description="Weight of the critic's squared error. Paper: 0.5.")
+    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient. Paper: 0.5.")
+    adam_epsilon: float = Field(1e-5, gt=0, description="Adam's ε. Paper: 1e-5.")
+    encoder: str = Field("impala", description="Module under recollect.common.image_encoders. Paper: IMPALA's.")
+    width: int = Field(2048, gt=0, description="Features of an image. Paper: 2048.")
+    channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
+    normalise_rewards: bool = Field(True, description="Divide rewards by the deviation of returns. Paper: yes.")
+    checkpoint_every: int = Field(500_000, ge=0, description="Steps between checkpoints; changes no result.")
+
+    @model_validator(mode="after")
+    def _everything_fits(self) -> Hyperparameters:
+        if self.actors * self.rollout % self.minibatch:
+            raise ValueError(f"minibatch {self.minibatch} does not divide {self.actors} x {self.rollout} steps")
+        if self.recorded > self.actors:
+            raise ValueError(f"recorded {self.recorded} exceeds actors {self.actors}")
+        return self
+
+
+def generate(
+    world: str,
+    options: Mapping[str, Any],
+    tasks: Sequence[Task],
+    hyperparameters: Hyperparameters,
+    *,
+    seed: int,
+    run: Run | None = None,
+    device: str = "cpu",
+) -> dict[str, np.ndarray]:
+    """Train one agent per task; see `recollect.sources.ppo.generate` for arguments and result, which is mapped from disk.
+
+    Raises:
+        UserError: the world's actions are not discrete or its observations no images, the disk has no room for the
+            histories, or no episode of a task ended.
+    """
+    check_tasks(tasks)
+    settings, ordered = hyperparameters, sorted(tasks, key=lambda task: task.index)
+    folder: Path | None = getattr(run, "folder", None)
+    columns = Columns(folder, named=folder is not None)
+    checkpoint = run.resume() if run is not None else None
+    if checkpoint is not None and not columns.go_on(checkpoint.state["columns"]):
+        log.warning("%s: rows that the checkpoint counts on have gone: starting afresh", folder)
+        checkpoint = None
+    if checkpoint is None and folder is not None:
+        check_room(
+            folder, registry.make_world(world, options, ordered[:1], np.zeros(1, np.uint64)), settings, len(ordered)
+        )
+    first = 0 if checkpoint is None else int(checkpoint.state["task"])
+    total = settings.transitions * len(ordered)
+    said = f"{len(ordered)} PPO agents, one after the other"
+    with nullcontext() if run is None else run.progress(total, said) as progress:
+        for number in range(first, len(ordered)):
+            agent = Agent(world, options, ordered[number], settings, seed, columns, device)
+            if checkpoint is not None and number == first:
+                agent.load(checkpoint.arrays)
+            while agent.played < settings.transitions:
+                agent.advance()
+                done = number * settings.transitions + min(agent.played, settings.transitions)
+                if progress is not None:
+                    progress.update(done, episode_return=agent.last_return())
+                if run is not None and done < total and run.should_save(done):
+                    run.save(done, agent.arrays(), {"task": number, "columns": columns.state()})
+            if not agent.kept:
+                raise UserError(
+                    f"no episode of '{ordered[number].name}' ended within {agent.played // settings.actors} steps",
+                    where="source.hyperparameters.transitions",
+                    do="play longer",
+                )
+    return columns.arrays()
+
+
+def check_room(folder: Path, world: World, settings: Hyperparameters, tasks: int) -> None:
+    """Check that the histories fit onto the disk, twice: as they grow, and in the file that they become.
+
+    Raises:
+        UserError: they may not.
+    """
+    shape = world.single_observation_space.shape
+    needed = 2 * tasks * settings.transitions // settings.actors * settings.recorded * math.prod(shape or ())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"the histories may need {needed / 1e9:.1f} GB while they are made, and {free / 1e9:.1f} GB are free",
+            where=folder,
+            do="make room there, or set fewer source.hyperparameters.recorded or transitions",
+        )
+
+
+class ActorCritic(nn.Module):
+    """Images uint8 [N, C, H, W] -> log-probabilities [N, A] and values [N]."""
+
+    def __init__(self, shape_CHW: tuple[int, int, int], actions: int, settings: Hyperparameters, seed: int) -> None:
+        super().__init__()
+        with torch.device("meta"):  # so that no layer draws its weights from the global generator
+            self.encoder = encoder_class(settings.encoder)(shape_CHW, settings.width)
+            self.actor, self.critic = nn.Linear(settings.width, actions), nn.Linear(settings.width, 1)
+        self.to_empty(device="cpu")
+        draws = torch.Generator().manual_seed(seed)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                gain = 0.01 if layer is self.actor else 1.0 if layer is self.critic else 2**0.5
+                nn.init.orthogonal_(layer.weight, gain, generator=draws)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def forward(self, images_NCHW: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        features_NW = self.encoder(images_NCHW.float() / 255)
+        return F.log_softmax(self.actor(features_NW), dim=1), self.critic(features_NW)[:, 0]
+
+
+class Agent:
+    """One agent in E games of one task. ``advance()`` plays one rollout and learns from it.
+
+    Args:
+        world, options, task, settings, seed, device: see `generate`.
+        columns: where episodes of the recorded games go when they end.
+    """
+
+    def __init__(
+        self,
+        world: str,
+        options: Mapping[str, Any],
+        task: Task,
+        settings: Hyperparameters,
+        seed: int,
+        columns: Columns,
+        device: str,
+    ) -> None:
+        self.settings, self.task, self.columns, self.device = settings, task, columns, torch.device(device)
+        self.keys = (seed, task.split, task.index)
+        E = settings.actors
+        seeds_E = np.array([seed_of("source-world", *self.keys, e) for e in range(E)], np.uint64)
+        self.world = registry.make_world(world, options, [task] * E, seeds_E)
+        space, actions = self.world.single_observation_space, self.world.single_action_space
+        fits = isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8
+        if not fits or not isinstance(actions, Discrete) or int(actions.start) != 0:
+            raise UserError(
+                f"this source plays worlds of images with discrete actions, not of {space} and {actions}",
+                where=type(self.world).__name__,
+                do="use `algorithm: ppo`",
+            )
+        assert space.shape is not None
+        self.last = settings.channels == "last"
+        shape = tuple(space.shape[i] for i in ((2, 0, 1) if self.last else (0, 1, 2)))
+        network = ActorCritic(shape, int(actions.n), settings, seed_of("ppo-images-weights", *self.keys))  # type: ignore[arg-type]
+        # Channels last in memory, as in `nets.image_encoders`.
+        self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimiser = torch.optim.Adam(
+            self.network.parameters(), lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
+        )
+        self.observation, _ = self.world.reset()
+        self.rollouts = self.kept = 0
+        self.return_E, self.last_return_E = np.zeros(E), np.full(E, np.nan)
+        self.discounted_E, self.moments = np.zeros(E), np.array([0.0, 1.0, 1e-4])  # moments: mean, variance, count
+        self.open: list[list[tuple[np.ndarray, int, np.float32]]] = [[] for _ in range(settings.recorded)]
+
+    @property
+    def played(self) -> int:
+        """Steps so far, in all games together."""
+        return self.rollouts * self.settings.rollout * self.settings.actors
+
+    def last_return(self) -> float:
+        """Mean over the games of the return of their newest episode (0 before the first)."""
+        known = self.last_return_E[~np.isnan(self.last_return_E)]
+        return float(known.mean()) if known.size else 0.0
+
+    # ---- playing
+
+    def advance(self) -> None:
+        """Play one rollout with fixed weights, then learn from it."""
+        settings, (T, E) = self.settings, (self.settings.rollout, self.settings.actors)
+        noise_TE = generator("ppo-actions", *self.keys, self.rollouts).random((T, E), np.float32)
+        images = np.empty((T, *self.observation.shape), np.uint8)
+        action_TE, done_TE = np.empty((T, E), np.int64), np.empty((T, E), bool)
+        log_TE, reward_TE, value_TE = (np.empty((T + n, E), np.float32) for n in (0, 0, 1))
+        for t in range(T):
+            images[t] = self.observation
+            log_EA, value_TE[t] = self._policy(self.observation)
+            bounds_EA = np.cumsum(np.exp(log_EA), axis=1)[:, :-1]
+            action_TE[t] = (noise_TE[t][:, None] >= bounds_EA).sum(1)
+            log_TE[t] = np.take_along_axis(log_EA, action_TE[t][:, None], 1)[:, 0]
+            reward_E, done_TE[t] = self._step(action_TE[t])
+            reward_TE[t] = self._scaled(reward_E, done_TE[t])
+        value_TE[T] = self._policy(self.observation)[1]
+        advantage_TE = advantages(reward_TE, done_TE, value_TE, settings.gamma, settings.gae_lambda)
+        rows = (action_TE, log_TE, advantage_TE, advantage_TE + value_TE[:-1])
+        self._learn(images.reshape(T * E, *images.shape[2:]), [row.reshape(-1) for row in rows])
+        self.rollouts += 1
+
+    def _step(self, action_E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Play one action per game and write down what the recorded ones saw. Rewards and ends [E]."""
+        before = self.observation
+        self.observation, reward_E, terminated_E, truncated_E, _ = self.world.step(action_E)
+        done_E = terminated_E | truncated_E
+        self.return_E += reward_E
+        for e, episode in enumerate(self.open):
+            episode.append((before[e], int(action_E[e]), reward_E[e]))
+            if done_E[e]:
+                image, action, reward = zip(*episode, strict=True)
+                ends = np.arange(len(episode)) == len(episode) - 1
+                rows = Rows(np.stack(image), np.array(action, np.int8), np.array(reward, np.float32), ends)
+                self.columns.append(self.task.index, rows, self.task.name)
+                self.kept += 1
+                episode.clear()
+        if done_E.any():
+            self.observation, _ = self.world.reset(options={"reset_mask": done_E})
+            np.copyto(self.last_return_E, self.return_E, where=done_E)
+            self.return_E[done_E] = 0
+        return reward_E, done_E
+
+    def _scaled(self, reward_E: np.ndarray, done_E: np.ndarray) -> np.ndarray:
+        """Rewards over the running deviation of discounted returns."""
+        if not self.settings.normalise_rewards:
+            return reward_E
+        self.discounted_E = self.discounted_E * self.settings.gamma + reward_E
+        mean, variance, count = self.moments
+        more, delta = len(reward_E), self.discounted_E.mean() - mean
+        total = count + more
+        squares = variance * count + self.discounted_E.var() * more + delta**2 * count * more / total
+        self.moments = np.array([mean + delta * more / total, squares / total, total])
+        self.discounted_E[done_E] = 0
+        scaled_E = reward_E / np.sqrt(self.moments[1] + 1e-8)
+        return np.clip(scaled_E, -LARGEST_SCALED_REWARD, LARGEST_SCALED_REWARD).astype(np.float32)
+
+    # ---- learning
+
+    def _images(self, images: np.ndarray) -> Tensor:
+        batch = torch.from_numpy(images).to(self.device)
+        return batch.permute(0, 3, 1, 2) if self.last else batch
+
+    @torch.inference_mode()
+    def _policy(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities [E, A] and values [E]."""
+        log_EA, value_E = self.network(self._images(images))
+        return log_EA.cpu().numpy(), value_E.cpu().numpy()
+
+    def _learn(self, images: np.ndarray, rows: list[np.ndarray]) -> None:
+        """All epochs over one rollout of N steps; `rows`: action, log-probability, advantage, return, each [N]."""
+        settings, draws = self.settings, generator("ppo-minibatches", *self.keys, self.rollouts)
+        for _ in range(settings.epochs):
+            order_MB = draws.permutation(len(images)).reshape(-1, settings.minibatch)
+            for chosen_B in order_MB:
+                batch = [torch.from_numpy(row[chosen_B]).to(self.device) for row in rows]
+                loss = self._loss(self._images(images[chosen_B]), *batch)
+                self.optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.network.parameters(), settings.gradient_norm)
+                self.optimiser.step()
+
+    def _loss(self, images: Tensor, action_B: Tensor, old_B: Tensor, advantage_B: Tensor, return_B: Tensor) -> Tensor:
+        settings = self.settings
+        log_BA, value_B = self.network(images)
+        advantage_B = (advantage_B - advantage_B.mean()) / (advantage_B.std() + 1e-8)
+        ratio_B = torch.exp(log_BA.gather(1, action_B[:, None])[:, 0] - old_B)
+        clipped_B = ratio_B.clamp(1 - settings.clip, 1 + settings.clip)
+        surrogate = torch.min(ratio_B * advantage_B, clipped_B * advantage_B).mean()
+        entropy = -(log_BA.exp() * log_BA).sum(1).mean()
+        return settings.value_coefficient * F.mse_loss(value_B, return_B) - surrogate - settings.entropy * entropy
+
+    # ---- going on after a kill
+
+    def arrays(self) -> dict[str, np.ndarray | Tensor]:
+        """Everything a bit-exact continuation needs, at the end of a rollout, besides the rows in the columns."""
+        arrays: dict[str, np.ndarray | Tensor] = {
+            "rollouts": np.array([self.rollouts, self.kept]),
+            "observation": self.observation,
+            "return": self.return_E.copy(),
+            "last_return": self.last_return_E.copy(),
+            "discounted": self.discounted_E.copy(),
+            "moments": self.moments,
+            **{f"world/{name}": array for name, array in self.world.get_state().items()},
+            **{f"network/{name}": value.detach() for name, value in self.network.state_dict().items()},
+        }
+        for place, moments in self.optimiser.state_dict()["state"].items():
+            arrays |= {f"adam/{place}/{name}": value for name, value in moments.items()}
+        for e, episode in enumerate(self.open):
+            if episode:
+                image, action, reward = zip(*episode, strict=True)
+                arrays |= {f"open/{e}/image": np.stack(image), f"open/{e}/action": np.array(action, np.int64)}
+                arrays[f"open/{e}/reward"] = np.array(reward, np.float32)
+        return arrays
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Continue from `arrays()` of another agent with the same settings."""
+
+        def part(name: str) -> dict[str, np.ndarray]:
+            of = f"{name}/"
+            return {
+                key.removeprefix(of): np.array(np.asarray(value)) for key, value in arrays.items() if key.startswith(of)
+            }
+
+        self.rollouts, self.kept = (int(n) for n in arrays["rollouts"])
+        self.observation = np.array(arrays["observation"])
+        self.return_E, self.last_return_E = np.array(arrays["return"]), np.array(arrays["last_return"])
+        self.discounted_E, self.moments = np.array(arrays["discounted"]), np.array(arrays["moments"])
+        self.world.set_state(part("world"))
+        self.network.load_state_dict({name: torch.from_numpy(value) for name, value in part("network").items()})
+        parameters = list(self.network.parameters())
+        for key, value in part("adam").items():
+            place, name = key.split("/")
+            parameter, moment = parameters[int(place)], torch.from_numpy(value)
+            # In the parameter's own order in memory, by which the fused step goes.
+            moment = moment.to(self.device) if name == "step" else torch.empty_like(parameter).copy_(moment)
+            self.optimiser.state[parameter][name] = moment
+        episodes = part("open")
+        for e, episode in enumerate(self.open):
+            if f"{e}/image" in episodes:
+                columns = (episodes[f"{e}/{name}"] for name in ("image", "action", "reward"))
+                episode.extend((image, int(action), reward) for image, action, reward in zip(*columns, strict=True))

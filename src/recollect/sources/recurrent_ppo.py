@@ -1,0 +1,189 @@
+"""Recurrent PPO for the learning histories: PPO whose actor and critic remember, one agent per task, all tasks at once.
+
+- Every agent is sb3-contrib's ``RecurrentPPO("MlpLstmPolicy")``, the source agent of RA-DT in MazeRunner (defaults there,
+  defaults here): an LSTM each for actor and critic, two tanh layers of 64 behind each, states zeroed where an episode
+  begins and carried from rollout to rollout, one step of Adam per minibatch. `ppo` says what holds for both.
+- Minibatches are whole segments of `segment` steps, each begun from the state that was recorded when it was played;
+  gradients end at its ends, and states are reset within it. There a minibatch is a run of consecutive steps, with the
+  rollout turned by a random offset in each epoch: gradients end at the offset, too.
+- Each LSTM has one bias where torch has two that are added (and so moved twice as far).
+- An episode that the horizon cut short is bootstrapped from the critic's value of its last observation, as there. The
+  code that made the released data writes that value into the reward it stores; ours stores what the world paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from recollect.common.advantages import advantages
+from recollect.environments.base import Task
+from recollect.sources import ppo
+from recollect.sources.recording import Run, task_generators
+from recollect.sources.recurrent_actor_critics import RecurrentActorCritics, State
+
+
+class Hyperparameters(ppo.Hyperparameters):
+    """The source agent. "Paper" values are those of MazeRunner (sb3-contrib's defaults)."""
+
+    rollout: int = Field(128, gt=1, description="Steps between two learning phases. Paper: 128.")
+    minibatch: int = Field(
+        128,
+        gt=1,
+        description="Transitions per gradient step; must divide `rollout`. Larger is faster and smoother. Paper: 128.",
+    )
+    segment: int = Field(
+        128,
+        gt=1,
+        description="Steps through which gradients flow back; must divide `minibatch`. Shorter is faster. Paper: up to 128.",
+    )
+    epochs: int = Field(10, gt=0, description="Passes over each rollout. Paper: 10.")
+    entropy: float = Field(0.0, ge=0, description="Weight of the entropy bonus; more explores longer. Paper: 0.")
+    units: int = Field(256, gt=0, description="Width of each LSTM. Paper: 256.")
+    hidden: tuple[int, ...] = Field(
+        (64, 64), description="Widths of the layers behind each LSTM; may be none. Paper: 64, 64."
+    )
+
+    @model_validator(mode="after")
+    def _segments_fill_the_minibatch(self) -> Hyperparameters:
+        if self.minibatch % self.segment:
+            raise ValueError(f"segment {self.segment} does not divide minibatch {self.minibatch}")
+        return self
+
+
+def generate(
+    world: str,
+    options: Mapping[str, Any],
+    tasks: Sequence[Task],
+    hyperparameters: Hyperparameters,
+    *,
+    seed: int,
+    run: Run | None = None,
+    device: str = "cpu",
+    workers: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Train one agent per task; see `recollect.sources.ppo.generate` for arguments, result and errors."""
+    return ppo.train_ensembles(
+        RecurrentPPO, world, options, tasks, hyperparameters, seed=seed, run=run, device=device, workers=workers
+    )
+
+
+class RecurrentPPO(ppo.EnsemblePPO):
+    """E agents in E tasks; arguments: `recollect.sources.ppo.EnsemblePPO`."""
+
+    title: ClassVar[str] = "recurrent PPO"
+    settings: Hyperparameters
+    networks: RecurrentActorCritics
+
+    def _build_networks(self) -> RecurrentActorCritics:
+        return RecurrentActorCritics(
+            task_generators("recurrent-ppo-weights", self.seed, self.tasks),
+            self.inputs.features,
+            self.recorder.actions,
+            self.settings.hidden,
+            self.settings.activation,
+            self.settings.units,
+            self.device,
+        )
+
+    def _play(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """See `EnsemblePPO._play`; keeps the states at the starts of segments, and what cut episodes are worth."""
+        noise_TE = np.stack(
+            [g.random(steps, np.float32) for g in task_generators("ppo-actions", self.seed, self.tasks, self.rollouts)],
+            axis=1,
+        )
+        networks, recorder, count = self.networks, self.recorder, len(self.tasks)
+        values_TE, logs_TE = np.empty((steps + 1, count), np.float32), np.empty((steps, count), np.float32)
+        self._starts: list[State] = []
+        # What is looked at once more, after the rollout: where every task stands then, and the ends of cut episodes.
+        # There is room for as many as one task can have, whatever the tasks are.
+        room = 2 + steps // recorder.world.horizon
+        peeked_ESD = np.zeros((count, room, self.inputs.features), np.float32)
+        peeked_state, used_E = networks.zero_state(room), np.ones(count, np.int64)
+        cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
+        for t in range(steps):
+            if t % self.settings.segment == 0:
+                self._starts.append((networks.state[0].clone(), networks.state[1].clone()))
+            out_NA1 = networks.act(self.inputs.encode(recorder.observation))
+            log_EA = ppo.log_softmax(out_NA1[0::2])[..., 0].cpu().numpy()
+            values_TE[t] = out_NA1[1::2, 0, 0].cpu().numpy()
+            action_E = (noise_TE[t][:, None] >= np.cumsum(np.exp(log_EA), axis=1)[:, :-1]).sum(1)
+            logs_TE[t] = np.take_along_axis(log_EA, action_E[:, None], axis=1)[:, 0]
+            recorder.step(action_E)
+            done_E = recorder.done[recorder.length - 1]
+            if not done_E.any():
+                continue
+            cut_M = np.flatnonzero(recorder.truncated)
+            if cut_M.size:
+                place_M = used_E[cut_M]
+                peeked_ESD[cut_M, place_M] = self.inputs.encode(recorder.final_observation)[cut_M]
+                for kept, part in zip(peeked_state, networks.state, strict=True):
+                    for network in (0, 1):
+                        kept[2 * cut_M + network, place_M] = part[2 * cut_M + network, 0]
+                used_E[cut_M] += 1
+                cuts.append((t, cut_M, place_M))
+            networks.end_episodes(done_E)
+        peeked_ESD[:, 0] = self.inputs.encode(recorder.observation)
+        for kept, part in zip(peeked_state, networks.state, strict=True):
+            kept[:, 0] = part[:, 0]
+        worth_ES = networks.peek(peeked_ESD, peeked_state)[1::2, 0].cpu().numpy()
+        values_TE[steps] = worth_ES[:, 0]
+        self._cut_worth_TE = np.zeros((steps, count), np.float32)
+        for t, cut_M, place_M in cuts:
+            self._cut_worth_TE[t, cut_M] = worth_ES[cut_M, place_M]
+        return values_TE, logs_TE
+
+    def _learn(self, rollout: slice, values_TE: np.ndarray, log_probabilities_TE: np.ndarray) -> None:
+        """All epochs over one rollout."""
+        settings, recorded, count = self.settings, self.recorder, len(self.tasks)
+        reward_TE = recorded.reward[rollout] + np.float32(settings.gamma) * self._cut_worth_TE
+        done_TE = recorded.done[rollout]
+        advantage_TE = advantages(reward_TE, done_TE, values_TE, settings.gamma, settings.gae_lambda)
+        keep_TE = np.ones_like(reward_TE)
+        keep_TE[1:] = ~done_TE[:-1]
+        segments, length = settings.rollout // settings.segment, settings.segment
+        keep_TE[::length] = 1  # the recorded states are zeroed there already
+
+        def by_segment(array_TE: np.ndarray) -> np.ndarray:
+            """[T, E, ...] -> [E, G, L, ...], G segments of L steps."""
+            split = array_TE.reshape(segments, length, count, *array_TE.shape[2:])
+            return np.ascontiguousarray(np.moveaxis(split, 2, 0))
+
+        features_EGLD = by_segment(self.inputs.encode(recorded.observations[rollout]))
+        rows_EGL = [
+            by_segment(array)
+            for array in (
+                recorded.action[rollout].astype(np.int64),
+                log_probabilities_TE,
+                advantage_TE,
+                advantage_TE + values_TE[:-1],
+            )
+        ]
+        keep_EGL = by_segment(keep_TE)
+        starts_NGH = [torch.stack(parts, dim=1).squeeze(2) for parts in zip(*self._starts, strict=True)]
+        orders = [
+            np.stack([g.permutation(segments) for _ in range(settings.epochs)])
+            for g in task_generators("ppo-minibatches", self.seed, self.tasks, self.rollouts)
+        ]
+        task_E1, network_N1 = np.arange(count)[:, None], torch.arange(2 * count)[:, None]
+        for order_EG in np.stack(orders, axis=1):
+            for chosen_ES in np.split(order_EG, settings.rollout // settings.minibatch, axis=1):
+                # Sequences stand behind time in the networks: [E, S, L, ...] -> [E, L, S, ...].
+                features_ELSD, keep_ELS, *rows_ELS = (
+                    np.swapaxes(array[task_E1, chosen_ES], 1, 2) for array in (features_EGLD, keep_EGL, *rows_EGL)
+                )
+                of_network_NS = torch.from_numpy(np.repeat(chosen_ES, 2, axis=0))
+                output_NSH, cell_NSH = (part[network_N1, of_network_NS] for part in starts_NGH)
+                hidden, out_NAR = self.networks.unroll(features_ELSD, keep_ELS, (output_NSH, cell_NSH))
+                batch = [self.networks.put(array.reshape(count, -1)) for array in rows_ELS]
+                d_out_NAR = self._output_gradients(out_NAR, None, *batch)
+                self.networks.backward_through_time(hidden, d_out_NAR)
+                self._update()
+
+    def _update(self) -> None:
+        super()._update()
+        self.networks.refresh()

@@ -1,0 +1,375 @@
+"""AMAGO: the loss is the formula, gradients go where they should, padding counts for nothing, an update is what it says."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_amago import (
+    DISCRETE,
+    SHAPES,
+    SMALL,
+    Fixed,
+    computed,
+    deterministic,
+    draws_of,
+    gradients,
+    lively,
+    padded,
+    random_batch,
+    small,
+    window_of,
+)
+from torch import Tensor
+
+from recollect.amago import amago, amago_multi_task
+from recollect.amago.amago import Agent, distribution_of, loss_of
+from recollect.amago.terms import Draws, cloning_weight, entropy, further_metrics, value_of_drawn
+from recollect.settings.errors import UserError
+
+# ---- the loss
+
+
+@pytest.mark.parametrize("changes", [{}, {"soft_buffer_action": True}, {"popart": False}, {"use_target_actor": False},
+                                     {"online_coefficient": 0.0}, {"actor_mask": "upstream"},
+                                     {"filter": "exp"}, {"fake_filter": True}])  # fmt: skip
+def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> None:
+    hp = small(offline_coefficient=0.3, critic_weight=7.0, filter_threshold=0.01, **changes)
+    network, target = lively(hp, DISCRETE)
+    batch = random_batch()
+    draws, popart = draws_of(hp, batch), copy.deepcopy(network.popart)
+    frozen = copy.deepcopy(network).train()
+    with torch.no_grad():
+        s_BLE = frozen.states(window_of(frozen, batch, hp))
+    loss, _ = computed(network.train(), target, batch, hp, DISCRETE)
+
+    def q(critics: Any, s: Tensor) -> Tensor:
+        return critics(s[None, None])[:, 0, 0].detach()  # [C, G, A]
+
+    def clipped(p: Tensor) -> Tensor:
+        kept = p.clamp(0.001, 0.99)
+        return kept / kept.sum()
+
+    G, C = 3, 3
+    real = [(b, t) for b in range(3) for t in range(5) if batch.mask_BT[b, t + 1]]
+    ys: dict[tuple[int, int, int], float] = {}
+    for b, t in real:
+        for g, gamma in enumerate((0.5, 0.9, 0.99)):
+            acts = target.actor if hp.use_target_actor else network.actor
+            pi = clipped(acts(s_BLE[b, t + 1])[g].softmax(-1).detach())
+            values = []
+            for c in range(C):
+                value = float((q(target.critics, s_BLE[b, t + 1])[c, g] * pi).sum())
+                if hp.popart:
+                    sd = math.sqrt(float(popart.square[g] - popart.mean[g] ** 2))
+                    value = sd * (float(popart.weight[g]) * value + float(popart.bias[g])) + float(popart.mean[g])
+                values.append(value)
+            chosen = [values[int(draws.index_KBTG[k, b, t, g])] for k in range(2)]
+            following = min(chosen) if hp.online_coefficient else sum(chosen) / 2
+            alive = 0.0 if batch.done_BT[b, t + 1] else 1.0
+            ys[b, t, g] = 5.0 * float(batch.reward_BT[b, t + 1]) + gamma * alive * following
+    if hp.popart:  # a running mean at its 51st sample
+        step = 5e-4 / (1 - (1 - 5e-4) ** 51)
+        for g in range(G):
+            of_g = np.array([ys[b, t, g] for b, t in real])
+            mean, square = float(popart.mean[g]), float(popart.square[g])
+            sd = math.sqrt(square - mean**2)
+            popart.mean[g] = (1 - step) * mean + step * of_g.mean()
+            popart.square[g] = (1 - step) * square + step * (of_g**2).mean()
+            new = math.sqrt(float(popart.square[g] - popart.mean[g] ** 2))
+            popart.weight[g] *= sd / new
+            popart.bias[g] = (sd * float(popart.bias[g]) + mean - float(popart.mean[g])) / new
+
+    def normalised(value: float, g: int) -> float:
+        return float(popart.weight[g]) * value + float(popart.bias[g]) if hp.popart else value
+
+    critic, actor, critic_count, actor_count = 0.0, 0.0, 0, 0
+    acted = real if hp.actor_mask == "fixed" else [(b, t) for b in range(3) for t in range(5) if batch.mask_BT[b, t]]
+    for b, t in acted:
+        a = int(batch.previous_action_BT[b, t + 1])
+        taken = torch.eye(4)[a]
+        shown = clipped(taken) if hp.soft_buffer_action else taken
+        for g in range(G):
+            pi = clipped(network.actor(s_BLE[b, t])[g].softmax(-1).detach())
+            each = q(network.critics, s_BLE[b, t])[:, g]
+            q_a, q_pi = [float((x * shown).sum()) for x in each], [float((x * pi).sum()) for x in each]
+            advantage = sum(q_a) / C - sum(q_pi) / C
+            weight = float(advantage > 0.01)
+            weight = min(10.0, math.exp(2.0 * advantage)) if hp.filter == "exp" else weight
+            weight = 1.0 if hp.fake_filter else weight
+            actor += 0.3 * -weight * math.log(float(pi[a]))
+            actor += hp.online_coefficient * -min(normalised(x, g) for x in q_pi)
+            actor_count += 1
+            if (b, t) in real:
+                for x in q_a:
+                    y = ys[b, t, g]
+                    if hp.popart:
+                        y = (y - float(popart.mean[g])) / math.sqrt(float(popart.square[g] - popart.mean[g] ** 2))
+                    critic += (normalised(x, g) - y) ** 2
+                    critic_count += 1
+    expected = actor / actor_count + 7.0 * critic / critic_count
+    assert len(real) < 15  # the masks take part
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+def test_behaviour_cloning_alone_computes_no_critic(module: Any) -> None:
+    hp = module.Hyperparameters.model_validate({**SMALL, "fake_filter": True, "online_coefficient": 0.0})
+    network, target = lively(hp, DISCRETE, module)
+    before = network.popart.mean.clone()
+    loss, _ = computed(network.train(), target, random_batch(), hp, DISCRETE, module)
+    loss.backward()
+    assert all(p.grad is None for p in network.critics.parameters())
+    assert all(p.grad is not None for p in network.actor.parameters())
+    assert torch.equal(network.popart.mean, before)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize(
+    ("only", "reached"),
+    [
+        ({"critic_weight": 0.0, "offline_coefficient": 0.0}, {"encoder", "step", "actor"}),  # pg
+        ({"critic_weight": 0.0, "online_coefficient": 0.0}, {"encoder", "step", "actor"}),  # fbc
+        ({"online_coefficient": 0.0, "offline_coefficient": 0.0}, {"encoder", "step", "critics"}),  # critic
+    ],
+)
+def test_each_term_trains_what_it_should(kind: str, only: dict[str, float], reached: set[str]) -> None:
+    hp = small(filter_threshold=-100.0, **only)
+    network, target = lively(hp, SHAPES[kind])
+    loss, _ = computed(network.train(), target, random_batch(kind), hp, SHAPES[kind])
+    found = gradients(network, loss)
+    assert {name for name, value in found.items() if value > 0} == reached
+    assert all(p.grad is None for p in target.parameters())
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_the_policy_gradient_reaches_the_encoder_through_the_policy_only(kind: str) -> None:
+    hp = small(critic_weight=0.0, offline_coefficient=0.0)
+    network, target = lively(hp, SHAPES[kind])
+    with torch.no_grad():  # a policy that does not look at the state
+        network.actor.layers[0].weight.zero_()
+    loss, _ = computed(network.train(), target, random_batch(kind), hp, SHAPES[kind])
+    found = gradients(network, loss)
+    assert found["actor"] > 0
+    assert found["encoder"] == found["step"] == 0
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_the_policy_gradient_raises_the_value_of_what_the_policy_does(kind: str) -> None:
+    hp = small(critic_weight=0.0, offline_coefficient=0.0, popart=False)
+    network, target = lively(hp, SHAPES[kind])
+    batch, losses = random_batch(kind), []
+    for _ in range(20):
+        loss, _ = computed(network.eval(), target, batch, hp, SHAPES[kind])
+        network.zero_grad()
+        loss.backward()
+        with torch.no_grad():  # the actor alone: what the encoder learns also moves the critics' values
+            for p in network.actor.parameters():
+                p -= 0.05 * p.grad
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0] - 5e-5
+    assert all(after < before for before, after in pairwise(losses))
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "binary"])
+def test_padding_and_a_longer_companion_change_nothing(kind: str, module: Any) -> None:
+    changes = {"online_coefficient": 0.0} if kind == "binary" else {}
+    hp = module.Hyperparameters.model_validate({**SMALL, **changes, "filter_threshold": -1e3})
+    short = random_batch(kind, lengths=(6, 4))
+    long = padded(short, 11)
+    found = []
+    for batch in (short, long):
+        network, target = lively(hp, SHAPES[kind], module)
+        policy = distribution_of(hp, SHAPES[kind])
+        whole = draws_of(hp, long)
+        steps = batch.mask_BT.shape[1] - 1
+        draws = Fixed(whole.index_KBTG[:, :, :steps])
+        loss, _ = module.loss_of(
+            network.train(), target, window_of(network, batch, hp), draws, hp, deterministic(policy)
+        )
+        loss.backward()
+        gradient = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+        statistics = torch.cat([network.popart.mean, network.popart.square, network.timestep_encoder.input_norm.mean])
+        found.append((loss.detach(), gradient, statistics))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_without_the_fix_padding_is_cloned() -> None:
+    """The seed code counts the last real step of a short window, whose action is padding."""
+    losses = []
+    for mask in ("fixed", "upstream"):
+        hp = small(actor_mask=mask, online_coefficient=0.0, critic_weight=0.0, filter_threshold=-1e3)
+        network, target = lively(hp, DISCRETE)
+        losses.append(float(computed(network.train(), target, random_batch(), hp, DISCRETE)[0].detach()))
+    assert abs(losses[0] - losses[1]) > 1e-4
+
+
+def test_a_one_hot_action_picks_its_column_and_a_policy_the_mean() -> None:
+    hp = small()
+    network, _ = lively(hp, DISCRETE)
+    policy = distribution_of(hp, DISCRETE)
+    s, raw = torch.randn(1, 2, 8), torch.randn(1, 2, 3, 4)
+    q = network.critics(s)
+    for a in range(4):
+        picked = (q * torch.eye(4)[a]).sum(-1)
+        torch.testing.assert_close(picked, q[..., a])
+    value = amago.q_of_policy(network.critics, s, raw, policy, Fixed(torch.zeros(1)))  # type: ignore[arg-type]
+    torch.testing.assert_close(value, (q * policy.probabilities(raw)).sum(-1))
+
+
+def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement() -> None:
+    """The mean where no policy gradient is learned."""
+    hp = small(critics=4)
+    index = Draws.of(hp, 0, 0, 40, 50, "cpu").index_KBTG
+    same = float((index[0] == index[1]).float().mean())
+    assert same == pytest.approx(0.25, abs=0.02)
+    counts = Counter(index.flatten().tolist())
+    assert all(count == pytest.approx(index.numel() / 4, rel=0.05) for count in counts.values())
+    q = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 40, 50, 3)
+    assert torch.equal(value_of_drawn(q, index, hp), torch.minimum(index[0], index[1]).float())
+    cloning = small(critics=4, online_coefficient=0.0)
+    assert torch.equal(value_of_drawn(q, index, cloning), (index[0] + index[1]) / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "advantages", "weights"),
+    [
+        ("binary", [-1.0, 0.0005, 0.002], [0.0, 0.0, 1.0]),
+        ("exp", [0.0, 0.5, 9.0], [1.0, math.e, 10.0]),
+        ("leaky", [0.0, 1.0, -0.05, -9.0], [0.01, 2.01, 0.005, 1e-7]),
+    ],
+)
+def test_filters(filter_: str, advantages: list[float], weights: list[float]) -> None:
+    found = cloning_weight(small(filter=filter_), torch.tensor(advantages))
+    torch.testing.assert_close(found, torch.tensor(weights), atol=1e-6, rtol=1e-5)
+
+
+# ---- one update
+
+
+@pytest.mark.parametrize("targets_first", [False, True])
+def test_an_update_is_adamw_on_the_clipped_gradient_and_targets_follow_the_heads(targets_first: bool) -> None:
+    hp = small(
+        learning_rate=0.01, warmup=4, weight_decay=0.1, gradient_clip=0.05, polyak=0.25, targets_first=targets_first
+    )
+    agent = Agent(hp, DISCRETE, seed=0, device="cpu")
+    other = Agent(hp, DISCRETE, seed=0, device="cpu")
+    batch = random_batch()
+    before = {name: p.detach().clone() for name, p in agent.network.named_parameters()}
+    network = other.network.train()
+    loss, _ = loss_of(
+        network, other.target, window_of(network, batch, hp), Draws.of(hp, 0, 0, 3, 5, "cpu"), hp, other.distribution
+    )
+    loss.backward()
+    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in network.parameters() if p.grad is not None))
+    assert norm > 0.05
+    found = agent.step(batch, 0)
+    assert float(found["gradient_norm"]) == pytest.approx(norm, rel=1e-4)
+    rate = 0.01 / 4  # the first of four updates of warming up
+    for name, p in network.named_parameters():
+        g = p.grad * 0.05 / norm
+        expected = before[name] * (1 - rate * 0.1) - rate * g / (g.abs() + 1e-8)
+        torch.testing.assert_close(agent.network.get_parameter(name).detach(), expected, atol=2e-5, rtol=1e-3)
+    weight = agent.target.critics.first_weight
+    source = before["critics.first_weight"] if targets_first else agent.network.critics.first_weight.detach()
+    torch.testing.assert_close(weight, torch.lerp(before["critics.first_weight"], source, 0.25))
+
+
+def test_targets_are_copies_at_first_and_no_part_of_the_optimiser() -> None:
+    agent = Agent(small(), DISCRETE, seed=3, device="cpu")
+    for name, value in agent.target.named_parameters():
+        assert torch.equal(value, agent.network.get_parameter(name))
+        assert not value.requires_grad
+    trained = {id(p) for p in agent.optimiser.parameters}
+    assert not trained & {id(p) for p in agent.target.parameters()}
+    assert trained == {id(p) for p in agent.network.parameters()}
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_an_agent_put_back_makes_the_same_next_update_to_the_bit(module: Any, kind: str) -> None:
+    sequence = {**SMALL["sequence"], "dropout": 0.2}
+    hp = module.Hyperparameters.model_validate({**SMALL, "sequence": sequence, "learning_rate": 0.01, "warmup": 5})
+    agent = module.Agent(hp, SHAPES[kind], seed=0, device="cpu")
+    for counter in range(3):
+        agent.step(random_batch(kind, counter), counter)
+    other = module.Agent(hp, SHAPES[kind], seed=0, device="cpu")
+    other.load({name: value.clone() for name, value in agent.arrays().items()})
+    for made in (agent, other):
+        made.step(random_batch(kind, 3), 3)
+    for name, value in agent.arrays().items():
+        assert torch.equal(value, other.arrays()[name]), name
+
+
+def test_settings_that_cannot_learn_are_refused() -> None:
+    with pytest.raises(ValueError, match="mixture"):
+        small(continuous="mixture")
+    with pytest.raises(ValueError, match="heads"):
+        small(sequence={"width": 9, "heads": 2})
+    with pytest.raises(ValueError, match="drawn actions"):
+        amago_multi_task.Hyperparameters(soft_buffer_action=True)
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+def test_a_policy_gradient_through_bits_is_refused(module: Any) -> None:
+    hp = module.Hyperparameters.model_validate({**SMALL, "online_coefficient": 1.0})
+    with pytest.raises(UserError, match="no gradient"):
+        module.Agent(hp, SHAPES["binary"], seed=0, device="cpu")
+
+
+def test_multi_task_critics_read_the_discount_as_asked() -> None:
+    read = [
+        lively(amago_multi_task.Hyperparameters.model_validate({**SMALL, **changes}), DISCRETE, amago_multi_task)[0]
+        for changes in ({}, {"discount_feature": "head"}, {"discount_feature": "seed"})
+    ]
+    default, head, seed = (network.critics.discount_G for network in read)
+    assert torch.equal(default, head)
+    torch.testing.assert_close(seed, 10.0 * torch.tensor([0.5, 0.9, 0.99]).log())
+
+
+# ---- the log
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "binary"])
+def test_further_metrics_change_no_bit_of_an_update(kind: str, module: Any) -> None:
+    changes = {"online_coefficient": 0.0} if kind == "binary" else {}
+    hp = module.Hyperparameters.model_validate({**SMALL, **changes})
+    one, other = (module.Agent(hp, SHAPES[kind], seed=0, device="cpu") for _ in range(2))
+    for counter in range(2):
+        few = one.step(random_batch(kind, counter), counter)
+        all_ = other.step(random_batch(kind, counter), counter, further=True)
+    further = {"entropy", "learning_rate", "popart_mean", "q_deviation", "target_least", "target_most"}
+    assert all_.keys() - few.keys() == further
+    assert all(torch.equal(few[name], all_[name]) for name in few)
+    assert all(torch.equal(value, other.arrays()[name]) for name, value in one.arrays().items())
+    assert all(math.isfinite(float(all_[name])) for name in further)
+
+
+def test_further_metrics_are_what_they_say() -> None:
+    """Of the discount that acts, over real steps."""
+    hp = small()
+    network, _ = lively(hp, DISCRETE)
+    window, draws = window_of(network, random_batch(), hp), torch.Generator().manual_seed(0)
+    raw, q, y = (torch.randn(*shape, generator=draws) for shape in ((3, 5, 3, 4), (3, 3, 5, 3), (3, 5, 3)))
+    policy = distribution_of(hp, DISCRETE)
+    found = further_metrics(network, window, policy, raw, q, y)
+    real = window.mask_BL[:, 1:]
+    assert 0 < int(real.sum()) < real.numel()
+    p = policy.probabilities(raw[:, :, -1])[real].numpy()  # type: ignore[attr-defined]
+    assert float(found["entropy"]) == pytest.approx(float(np.mean([-(row * np.log(row)).sum() for row in p])), rel=1e-5)
+    assert float(found["q_deviation"]) == pytest.approx(float(q[..., -1].numpy().std(0)[real].mean()), rel=1e-5)
+    last = y[..., -1][real]
+    assert (found["target_least"], found["target_most"]) == (last.min(), last.max())
+    assert float(found["popart_mean"]) == pytest.approx(2.0)
+    normal = distribution_of(hp, SHAPES["continuous"])
+    wide, narrow = (torch.tensor([0.0, 0.0, x, x]).expand(200, 4) for x in (0.2, -1.0))
+    assert float(entropy(normal, wide).mean()) > float(entropy(normal, narrow).mean())

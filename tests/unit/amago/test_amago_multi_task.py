@@ -1,0 +1,96 @@
+"""AMAGO-2's agent: its loss is the formula, and the scale of returns does not matter to its critics."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tiny_amago import (
+    DISCRETE,
+    SHAPES,
+    SMALL,
+    Fixed,
+    computed,
+    draws_of,
+    gradients,
+    lively,
+    random_batch,
+    window_of,
+)
+from torch import Tensor
+
+from recollect.amago import amago_multi_task
+from recollect.amago.amago import distribution_of
+
+
+@pytest.mark.parametrize(("targets", "values"), [(1, 3), (2, 1)])
+def test_multi_task_losses_are_a_plain_loop_over_the_formula(targets: int, values: int) -> None:
+    """Values are means over K draws of the policy, for the advantage three as in AMAGO-2; the draws are made again here."""
+    content = {**SMALL, "bins": 9, "returns": [-50.0, 50.0], "target_draws": targets, "value_draws": values}
+    hp = amago_multi_task.Hyperparameters.model_validate(content)
+    network, target = lively(hp, DISCRETE, amago_multi_task)
+    batch, policy = random_batch(), distribution_of(hp, DISCRETE)
+    index = draws_of(hp, batch).index_KBTG
+    s_BLE = copy.deepcopy(network).train().states(window_of(network, batch, hp)).detach()
+    loss, _ = amago_multi_task.loss_of(
+        network.train(), target, window_of(network, batch, hp), Fixed(index), hp, policy  # type: ignore[arg-type]
+    )  # fmt: skip
+    bins, generator = hp.value_bins, torch.Generator().manual_seed(0)
+    next_uniform, own_uniform = (torch.rand(count, 3, 5, 3, 1, generator=generator) for count in (targets, values))
+    several: list[bool] = []
+
+    def logits(critics: Any, s: Tensor, g: int, a: int) -> Tensor:
+        actions = torch.eye(4)[a].expand(1, 1, 3, 4)
+        return critics(s[None, None], actions)[:, 0, 0, g].detach()
+
+    def values_of(critics: Any, s: Tensor, g: int, raw: Tensor, uniform_K1: Tensor) -> Tensor:
+        """Of each critic, the mean over draws."""
+        actions = [int(policy.drawn(raw, uniform_1)) for uniform_1 in uniform_K1]
+        several.append(len(set(actions)) > 1)
+        return torch.stack([bins.value(logits(critics, s, g, a)) for a in actions]).mean(0)
+
+    critic, actor, count = 0.0, 0.0, 0
+    for b in range(3):
+        for t in range(5):
+            if not batch.mask_BT[b, t + 1]:
+                continue
+            for g, gamma in enumerate((0.5, 0.9, 0.99)):
+                raw_next = target.actor(s_BLE[b, t + 1])[g].detach()
+                each = values_of(target.critics, s_BLE[b, t + 1], g, raw_next, next_uniform[:, b, t, g])
+                following = float(each[index[:, b, t, g]].mean())
+                alive = 0.0 if batch.done_BT[b, t + 1] else 1.0
+                y = 5.0 * float(batch.reward_BT[b, t + 1]) + gamma * alive * following
+                a = int(batch.previous_action_BT[b, t + 1])
+                out = logits(network.critics, s_BLE[b, t], g, a)
+                critic -= float((bins.label(torch.tensor(y)) * out.log_softmax(-1)).sum(-1).mean())
+                raw = network.actor(s_BLE[b, t])[g].detach()
+                v = float(values_of(network.critics, s_BLE[b, t], g, raw, own_uniform[:, b, t, g]).mean())
+                positive = float(float(bins.value(out).mean()) - v > 0)
+                actor -= positive * float(policy.log_prob(raw, torch.tensor(a)))
+                count += 1
+    assert any(several)  # draws differ, so that their mean is not one of them
+    assert float(loss.detach()) == pytest.approx((actor + 10.0 * critic) / count, rel=1e-3)
+
+
+def test_the_multi_task_critic_does_not_feel_the_scale_of_other_tasks() -> None:
+    """Cross-entropy on symlog bins: returns a thousand times larger give gradients of the same size."""
+    norms = []
+    for multiplier in (1.0, 1000.0):
+        hp = amago_multi_task.Hyperparameters.model_validate({**SMALL, "reward_multiplier": multiplier})
+        network, target = lively(hp, DISCRETE, amago_multi_task)
+        computed(network.train(), target, random_batch(), hp, DISCRETE, amago_multi_task)[0].backward()
+        norms.append(float(network.critics.weights[-1].grad.norm()))
+    assert 0.3 < norms[1] / norms[0] < 3
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_the_online_term_of_the_multi_task_agent_trains_the_actor_and_not_the_critics(kind: str) -> None:
+    content = {**SMALL, "online_coefficient": 1.0, "offline_coefficient": 0.0, "critic_weight": 0.0}
+    hp = amago_multi_task.Hyperparameters.model_validate(content)
+    network, target = lively(hp, SHAPES[kind], amago_multi_task)
+    loss, _ = computed(network.train(), target, random_batch(kind), hp, SHAPES[kind], amago_multi_task)
+    found = gradients(network, loss)
+    assert found["actor"] > 0
+    assert found["critics"] == 0

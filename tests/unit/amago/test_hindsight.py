@@ -1,0 +1,156 @@
+"""Relabelled trajectories are ones that the world could have given: nothing changes with no goal, all succeed with all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recollect.amago.hindsight import Rarity, Relabeler
+from recollect.environments.goal_sequences import GoalPart, replay_goals, shown_goals
+from recollect.settings.errors import UserError
+
+NAN = np.nan
+PART = GoalPart(slice(1, 7), 3, 2)
+
+
+def played(goals: list[int], cells: list[int], part: GoalPart = PART) -> dict[str, np.ndarray]:
+    """The trajectory of an agent that was in these cells (the first: where it began), asked for these goals.
+
+    Written as a world would, step by step. Cell c is the goal (c, 2 c); the observation is the cell, and the goals.
+    """
+    goals_KG = np.full((part.count, 2), NAN, np.float32)
+    goals_KG[: len(goals)] = [(c, 2 * c) for c in goals]
+    reached, rewards, shown, rows = 0, [0.0], [], 1
+    shown.append(part.show(goals_KG[None], np.array([0]))[0])
+    for cell in cells[1:]:
+        hit = reached < len(goals) and cell == goals[reached]
+        reached += hit
+        rewards.append(float(hit))
+        shown.append(part.show(goals_KG[None], np.array([reached]))[0])
+        rows += 1
+        if reached == len(goals):
+            break
+    achieved = np.array([[(c, 2 * c)] for c in cells[:rows]], np.float32)
+    achieved[0] = NAN
+    return {
+        "observation": np.column_stack([np.array(cells[:rows], np.float32), shown]).astype(np.float32),
+        "previous_action": np.arange(rows, dtype=np.int16) - 1,
+        "reward": np.array(rewards, np.float32),
+        "done": np.array([reached == len(goals) and i == rows - 1 for i in range(rows)]),
+        "time": np.arange(rows, dtype=np.int32),
+        "achieved": achieved,
+        "goals": goals_KG,
+    }
+
+
+def same(one: Any, other: Any) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+        assert one[name].dtype == other[name].dtype, name
+
+
+def asked(trajectory: Any) -> list[int]:
+    return [int(goal[0]) for goal in trajectory["goals"] if not np.isnan(goal[0])]
+
+
+def test_goals_are_shown_with_completed_ones_marked_and_padding_in_front() -> None:
+    goals = np.array([[[1, 2], [3, 4], [NAN, NAN]], [[5, 6], [7, 8], [9, 10]]], np.float32)
+    assert shown_goals(goals, np.array([0, 1])).tolist() == [
+        [[-1, -1], [1, 2], [3, 4]],
+        [[-3, -3], [7, 8], [9, 10]],
+    ]
+    assert shown_goals(goals, np.array([1, 1]), hide_future=True).tolist() == [
+        [[-1, -1], [-3, -3], [3, 4]],
+        [[-1, -1], [-3, -3], [7, 8]],
+    ]
+    assert shown_goals(goals, np.array([2, 3]), hide_future=True).tolist()[1] == [[-3, -3]] * 3
+
+
+def test_goals_count_in_order_and_one_a_row() -> None:
+    achieved = np.array([[[1]], [[2]], [[1]], [[1]], [[2]], [[2]]], np.float32)
+    assert replay_goals(np.array([[1], [1], [2], [2]], np.float32), achieved).tolist() == [0, 0, 1, 2, 3, 4]
+    assert replay_goals(np.array([[2], [9], [1]], np.float32), achieved).tolist() == [0, 1, 1, 1, 1, 1]
+
+
+cells = st.lists(st.integers(0, 9), min_size=2, max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=3), cells, st.integers(0, 99), st.booleans(), st.booleans())
+def test_a_relabelled_trajectory_is_what_the_world_would_have_given(
+    goals: list[int], visited: list[int], seed: int, hide: bool, importance: bool
+) -> None:
+    """The oracle plays the same cells with the relabelled goals, step by step."""
+    part = GoalPart(PART.where, 3, 2, hide_future=hide)
+    original = played(goals, visited, part)
+    copies = {name: column.copy() for name, column in original.items()}
+    n = int(original["reward"].sum())
+    for mode in ("none", "some", "all", "all_or_nothing"):
+        relabel = Relabeler(mode, part, importance=importance)  # type: ignore[arg-type]
+        new = relabel(original, np.random.default_rng(seed))
+        same(new, played(asked(new), visited, part))
+        assert len(asked(new)) == len(goals) and new["reward"].sum() >= n
+        same(original, copies)  # nothing was written into what was given
+        if mode == "none" or n == len(goals):
+            same(new, original)
+        elif mode == "all" and len(original["time"]) - 1 >= len(goals):
+            assert new["done"][-1] and new["reward"].sum() == len(goals)
+
+
+def test_returns_are_n_plus_h_and_the_order_is_that_of_time() -> None:
+    """Every cell is visited once, so that nothing is completed by chance; goal 3 was, goals 50 and 60 never."""
+    original = played([3, 50, 60], list(range(20)))
+    outcomes = Counter()
+    for seed in range(300):
+        new = Relabeler("some", PART)(original, np.random.default_rng(seed))
+        total = int(new["reward"].sum())
+        outcomes[total - 1] += 1
+        done = [goal for goal in asked(new) if goal < 20]
+        assert len(done) == total and done == sorted(done) and 3 in done
+        assert asked(new)[total:] == [3, 50, 60][total:]
+        assert (total == 3) == bool(new["done"][-1])
+        if total == 3:
+            assert len(new["time"]) - 1 == done[-1]  # cut where the last one is reached
+    assert set(outcomes) == {0, 1, 2} and min(outcomes.values()) > 70  # h is uniform
+
+
+def test_all_or_nothing_is_all_in_four_of_five() -> None:
+    original = played([50, 60], list(range(20)))
+    all_of = [Relabeler("all_or_nothing", PART)(original, np.random.default_rng(i))["reward"].sum() for i in range(500)]
+    assert set(all_of) == {0, 2} and abs(np.mean(all_of) / 2 - 0.8) < 0.06
+
+
+def test_fewer_candidates_than_goals_relabel_what_there_is() -> None:
+    original = played([50, 60, 70], [0, 1, 2])
+    new = Relabeler("all", PART)(original, np.random.default_rng(0))
+    assert asked(new) == [1, 2, 70] and new["reward"].tolist() == [0, 1, 1] and not new["done"].any()
+
+
+def test_a_piece_from_the_middle_of_a_rollout_is_refused() -> None:
+    original = played([50], list(range(20)))
+    piece = {name: column[5:] if name != "goals" else column for name, column in original.items()}
+    with pytest.raises(UserError, match="from the beginning"):
+        Relabeler("some", PART)(piece, np.random.default_rng(0))
+    same(Relabeler("none", PART)(piece, np.random.default_rng(0)), piece)
+
+
+def test_rare_goals_are_preferred_and_their_counts_survive_a_restart() -> None:
+    """Cell 7 is seen once in 40 steps, the others all the time."""
+    original = played([50], [0, *([1, 2, 3] * 6), 7, *([1, 2, 3] * 7)])
+
+    def shares(relabel: Relabeler) -> float:
+        draws = np.random.default_rng(1)
+        return float(np.mean([asked(relabel(original, draws))[0] == 7 for _ in range(400)]))
+
+    plain, rare = Relabeler("all", PART), Relabeler("all", PART, importance=True)
+    assert rare.rarity is not None
+    assert shares(plain) < 0.08 < 0.15 < shares(rare)
+    again = Rarity()
+    again.load(rare.rarity.saved())
+    assert again.counts == rare.rarity.counts and again.seen == rare.rarity.seen > 100

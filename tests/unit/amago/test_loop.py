@@ -1,0 +1,355 @@
+"""AMAGO's loop: what actors record is what happened, a stopped run goes on to the bit, a policy file plays the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_amago import GOALS, MAZE, ROOM, collector_of, goes_on_to_the_bit, run_in, settings_of
+
+from recollect.amago import amago, amago_multi_task
+from recollect.amago import loop as amago_loop
+from recollect.amago.amago import Agent
+from recollect.amago.loop import Trainer
+from recollect.amago.network import world_shape
+from recollect.amago.terms import Draws, targets
+from recollect.amago.trajectory_files import Batch, _padded
+from recollect.artifacts.sealed import read_arrays, write_arrays
+from recollect.common.contract import Inputs
+from recollect.common.learning_curve import make_worlds
+from recollect.common.rollout import play_episodes
+from recollect.evaluation.episodic import play
+from recollect.settings.errors import UserError
+
+# ---- collecting
+
+
+def test_what_is_recorded_is_what_was_played_and_is_read_as_it_was_while_acting() -> None:
+    """The states of a recorded rollout, computed whole, choose the very actions that were taken without exploration."""
+    settings = settings_of(ROOM, sample_actions=False, exploration={"kind": "none"}, steps_per_epoch=50)
+    collector, agent = collector_of(settings)
+    trajectories = collector.collect(50)
+    assert len(trajectories) == 4 * 2  # of 23 steps each
+    batch = _padded([dict(trajectory) for trajectory in trajectories])
+    network = agent.network.eval()
+    with torch.no_grad():
+        raw = network.actor(network.states(network.window(batch, 1.0, torch.device("cpu"))))[:, :-1, -1]
+    chosen = raw.argmax(-1).numpy()
+    assert (chosen == batch.previous_action_BT[:, 1:]).mean() > 0.99  # ties of rounding aside
+    assert len(np.unique(chosen)) > 1
+    assert (batch.time_BT == np.arange(24)).all()
+    assert batch.done_BT[:, -1].all()
+    assert not batch.done_BT[:, :-1].any()
+
+
+@pytest.mark.parametrize("timing", ["seed", "head"])
+def test_soft_resets_are_told_alike_to_who_acts_and_who_learns(timing: str) -> None:
+    """The seed code's flag is 1 at hard and soft resets; the newer code's world shows them and nothing tells of them."""
+    settings = settings_of(("meta_key_door", {**ROOM[1], "timing": timing}))
+    collector, agent = collector_of(settings)
+    acted, begun, finished = [], [], []
+    made = agent.network.steps
+
+    def steps(*arguments: Any) -> Any:
+        found = made(*arguments)
+        acted.append(found.rl2[:, 0].numpy() > 0)
+        return found
+
+    agent.network.steps = steps  # type: ignore[method-assign]
+    for _ in range(2 * 23):
+        begun.append(collector.world.get_state()["episode_step"] == 0)  # also before the first reset
+        finished += collector.collect(1)
+    agent.network.steps = made  # type: ignore[method-assign]
+    acted_TB, begun_TB = np.array(acted), np.array(begun)
+    hard_TB = np.arange(46)[:, None] % 23 == np.zeros(4, int)
+    assert (acted_TB == (begun_TB if timing == "seed" else hard_TB)).all()
+    assert begun_TB.sum() > hard_TB.sum()
+    learned = agent.network.window(_padded([dict(t) for t in finished]), 1.0, torch.device("cpu"))
+    for number in range(8):  # actors in turn
+        rollout, b = divmod(number, 4)
+        flags_T = learned.steps.rl2[number, :23, 0].numpy() > 0
+        assert (flags_T == acted_TB[23 * rollout : 23 * rollout + 23, b]).all()
+
+
+@pytest.mark.parametrize("truncation", ["end", "bootstrap"])
+def test_targets_look_beyond_a_limit_of_steps_if_asked_and_never_beyond_an_end(truncation: str) -> None:
+    settings = settings_of(
+        ("goal_maze", {"size": 11, "horizon": 20, "most_goals": 1, "mazes": 4}), truncation=truncation
+    )
+    collector, agent = collector_of(settings)
+    batch = _padded([dict(t) for t in collector.collect(200)])
+    last_B = batch.length_B - 1
+    succeeded_B = batch.reward_BT.sum(1) > 0
+    assert 0 < succeeded_B.sum() < len(succeeded_B)
+    assert (last_B[~succeeded_B] == 20).all()
+    done_B = batch.done_BT[np.arange(len(last_B)), last_B]
+    assert (done_B == (succeeded_B | (truncation == "end"))).all()
+    assert batch.done_BT.sum() == done_B.sum()
+    window = agent.network.window(batch, 1.0, torch.device("cpu"))
+    B, T = window.reward_BT.shape
+    draws = Draws.of(agent.hp, 0, 0, B, T, "cpu")
+    y_BTG = targets(
+        agent.network, agent.target, window, torch.zeros(B, T, 16), draws, agent.hp, lambda raw: torch.ones(2, B, T, 2)
+    )
+    y_B = y_BTG[torch.arange(B), torch.as_tensor(last_B - 1), -1].numpy()
+    np.testing.assert_allclose(y_B, np.where(succeeded_B, 1.0, 0.99 * (truncation == "bootstrap")), rtol=1e-6)
+
+
+def test_windows_have_the_length_that_is_asked_for_and_end_only_where_the_rollout_does(tmp_path: Path) -> None:
+    settings = settings_of(ROOM, context=6, save_length=10, stagger=False, steps_per_epoch=50)
+    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    trainer.store.add(trainer.collector.collect(50))
+    lengths = set(trainer.store.lengths.tolist())
+    assert lengths == {10, 3}  # 23 = 10 + 10 + 3
+    ended = 0
+    for counter in range(30):
+        batch = trainer.store.sample(8, trainer.context, seed=0, counter=counter)
+        for b in range(8):
+            n = int(batch.length_B[b])
+            assert n in (7, 4)
+            whole = batch.time_BT[b, n - 1] == 23
+            assert batch.done_BT[b, :n].tolist() == [False] * (n - 1) + [bool(whole)]
+            ended += whole
+    assert ended > 0
+
+
+def test_actors_go_on_where_they_stopped() -> None:
+    """Two calls are one, wherever they are cut."""
+    settings = settings_of(ROOM)
+    (once, _), (twice, _) = collector_of(settings), collector_of(settings)
+    whole = once.collect(47)
+    parts = [*twice.collect(13), *twice.collect(34)]
+    assert len(whole) == len(parts) > 0
+    for one, other in zip(whole, parts, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_collected_goals_can_be_relabelled(tmp_path: Path) -> None:
+    settings = settings_of(GOALS, relabelling="all", steps_per_epoch=45)
+    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    trainer.store.add(trainer.collector.collect(45))
+    batch = trainer.store.sample(16, trainer.context, seed=0, counter=0, relabel=trainer.relabel)
+    assert (batch.reward_BT.sum(1) >= 1).all()
+    own = trainer.store.sample(16, trainer.context, seed=0, counter=0)
+    assert own.reward_BT.sum() < batch.reward_BT.sum()
+    steps = trainer.agent.network.window(batch, 1.0, torch.device("cpu")).steps
+    assert steps.goals.shape[2:] == (2, 2)
+    assert steps.vector.shape[2] == 6
+
+
+def test_relabelling_without_goals_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no goals"):
+        Trainer(Agent, settings_of(relabelling="some"), "cpu", run_in(tmp_path))
+
+
+@pytest.mark.parametrize("cut", [{"context": 4, "save_length": 10}, {"context": 4, "save_length": 20}, {"context": 5}])
+def test_relabelling_of_trajectories_that_may_be_cut_is_refused_at_once(cut: dict[str, int], tmp_path: Path) -> None:
+    """The horizon is 20; the second is cut early by staggering, the third is 4 contexts long by default."""
+    with pytest.raises(UserError, match="save_length to 20 and stagger to false"):
+        Trainer(Agent, settings_of(GOALS, relabelling="some", **cut), "cpu", run_in(tmp_path))
+    whole = settings_of(GOALS, relabelling="some", stagger=False, context=4, save_length=20)
+    assert Trainer(Agent, whole, "cpu", run_in(tmp_path)).relabel is not None
+
+
+# ---- epochs
+
+
+def test_an_epoch_collects_and_updates_as_often_as_it_says(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    trainer = Trainer(Agent, settings_of(start_learning_at_epoch=1, epochs=3), "cpu", run)
+    trainer.train()
+    assert trainer.at.updates == 2 * 3
+    assert trainer.at.env_steps == 3 * 9 * 4
+    assert trainer.collector.actor_steps == 27
+    table = run.table()
+    scores = table[table["split"] == "learning"]
+    assert sorted(scores["step"].unique()) == [0, 2 * 36, 3 * 36]  # at epochs 0 and 2, and at the end
+    assert (scores.groupby("step")["value"].size() == 3).all()
+    for metric in ("critic_loss", "gradient_norm", "entropy", "target_most"):
+        assert table[table["metric"] == metric]["step"].tolist() == [72, 108]
+    rate = table[table["metric"] == "learning_rate"]["value"].tolist()
+    assert rate == [0.003, 0.003]  # that of the last update: warmed up
+    sizes = {name: table[table["metric"] == f"buffer_{name}"]["value"].iloc[-1] for name in ("trajectories", "files")}
+    assert sizes == {"trajectories": len(trainer.store), "files": 3}
+    files = (tmp_path / "checkpoints" / "buffer" / "fifo").glob("*.safetensors")
+    assert table[table["metric"] == "buffer_bytes"]["value"].iloc[-1] == sum(path.stat().st_size for path in files)
+
+
+def test_the_policy_of_the_best_evaluation_is_kept_the_later_one_of_equals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(Agent, settings_of(evaluate_every=1), "cpu", run_in(tmp_path))
+    returns, seen = iter([1.0, 5.0, 2.0, 5.0, 0.0]), []  # before each of four epochs, and at the end
+
+    def played(*arguments: Any) -> Any:
+        seen.append(trainer.agent.network.policy_arrays())
+        episodes = play_episodes(*arguments)
+        paid = np.zeros_like(episodes.reward_BT)
+        paid[:, 0] = next(returns)
+        return replace(episodes, reward_BT=paid)
+
+    monkeypatch.setattr(amago_loop, "play_episodes", played)
+    policy = trainer.train()
+    assert len(seen) == 5
+    assert same(policy.arrays(), seen[3])
+    assert not same(seen[1], seen[3])
+    folder = tmp_path / "checkpoints" / "policies"
+    assert same(read_arrays(folder / "best.safetensors", kind="policy"), seen[3])
+    assert same(read_arrays(folder / "latest.safetensors", kind="policy"), seen[4])
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "policies"
+    folder.mkdir(parents=True)
+    write_arrays(folder / "epoch_000009.safetensors", {"of an earlier run": np.zeros(1)}, kind="policy")
+    settings = settings_of(keep_every=2, checkpoint_every=3, keep="last", evaluate_every=100)
+    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    after: dict[int, Any] = {}
+    own = trainer.epoch
+
+    def epoch() -> None:
+        own()
+        after[trainer.at.epoch] = trainer.agent.network.policy_arrays()
+
+    trainer.epoch = epoch  # type: ignore[method-assign]
+    policy = trainer.train()
+    found = {path.stem: read_arrays(path, kind="policy") for path in folder.glob("*.safetensors")}
+    assert found.keys() == {"best", "latest", "epoch_000002", "epoch_000004"}  # the final epoch too
+    assert same(found["epoch_000002"], after[2])
+    assert same(found["epoch_000004"], after[4])
+    assert same(found["latest"], after[4])
+    assert same(policy.arrays(), after[4])
+
+
+@pytest.mark.parametrize(
+    ("world", "changes"),
+    [
+        (MAZE, {"sample_actions": False, "exploration": {"kind": "window"}}),
+        (ROOM, {"context": 6, "sequence": {"width": 16, "layers": 2, "heads": 2}}),
+        (ROOM, {"sequence": {"kind": "gru", "width": 16, "layers": 1}}),
+        (GOALS, {"relabelling": "some", "rare_goals": True, "sequence": {"kind": "ff", "width": 16}}),
+    ],
+)
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+def test_a_stopped_run_goes_on_to_the_bit(world: Any, changes: dict[str, Any], module: Any, tmp_path: Path) -> None:
+    settings = settings_of(world, module=module, steps_per_epoch=14, **changes)
+    goes_on_to_the_bit(module, settings, tmp_path)
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    one, other = (
+        amago.train(settings_of(seed=seed), Inputs(), run_in(tmp_path / str(seed))).arrays() for seed in (0, 1)
+    )
+    assert any(not np.array_equal(one[name], other[name]) for name in one)
+
+
+# ---- the policy
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_a_policy_file_plays_as_the_policy_that_wrote_it(sample: bool, tmp_path: Path) -> None:
+    settings = settings_of(ROOM, sample_actions=sample)
+    trained = amago.train(settings, Inputs(), run_in(tmp_path))
+    loaded = amago.load_policy(settings, trained.arrays(), Inputs())
+    returns = []
+    for policy in (trained, loaded):
+        world, _ = make_worlds(settings.environment, 0, 6, 1)
+        returns.append(play(world, policy, seed=4).return_E)
+    assert np.array_equal(*returns)
+    with pytest.raises(UserError, match="does not fit"):
+        amago.load_policy(settings_of(ROOM, head=[9]), trained.arrays(), Inputs())
+
+
+def test_a_row_acts_as_if_it_were_alone(tmp_path: Path) -> None:
+    settings = settings_of(ROOM)
+    agent = Agent(settings.method.hyperparameters, world_shape(settings.environment), seed=0, device="cpu")
+    seeds, draws = np.arange(4, dtype=np.uint64) + 9, np.random.default_rng(0)
+    seen = draws.random((20, 4, 4)).astype(np.float32)
+    reward, done = draws.random((20, 4)).astype(np.float32), draws.random((20, 4)) < 0.2
+    together, alone = agent.policy(), agent.policy()
+    together.start(seeds)
+    alone.start(seeds[2:3])
+    for t in range(20):
+        all_rows = together.act(seen[t], reward[t], done[t])
+        assert all_rows[2] == alone.act(seen[t, 2:3], reward[t, 2:3], done[t, 2:3])[0]
+
+
+@pytest.mark.parametrize("kind", ["transformer", "gru", "ff"])
+def test_slow_inference_reads_the_last_steps_as_a_window_of_training_does(kind: str) -> None:
+    """While a rollout fits the context this is what the cache gives; rows stand at different steps."""
+    sequence = {"kind": kind, "width": 16, "layers": 2, "heads": 2}
+    agent = Agent(settings_of(ROOM, context=6, sequence=sequence).method.hyperparameters,
+                  world_shape(settings_of(ROOM).environment), seed=0, device="cpu")  # fmt: skip
+    cached, slow = agent.policy(), agent.policy()
+    slow.hp = agent.hp.model_copy(update={"slow_inference": True})
+    draws, B, T = np.random.default_rng(0), 3, 20
+    seen = draws.uniform(0.1, 1.0, (T, B, 4)).astype(np.float32)
+    reward, action = draws.random((T, B)).astype(np.float32), draws.integers(5, size=(T, B))
+    begins_TB = np.zeros((T, B), bool)
+    begins_TB[[0, 0, 0, 4, 13], [0, 1, 2, 1, 2]] = True
+    never_B, outputs = np.zeros(B, bool), []
+    for policy in (cached, slow):
+        policy.start(np.zeros(B, np.uint64))
+        found = []
+        for t in range(T):
+            if t == 8:  # a checkpoint in between
+                state, old = policy.state_arrays(), policy
+                policy = agent.policy()
+                policy.hp = old.hp
+                policy.load_state(state)
+            if t:
+                policy.reset(begins_TB[t])
+            found.append(policy.outputs(seen[t], reward[t], never_B).numpy())
+            policy.took(action[t])
+        outputs.append(np.stack(found))
+    network, slid = agent.network.eval(), 0
+    for b in range(B):
+        for t in range(T):
+            began = int(np.flatnonzero(begins_TB[: t + 1, b])[-1])
+            first = max(began, t - 5)
+            place = np.arange(first, t + 1)
+            batch = Batch(
+                seen[place, b][None],
+                np.where(place > began, action[place - 1, b], -1)[None],
+                np.where(place > began, reward[place, b], 0.0).astype(np.float32)[None],
+                np.zeros((1, len(place)), bool),
+                (place - began)[None],
+                np.array([len(place)]),
+                np.ones((1, len(place)), bool),
+            )
+            with torch.no_grad():
+                whole = network.actor(network.states(network.window(batch, 1.0, torch.device("cpu"))))[0, -1, -1]
+            np.testing.assert_allclose(outputs[1][t, b], whole.numpy(), atol=2e-6)
+            if t - began < 6:
+                np.testing.assert_allclose(outputs[0][t, b], outputs[1][t, b], atol=2e-6)
+            else:
+                slid += not np.allclose(outputs[0][t, b], outputs[1][t, b], atol=1e-5)
+    assert (slid > 0) == (kind != "ff")
+
+
+def test_episodes_in_a_row_keep_the_memory_and_a_reset_loses_it() -> None:
+    settings = settings_of(ROOM, inputs={"hidden": [16], "width": 16, "input_norm": "off"})
+    agent = Agent(settings.method.hyperparameters, world_shape(settings.environment), seed=0, device="cpu")
+    policy, none, row = agent.policy(), np.zeros(1, bool), np.full((1, 4), 0.5, np.float32)
+    zero = np.zeros(1, np.float32)
+
+    def last(first: float, *, ended: bool, reset: bool) -> torch.Tensor:
+        policy.start(np.zeros(1, np.uint64))
+        policy.outputs(np.full((1, 4), first, np.float32), zero, none)
+        policy.took(np.array([1]))
+        if reset:
+            policy.reset(np.ones(1, bool))
+        return policy.outputs(row, zero, np.array([ended]))
+
+    assert not torch.equal(last(0.1, ended=True, reset=False), last(0.9, ended=True, reset=False))
+    assert torch.equal(last(0.1, ended=False, reset=True), last(0.9, ended=False, reset=True))
+    assert not torch.equal(last(0.1, ended=True, reset=False), last(0.1, ended=False, reset=False))  # it is told so

@@ -1,0 +1,128 @@
+"""AMAGO with two processes: they keep step, both end cleanly, a killed one is noticed, no file is torn."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_amago import MAZE, collector_of, run_in, settings_of
+
+from recollect.amago import amago
+from recollect.amago import processes as amago_processes
+from recollect.amago.amago import Agent
+from recollect.amago.trajectory_files import TrajectoryFiles
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import verify
+from recollect.common.contract import Inputs
+from recollect.settings.errors import UserError
+
+
+def rows_of(table: Any, metric: str) -> dict[int, float]:
+    rows = table[table["metric"] == metric]
+    return dict(zip(rows["step"].tolist(), rows["value"].tolist(), strict=True))
+
+
+def test_two_processes_keep_step_and_end_cleanly(tmp_path: Path) -> None:
+    """The learner, which here does next to nothing, waits for the steps of each epoch and hears what they returned."""
+    run = run_in(tmp_path)
+    settings = settings_of(processes=2, epochs=3, steps_per_epoch=24, evaluate_every=100)
+    policy = amago.train(settings, Inputs(), run)
+    table = run.table()
+    assert rows_of(table, "updates") == {96: 3, 192: 6, 288: 9}  # 24 steps of 4 actors, 3 updates
+    assert rows_of(table, "training_return").keys() == {96, 192, 288}  # rollouts are of 6 steps
+    assert not amago_processes.running()
+    files = sorted((tmp_path / "checkpoints" / "buffer" / "fifo").glob("*.safetensors"))
+    assert files
+    for path in files:
+        verify(path, kind="trajectories")
+    assert amago.load_policy(settings, policy.arrays(), Inputs()).arrays().keys() == policy.arrays().keys()
+
+
+def test_a_killed_collector_is_noticed_and_tears_no_file(tmp_path: Path) -> None:
+    settings = settings_of(processes=2, epochs=100_000, updates_per_epoch=1, steps_per_epoch=12, evaluate_every=100_000)
+    folder = tmp_path / "checkpoints" / "buffer" / "fifo"
+
+    class KillingRun(Run):
+        killed = False
+
+        def log(self, step: int, **metrics: float) -> None:
+            super().log(step, **metrics)
+            if not self.killed and len(list(folder.glob("*.json"))) >= 3:
+                KillingRun.killed = True
+                (process,) = amago_processes.running()
+                os.kill(int(process.pid or 0), signal.SIGKILL)
+
+    began = time.monotonic()
+    with pytest.raises(UserError, match="collector"):
+        amago.train(settings, Inputs(), run_in(tmp_path, KillingRun))
+    assert KillingRun.killed
+    assert time.monotonic() - began < 60
+    assert not amago_processes.running()
+    whole = [path for path in folder.glob("*.safetensors") if path.with_name(path.name + ".manifest.json").exists()]
+    assert len(whole) >= 3
+    for path in whole:
+        verify(path, kind="trajectories")
+    # What the kill left can be gone on from.
+    checkpoint = run_in(tmp_path).resume()
+    assert checkpoint is not None
+    more = {"processes": 2, "updates_per_epoch": 1, "steps_per_epoch": 12, "epochs": checkpoint.step + 3}
+    run = run_in(tmp_path)
+    amago.train(settings_of(**more), Inputs(), run)
+    table = run.table()
+    assert table[table["metric"] == "updates"]["value"].max() > checkpoint.state["at"]["updates"]
+
+
+def test_two_processes_learn_from_protected_data_before_they_collect(tmp_path: Path) -> None:
+    settings = settings_of(processes=2, epochs=4, steps_per_epoch=12, start_collecting_at_epoch=2, evaluate_every=100)
+    folder = tmp_path / "checkpoints" / "buffer"
+    TrajectoryFiles(folder, 10).protect(collector_of(settings)[0].collect(12))
+    run = run_in(tmp_path)
+    amago.train(settings, Inputs(), run)
+    table = run.table()
+    learned = table[table["metric"] == "updates"]
+    assert learned["value"].tolist() == [3, 6, 9, 12]
+    assert learned["step"].tolist() == [0, 0, 48, 96]
+    assert (table["metric"] == "critic_loss").sum() == 4
+
+
+# ---- the collector, in a thread
+
+
+def collecting(tmp_path: Path, **changes: Any) -> tuple[Any, threading.Thread]:
+    settings = settings_of(MAZE, processes=2, epochs=5, steps_per_epoch=12, **changes)
+    ours, its = multiprocessing.Pipe()
+    thread = threading.Thread(target=amago_processes.collect, args=(Agent, settings, tmp_path, its, 0, 1), daemon=True)
+    thread.start()
+    return ours, thread
+
+
+def test_the_collector_is_an_epoch_ahead_of_the_learner_at_most(tmp_path: Path) -> None:
+    pipe, thread = collecting(tmp_path)
+    assert not pipe.poll(0.3)  # no epoch has begun
+    played = 0
+    for epoch in range(4):  # of 5
+        pipe.send(epoch)
+        while played < epoch + 2:
+            assert pipe.poll(30)
+            played += 1
+            assert pipe.recv()[0] == 12 * played
+        assert played == 5 or not pipe.poll(0.1)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("epochs_begun", [0, 1])
+def test_the_collector_ends_when_its_learner_is_gone(epochs_begun: int, tmp_path: Path) -> None:
+    pipe, thread = collecting(tmp_path)
+    for epoch in range(epochs_begun):
+        pipe.send(epoch)
+        assert pipe.poll(30)
+    pipe.close()
+    thread.join(30)
+    assert not thread.is_alive()

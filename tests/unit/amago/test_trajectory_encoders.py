@@ -1,0 +1,186 @@
+"""AMAGO's trajectory encoders: stepping equals the whole pass, whoever is reset when; the ring forgets the oldest only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recollect.amago.sigma_reparam import SigmaLinear
+from recollect.amago.trajectory_encoders import Block, TrajectoryEncoderSettings, make_trajectory_encoder
+
+HORIZON = 25
+
+
+def encoder(kind: str = "transformer", *, context: int = HORIZON, **changes: Any) -> Any:
+    settings = TrajectoryEncoderSettings.model_validate({"kind": kind, "width": 16, "layers": 2, "heads": 2, **changes})
+    made = make_trajectory_encoder(settings, 6, horizon=HORIZON, context=context, seed=0)
+    with torch.no_grad():  # so that every part matters
+        for name, parameter in made.named_parameters():
+            if "norm" in name or "head_scale" in name or "gamma" in name:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))))
+    return made.eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("transformer", {}),
+        ("transformer", {"positions": "sinusoid"}),
+        ("transformer", {"normformer": False, "sigma_reparam": False, "head_scale": False, "activation": "gelu"}),
+        ("gru", {}),
+        ("ff", {}),
+    ],
+)
+def test_steps_equal_the_whole_pass_with_actors_at_different_steps_and_random_resets(
+    kind: str, changes: dict[str, Any]
+) -> None:
+    model, draws = encoder(kind, **changes), np.random.default_rng(0)
+    B, steps = 4, 40
+    state = model.initial_state(B, "cpu")
+    histories: list[list[np.ndarray]] = [[] for _ in range(B)]
+    lengths = set()
+    for step in range(steps):
+        ended = (
+            (draws.random(B) < 0.12) | (np.array([len(h) for h in histories]) >= HORIZON) if step else np.zeros(B, bool)
+        )
+        model.reset(state, ended)
+        for b in np.flatnonzero(ended):
+            histories[b] = []
+        x = draws.normal(size=(B, 6)).astype(np.float32)
+        time = torch.tensor([len(h) for h in histories])
+        out = model.step(torch.as_tensor(x), time, state)
+        for b in range(B):
+            histories[b].append(x[b])
+            whole = model(torch.as_tensor(np.stack(histories[b]))[None], torch.arange(len(histories[b]))[None])
+            torch.testing.assert_close(out[b], whole[0, -1].detach(), atol=2e-5, rtol=1e-4)
+        lengths.add(tuple(len(h) for h in histories))
+    assert any(len(set(each)) == B for each in lengths)  # actors did stand at different steps
+
+
+def test_positions_are_those_of_the_rollout_and_not_of_the_window() -> None:
+    model = encoder()
+    x = torch.randn(1, 8, 6, generator=torch.Generator().manual_seed(0))
+    first = model(x, torch.arange(8)[None])
+    later = model(x, torch.arange(15, 23)[None])
+    assert float((first - later).abs().max().detach()) > 1e-2
+
+
+def rolled(model: Any, x_TD: torch.Tensor, context: int) -> torch.Tensor:
+    """The documented semantics, plainly: keys and values are kept as they were computed, the oldest is dropped."""
+    kept: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in model.blocks]
+    h = torch.zeros(0)
+    for t, x in enumerate(x_TD):
+        h = model.input(x) + model.table_TD[t]
+        for cache, block in zip(kept, model.blocks, strict=True):
+            assert isinstance(block, Block)
+            q, k, v = block.project(h)
+            cache.append((k, v))
+            del cache[:-context]
+            keys, values = (torch.stack([pair[i] for pair in cache], 1) for i in (0, 1))  # [H, S, Dh]
+            weight = (keys @ q[..., None] / q.shape[-1] ** 0.5).softmax(1)
+            h = h + block.attended((weight * values).sum(1))
+            h = h + block.feed_forward(h)
+    return model.norm(h)
+
+
+def test_beyond_the_context_the_oldest_token_is_forgotten_and_nothing_else() -> None:
+    model, context = encoder(context=4), 4
+    x_BTD = torch.randn(2, 11, 6, generator=torch.Generator().manual_seed(1))
+    state = model.initial_state(2, "cpu")
+    with torch.no_grad():
+        for t in range(11):
+            if t == 3:
+                model.reset(state, np.array([False, True]))  # rows roll at different times
+            time = torch.tensor([t, t - 3 if t >= 3 else t])
+            out = model.step(x_BTD[:, t], time, state)
+            torch.testing.assert_close(out[0], rolled(model, x_BTD[0, : t + 1], context), atol=1e-5, rtol=1e-4)
+            begun = x_BTD[1, 3 : t + 1] if t >= 3 else x_BTD[1, : t + 1]
+            torch.testing.assert_close(out[1], rolled(model, begun, context), atol=1e-5, rtol=1e-4)
+        exact = model(x_BTD[:1, -context:], torch.arange(7, 11)[None])[0, -1]
+    assert float((out[0] - exact).abs().max()) > 1e-4  # not the same as encoding the last tokens anew
+
+
+@pytest.mark.parametrize("kind", ["transformer", "gru", "ff"])
+def test_a_saved_memory_goes_on_as_if_it_had_stayed(kind: str) -> None:
+    model = encoder(kind, context=5)
+    x_BTD = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(2))
+    state, other = model.initial_state(3, "cpu"), model.initial_state(3, "cpu")
+    for t in range(9):
+        out = model.step(x_BTD[:, t], torch.full((3,), t), state)
+        if t == 6:
+            model.load_state(other, {name: value.copy() for name, value in model.state_arrays(state).items()})
+        if t > 6:
+            assert torch.equal(out, model.step(x_BTD[:, t], torch.full((3,), t), other))
+
+
+@pytest.mark.parametrize("kind", ["transformer", "gru", "ff"])
+def test_padding_on_the_right_changes_no_real_step(kind: str) -> None:
+    model = encoder(kind)
+    x_BTD = torch.randn(2, 7, 6, generator=torch.Generator().manual_seed(3))
+    longer = torch.cat([x_BTD, 100 * torch.ones(2, 5, 6)], 1)
+    short = model(x_BTD, torch.arange(7).expand(2, -1))
+    padded = model(longer, torch.arange(12).expand(2, -1))
+    torch.testing.assert_close(padded[:, :7], short, atol=1e-5, rtol=1e-5)
+
+
+def test_sigma_reparametrised_weights_have_the_norm_gamma() -> None:
+    layer = SigmaLinear(12, 20, generator=torch.Generator().manual_seed(0))
+    assert float(torch.linalg.matrix_norm(layer.scaled(), 2).detach()) == pytest.approx(1.0, rel=1e-3)
+    with torch.no_grad():
+        layer.gamma.fill_(2.5)
+        layer.weight.mul_(7.0)
+    assert float(torch.linalg.matrix_norm(layer.scaled(), 2).detach()) == pytest.approx(2.5, rel=1e-3)
+
+
+def test_sigma_follows_the_weight_while_learning_and_its_gradient_is_through_the_weight_only() -> None:
+    layer = SigmaLinear(6, 4, generator=torch.Generator().manual_seed(0)).train()
+    with torch.no_grad():
+        layer.weight.add_(torch.randn(4, 6, generator=torch.Generator().manual_seed(1)))
+    for _ in range(60):
+        layer(torch.ones(1, 6))
+    sigma = torch.linalg.matrix_norm(layer.weight, 2).detach()
+    assert float(layer.u @ layer.weight.detach() @ layer.v) == pytest.approx(float(sigma), rel=1e-3)
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(2))
+    layer.eval()
+    layer(x).square().sum().backward()
+    u, v, weight = layer.u.clone(), layer.v.clone(), layer.weight.detach().clone().requires_grad_()
+    scaled = layer.gamma.detach() * weight / (u @ weight @ v)
+    (x @ scaled.T + layer.bias.detach()).square().sum().backward()
+    torch.testing.assert_close(layer.weight.grad, weight.grad)
+
+
+def test_the_weight_kept_for_acting_is_dropped_when_the_parameters_change() -> None:
+    layer = SigmaLinear(6, 4, generator=torch.Generator().manual_seed(0)).eval()
+    x = torch.ones(1, 6)
+    with torch.no_grad():
+        before = layer(x)
+        state = {name: value.clone() for name, value in layer.state_dict().items()}
+        state["gamma"] = torch.tensor([3.0])
+        layer.load_state_dict(state)
+        after_loading = layer(x)
+        layer.train()
+        layer.gamma.fill_(5.0)
+        layer.eval()
+        after_learning = layer(x)
+    bias = layer.bias.detach()
+    torch.testing.assert_close(after_loading - bias, 3.0 * (before - bias))
+    torch.testing.assert_close(after_learning - bias, 5.0 * (before - bias))
+
+
+def test_dropout_is_a_function_of_its_seed_and_is_off_while_acting() -> None:
+    model = encoder(dropout=0.5)
+    x, time = torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(4)), torch.arange(6).expand(2, -1)
+    model.train()
+    outs = []
+    for seed in (1, 1, 2):
+        for block in model.modules():  # power iteration moves on with every pass; start it anew
+            if isinstance(block, SigmaLinear):
+                for _ in range(50):
+                    block.iterate()
+        model.reseed_dropout(seed)
+        outs.append(model(x, time).detach())
+    torch.testing.assert_close(outs[0], outs[1], atol=1e-4, rtol=1e-3)
+    assert float((outs[0] - outs[2]).abs().max()) > 0.1

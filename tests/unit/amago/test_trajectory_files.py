@@ -1,0 +1,271 @@
+"""AMAGO's buffer: windows are true pieces of trajectories, drawn as said; the oldest are forgotten; broken files are refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recollect.amago.recorder import Recorder
+from recollect.amago.trajectory_files import Batch, TrajectoryFiles
+from recollect.settings.errors import UserError
+
+
+def trajectory(number: int, steps: int, *, named: bool = False, continuous: bool = False) -> dict[str, np.ndarray]:
+    """One whose columns say of which it is and at which time: observation (number, t), action t - 1, reward number + t/1000."""
+    time = np.arange(steps + 1, dtype=np.int32)
+    observation = np.stack([np.full(steps + 1, number), time], -1).astype(np.float32)
+    action = time.astype(np.int16) - 1
+    return {
+        **(
+            {"observation/a": observation, "observation/b": time.astype(np.uint8)}
+            if named
+            else {"observation": observation}
+        ),
+        "previous_action": np.stack([action, action], -1).astype(np.float32) if continuous else action,
+        "reward": (number + time / 1000).astype(np.float32),
+        "done": time == steps,
+        "time": time,
+    }
+
+
+def numbers(batch: Batch) -> list[int]:
+    return batch.observation_BTD[:, 0, 0].astype(int).tolist()  # type: ignore[index]
+
+
+def check(batch: Batch, lengths: dict[int, int], length: int) -> None:
+    assert batch.mask_BT.shape[1] == max(batch.length_B)
+    for b, number in enumerate(numbers(batch)):
+        rows, start = int(batch.length_B[b]), int(batch.time_BT[b, 0])
+        assert rows == min(lengths[number], length) + 1
+        assert batch.mask_BT[b].tolist() == [t < rows for t in range(batch.mask_BT.shape[1])]
+        time = start + np.arange(rows)
+        assert batch.time_BT[b, :rows].tolist() == time.tolist()
+        assert batch.observation_BTD[b, :rows].tolist() == [[number, t] for t in time]  # type: ignore[call-overload]
+        assert batch.previous_action_BT[b, :rows].tolist() == (time - 1).tolist()
+        np.testing.assert_allclose(batch.reward_BT[b, :rows], number + time / 1000, atol=1e-6)
+        # The end is flagged on the last row of a finished trajectory, and nowhere else.
+        assert batch.done_BT[b].tolist() == [
+            t < rows and start + t == lengths[number] for t in range(len(batch.done_BT[b]))
+        ]
+        assert not batch.reward_BT[b, rows:].any() and not batch.observation_BTD[b, rows:].any()  # type: ignore[call-overload]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=5), st.integers(1, 12))
+def test_windows_are_pieces_of_trajectories(
+    tmp_path_factory: pytest.TempPathFactory, added: list[list[int]], length: int
+) -> None:
+    files, lengths = TrajectoryFiles(tmp_path_factory.mktemp("buffer"), 100), {}
+    for steps in added:
+        some = {len(lengths) + i: count for i, count in enumerate(steps)}
+        files.add([trajectory(*item) for item in some.items()])
+        lengths |= some
+    for counter in range(3):
+        check(files.sample(6, length, seed=1, counter=counter), lengths, length)
+    assert files.lengths.tolist() == list(lengths.values())
+
+
+def test_batches_follow_from_seed_and_counter_and_from_nothing_else(tmp_path: Path) -> None:
+    first, second = TrajectoryFiles(tmp_path, 50), TrajectoryFiles(tmp_path, 50)
+    for i in range(8):
+        first.add([trajectory(2 * i, 9), trajectory(2 * i + 1, 20)])
+    second.refresh()
+    first.sample(5, 7, seed=0, counter=0)
+    one, other = (files.sample(30, 7, seed=0, counter=4) for files in (first, second))
+    assert numbers(one) == numbers(other) and (one.time_BT == other.time_BT).all()
+    assert (
+        numbers(first.sample(30, 7, seed=0, counter=5))
+        != numbers(one)
+        != numbers(first.sample(30, 7, seed=1, counter=4))
+    )
+
+
+def test_every_trajectory_is_as_likely_whatever_its_length_or_each_timestep_is(tmp_path: Path) -> None:
+    for weights, expected in (("trajectory", [1 / 3] * 3), ("timestep", [10 / 100, 30 / 100, 60 / 100])):
+        files = TrajectoryFiles(tmp_path / weights, 9, weights=weights)  # type: ignore[arg-type]
+        files.add([trajectory(0, 10), trajectory(1, 30)])
+        files.add([trajectory(2, 60)])
+        counts = np.bincount(numbers(files.sample(6000, 5, seed=0, counter=0)), minlength=3) / 6000
+        assert np.abs(counts - expected).max() < 0.03
+    starts = files.sample(6000, 55, seed=0, counter=1).time_BT[:, 0]
+    assert sorted(set(starts.tolist())) == list(range(6))  # of 60 steps, six windows of 55
+
+
+def test_the_oldest_trajectories_are_forgotten_and_their_files_removed(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 5)
+    for i in range(4):
+        files.add([trajectory(3 * i + j, 4) for j in range(3)])
+        assert len(files) == min(5, 3 * (i + 1))
+    assert sorted(set(numbers(files.sample(300, 4, seed=0, counter=0)))) == [7, 8, 9, 10, 11]
+    assert [path.name for path in sorted((tmp_path / "fifo").glob("*.safetensors"))] == [
+        "0000000006-3.safetensors",
+        "0000000009-3.safetensors",
+    ]
+    assert len(list((tmp_path / "fifo").iterdir())) == 4  # and their manifests
+
+
+def test_protected_trajectories_stay_and_do_not_count(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 2)
+    files.protect([trajectory(90, 4), trajectory(91, 6)])
+    for i in range(5):
+        files.add([trajectory(i, 4)])
+    files = TrajectoryFiles(tmp_path, 2)
+    assert len(files) == 4
+    assert sorted(set(numbers(files.sample(300, 4, seed=0, counter=0)))) == [3, 4, 90, 91]
+    files.clear()
+    assert sorted(set(numbers(files.sample(300, 4, seed=0, counter=0)))) == [90, 91]
+
+
+def test_a_buffer_goes_back_to_a_checkpoint_though_its_oldest_were_forgotten_since(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 4)
+    for i in range(4):
+        files.add([trajectory(2 * i, 4), trajectory(2 * i + 1, 4)])
+    state = files.saved()
+    before = files.sample(20, 3, seed=0, counter=7)
+    for i in range(4, 9):
+        files.add([trajectory(2 * i, 4), trajectory(2 * i + 1, 4)])
+    assert min(numbers(files.sample(50, 3, seed=0, counter=7))) == 14
+    again = TrajectoryFiles(tmp_path, 4)
+    again.load(state)
+    after = again.sample(20, 3, seed=0, counter=7)
+    assert numbers(after) == numbers(before) and (after.time_BT == before.time_BT).all()
+    again.add([trajectory(50, 4)])
+    assert sorted(set(numbers(again.sample(99, 3, seed=0, counter=8)))) == [5, 6, 7, 50]
+    for path in (tmp_path / "fifo").glob("0000000006*"):
+        path.unlink()
+    with pytest.raises(UserError, match="does not hold trajectories 4 to 8"):
+        TrajectoryFiles(tmp_path, 4).load(state)
+
+
+def test_named_observations_continuous_actions_and_goals_come_back(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 9)
+    goals = np.array([[1.0, 2.0], [np.nan, np.nan]], np.float32)
+    files.add([{**trajectory(i, 6, named=True, continuous=True), "goals": goals + i} for i in range(3)])
+    seen: list[Any] = []
+
+    def look(whole: Any, draws: np.random.Generator) -> Any:
+        seen.append(whole)
+        return whole
+
+    batch = files.sample(8, 4, seed=0, counter=0, relabel=look)
+    assert isinstance(batch.observation_BTD, dict)
+    assert (batch.observation_BTD["b"] == batch.time_BT).all() and batch.previous_action_BT.shape == (8, 5, 2)
+    for whole, shown in zip(seen, batch.observation_BTD["a"][:, 0, 0].tolist(), strict=True):
+        np.testing.assert_array_equal(whole["goals"], goals + shown)
+
+
+def test_a_relabeler_sees_whole_trajectories_before_the_window_is_cut(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 9)
+    files.add([trajectory(0, 30)])
+
+    def cut(whole: Any, draws: np.random.Generator) -> Any:
+        assert len(whole["time"]) == 31
+        return {name: column[: 6 + int(draws.integers(3))] for name, column in whole.items()}
+
+    batch = files.sample(40, 20, seed=0, counter=0, relabel=cut)
+    assert sorted(set(batch.length_B.tolist())) == [6, 7, 8]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_a_broken_file_is_refused(tmp_path: Path, damage: str) -> None:
+    TrajectoryFiles(tmp_path, 9).add([trajectory(0, 30)])
+    (path,) = (tmp_path / "fifo").glob("*.safetensors")
+    data = path.read_bytes()
+    path.write_bytes(data[:-5] if damage == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(UserError):
+        TrajectoryFiles(tmp_path, 9).sample(1, 5, seed=0, counter=0)
+
+
+def test_a_reader_sees_what_another_process_has_written_whole(tmp_path: Path) -> None:
+    reader, writer = TrajectoryFiles(tmp_path, 3), TrajectoryFiles(tmp_path, 100)
+    assert len(reader) == 0
+    for i in range(4):
+        writer.add([trajectory(i, 5)])
+    (tmp_path / "fifo" / "0000000003-1.safetensors.manifest.json").unlink()  # as if it were not written yet
+    reader.refresh()
+    assert sorted(set(numbers(reader.sample(50, 4, seed=0, counter=0)))) == [0, 1, 2]
+
+
+def test_trajectories_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 9)
+    good = trajectory(0, 5)
+    bad: dict[str, dict[str, np.ndarray]] = {
+        "lacks": {name: a for name, a in good.items() if name != "time"},
+        "lacks ": {name: a for name, a in good.items() if name != "observation"},
+        "rows": {**good, "reward": good["reward"][1:]},
+        "different kinds": {**good, "reward": good["reward"].astype(np.float64)},
+    }
+    for message, wrong in bad.items():
+        with pytest.raises(UserError, match=message.strip()):
+            files.add([good, wrong])
+    assert not list(tmp_path.rglob("*.safetensors"))
+    with pytest.raises(UserError, match="no trajectory"):
+        files.sample(1, 1, seed=0, counter=0)
+
+
+# ------------------------------------------------------------------------------------------------------------- recorder
+
+
+def record(recorder: Recorder, lengths: list[list[int]], steps: int, *, stop: int | None = None) -> list[Any]:
+    """Play: rollout i of actor b lasts lengths[b][i] steps; observation (b, rollout, t)."""
+    B = len(lengths)
+    rollout, time, found = np.zeros(B, int), np.zeros(B, int), []
+
+    def seen() -> np.ndarray:
+        return np.stack([np.arange(B), rollout, time], -1).astype(np.float32)
+
+    recorder.begin(np.ones(B, bool), seen())
+    for step in range(steps):
+        time += 1
+        done = np.array([time[b] == lengths[b][rollout[b]] for b in range(B)])
+        found += recorder.append(100 * rollout + time, time / 10, seen(), done)
+        if step == stop:
+            return found
+        rollout += done
+        time[done] = 0
+        if done.any():
+            recorder.begin(done, seen())
+    return found
+
+
+@pytest.mark.parametrize(("stagger", "allowed"), [(False, {20}), (True, set(range(14, 27)))])
+def test_rollouts_are_cut_with_one_row_of_overlap(stagger: bool, allowed: set[int]) -> None:
+    found = record(Recorder(2, 20, 6, stagger=stagger), [[200], [50, 150]], 200)
+    for b in range(2):
+        of_actor = [t for t in found if t["observation"][0, 0] == b]
+        for before, after in itertools.pairwise(of_actor):
+            assert len(before["time"]) - 1 in allowed or before["done"][-1]
+            if before["done"][-1]:
+                assert after["time"][0] == 0 and after["previous_action"][0] == -1 and not after["reward"][0]
+            else:
+                assert all((after[name][0] == before[name][-1]).all() for name in after)
+        for t in of_actor:
+            assert not t["done"][:-1].any() and (t["observation"][:, 2] == t["time"]).all()
+            assert (t["previous_action"][1:] == 100 * t["observation"][0, 1] + t["time"][1:]).all()
+            np.testing.assert_allclose(t["reward"], t["time"] / 10, atol=1e-6)
+        assert sum(len(t["time"]) - 1 for t in of_actor) == 200
+    assert (len({len(t["time"]) for t in found if not t["done"][-1]}) > 3) == stagger
+
+
+def test_a_recorder_continues_where_its_state_was_taken() -> None:
+    lengths = [[33, 80], [90, 90]]
+    whole = record(Recorder(2, 20, 6), lengths, 60)
+    first, second = Recorder(2, 20, 6), Recorder(2, 20, 6)
+    begun = record(first, lengths, 60, stop=30)
+    second.load(first.arrays())
+    for step in range(32, 61):
+        time = np.array([step if step <= 33 else step - 33, step])
+        seen = np.stack([np.arange(2), [int(step > 33), 0], time], -1).astype(np.float32)
+        done = np.array([step == 33, False])
+        begun += second.append(np.array([100 * (step > 33), 0]) + time, time / 10, seen, done)
+        if step == 33:
+            second.begin(done, np.array([[0, 1, 0], [1, 0, 33]], np.float32))
+    assert len(begun) == len(whole)
+    for ours, theirs in zip(begun, whole, strict=True):
+        assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)

@@ -1,0 +1,60 @@
+"""Our Adam is torch's Adam."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from recollect.common.adam import Adam
+
+
+def gradients(step: int) -> list[torch.Tensor]:
+    draws = torch.Generator().manual_seed(step)
+    return [torch.randn(3, 4, generator=draws), torch.randn(3, generator=draws)]
+
+
+def module() -> nn.Linear:
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        layer.weight.fill_(0.5)
+        layer.bias.fill_(-0.5)
+    return layer
+
+
+def test_it_steps_like_torch_and_goes_on_after_a_reload_with_the_same_bytes() -> None:
+    ours, theirs = module(), module()
+    own, reference = Adam(ours.named_parameters(), lr=0.01), torch.optim.Adam(theirs.parameters(), lr=0.01)
+    for step in range(20):
+        if step == 10:  # a new optimiser on the same parameters
+            saved = {name: value.clone() for name, value in own.arrays().items()}
+            own = Adam(ours.named_parameters(), lr=0.01)
+            own.load(saved)
+        for layer, optimiser in ((ours, own), (theirs, reference)):
+            optimiser.zero_grad()  # type: ignore[attr-defined]
+            layer.weight.grad, layer.bias.grad = gradients(step)
+            optimiser.step()  # type: ignore[attr-defined]
+    torch.testing.assert_close(ours.weight, theirs.weight, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(ours.bias, theirs.bias, atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(ours.weight, torch.full((3, 4), 0.5), atol=0.01)
+
+
+def test_a_parameter_without_gradient_stays() -> None:
+    layer = module()
+    optimiser = Adam(layer.named_parameters(), lr=0.01)
+    layer.weight.grad = torch.ones(3, 4)
+    optimiser.step()
+    assert torch.equal(layer.bias, torch.full((3,), -0.5))
+    assert float(optimiser.arrays()["steps/weight"]) == 1 and float(optimiser.arrays()["steps/bias"]) == 0
+
+
+def test_with_weight_decay_it_is_torchs_adamw() -> None:
+    ours, theirs = module(), module()
+    own = Adam(ours.named_parameters(), lr=0.01, weight_decay=0.3)
+    reference = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0.3)
+    for step in range(5):
+        for layer in (ours, theirs):
+            layer.weight.grad, layer.bias.grad = gradients(step)
+        own.step()
+        reference.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(ours.bias, theirs.bias, atol=1e-6, rtol=1e-6)

@@ -1,0 +1,172 @@
+"""The small vision-language model: what is said of its pictures, its loss, and that a stopped training goes on bit-exactly."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from recollect.artifacts.checkpoints import Checkpoints
+from recollect.helm import captioned_tiles, dual_encoder
+from recollect.helm.captioned_tiles import AGENT, TILE, VIEW, Thing, captions, draw_scenes
+from recollect.helm.dual_encoder import DualEncoder, Hyperparameters, Network, contrastive_loss, train
+from recollect.settings.seeding import seed_of
+
+TINY = Hyperparameters(width=8, channels=8, pictures=64, steps=12, batch_size=8, negatives=4, checkpoint_every=4)
+
+
+def sentences(texts) -> torch.Tensor:
+    """Sentence vectors without a language model: the sum of a vector per word."""
+
+    def word(text: str) -> torch.Tensor:
+        return torch.randn(32, generator=torch.Generator().manual_seed(seed_of("word", text)))
+
+    return torch.stack([F.normalize(sum(word(w) for w in text.split()), dim=0) for text in texts])
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return draw_scenes(300, np.random.default_rng(0))
+
+
+# --------------------------------------------------------------------------------------------------------------- pictures
+
+
+def test_what_is_said_of_a_picture_is_true_and_all_things_in_view_are_named(scenes):
+    columns = captions()
+    assert len(set(columns)) == len(columns)
+    for weights, things in zip(scenes.weights_NC, scenes.seen, strict=True):
+        said = {columns[i] for i in np.flatnonzero(weights)}
+        true = {word for thing in things for word in thing.words()}
+        assert said - true <= {"wall", "floor"} and true <= said
+        np.testing.assert_allclose(weights.sum(), 1, atol=1e-5)
+        if len(things) == 1:
+            assert columns[int(weights.argmax())] == things[0].name
+
+
+def test_a_picture_shows_the_tiles_of_minigrid_where_the_things_are(scenes):
+    from minigrid.core.grid import Grid
+    from minigrid.core.world_object import Ball, Key
+
+    found = 0
+    for image, things in zip(scenes.images_NCHW, scenes.seen, strict=True):
+        for thing in things:
+            if thing.name in ("key", "ball") and (thing.x, thing.y) != AGENT:
+                tile = Grid.render_tile({"key": Key, "ball": Ball}[thing.name](thing.colour), None, True, TILE)
+                cut = image[:, thing.y * TILE : (thing.y + 1) * TILE, thing.x * TILE : (thing.x + 1) * TILE]
+                np.testing.assert_array_equal(cut.transpose(1, 2, 0), tile.astype(np.uint8))
+                found += 1
+    assert found > 30 and scenes.images_NCHW.shape[1:] == (3, VIEW * TILE, VIEW * TILE)
+
+
+def test_things_that_are_hidden_are_not_named():
+    scenes = draw_scenes(400, np.random.default_rng(2))
+    dark = Thing("key", "red", 0, 0)
+    assert dark.words()["key"] > dark.words()["red key"] > dark.words()["red"]
+    checked = 0
+    for image, things in zip(scenes.images_NCHW, scenes.seen, strict=True):
+        for thing in things:
+            corner = image[:, thing.y * TILE + 2, thing.x * TILE + 1]
+            checked += 1
+            assert corner.max() > 0, "a named thing stands in darkness"
+    assert checked > 200
+
+
+def test_no_training_picture_has_a_held_out_thing_and_held_out_pictures_have_nothing_else(scenes):
+    assert not any(thing.held_out for things in scenes.seen for thing in things)
+    judged = draw_scenes(60, np.random.default_rng(1), held_out=True, single=True)
+    assert all(len(things) == 1 and things[0].held_out for things in judged.seen)
+    pairs = {(things[0].colour, things[0].name) for things in judged.seen}
+    assert pairs & captioned_tiles.HELD_OUT_PAIRS and AGENT not in captioned_tiles.HELD_OUT_CELLS
+    same = draw_scenes(60, np.random.default_rng(1), held_out=True, single=True)
+    assert np.array_equal(judged.images_NCHW, same.images_NCHW) and judged.seen == same.seen
+
+
+# ------------------------------------------------------------------------------------------------------------------- loss
+
+
+def test_with_one_caption_each_the_loss_is_clips():
+    g = torch.Generator().manual_seed(0)
+    images, texts = torch.randn(5, 8, generator=g), torch.randn(5, 8, generator=g)
+    logits = 7 * F.normalize(images, dim=1) @ F.normalize(texts, dim=1).T
+    clip = (F.cross_entropy(logits, torch.arange(5)) + F.cross_entropy(logits.T, torch.arange(5))) / 2
+    torch.testing.assert_close(contrastive_loss(images, texts, torch.eye(5), torch.tensor(7.0)), clip)
+
+
+def test_shared_captions_are_no_mistakes_and_words_of_no_picture_are_wrong_answers():
+    pictures = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    texts = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    weights = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    found = contrastive_loss(pictures, texts, weights, torch.tensor(2.0))
+    e = np.exp
+    of_red = -np.log(e(2) / (e(2) + e(0) + e(-2)))
+    of_blue = -np.log(e(2) / (e(2) + 2 * e(0)))
+    to_red, to_blue = -np.log(e(2) / (2 * e(2) + 1)), -np.log(e(2) / (2 + e(2)))
+    np.testing.assert_allclose(found, ((2 * of_red + of_blue) / 3 + (to_red + to_blue) / 2) / 2, rtol=1e-5)
+
+
+# --------------------------------------------------------------------------------------------------------------- training
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stopped_at", [2, 5, 11])
+def test_a_training_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypatch, stopped_at):
+    words = ["horse", "music", "river", "window"]
+    whole = train(TINY, sentences, words, Checkpoints(tmp_path / "whole"), "a")
+    calls = 0
+
+    def stopping(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls > stopped_at:
+            raise Stop
+        return contrastive_loss(*arguments)
+
+    monkeypatch.setattr(dual_encoder, "contrastive_loss", stopping)
+    with pytest.raises(Stop):
+        train(TINY, sentences, words, Checkpoints(tmp_path / "killed"), "a")
+    calls = -100
+    resumed = train(TINY, sentences, words, Checkpoints(tmp_path / "killed"), "a")
+    assert calls == -100 + TINY.steps - stopped_at // 4 * 4  # it went on and did not begin again
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+    assert bool((whole.image.linear.weight - fresh().image.linear.weight).abs().max() > 0)
+
+
+def test_a_checkpoint_of_other_settings_is_not_used(tmp_path):
+    short, words = TINY.model_copy(update={"steps": 6}), ["horse"]
+    train(short, sentences, words, Checkpoints(tmp_path), "a")
+    learned_more = TINY.model_copy(update={"learning_rate": 0.1, "steps": 6})
+    other = train(learned_more, sentences, words, Checkpoints(tmp_path), "b")
+    afresh = train(learned_more, sentences, words, Checkpoints(tmp_path / "new"), "b")
+    assert torch.equal(other.text.weight, afresh.text.weight)
+
+
+def fresh() -> Network:
+    with torch.device("meta"):
+        network = Network(TINY.width, TINY.channels, 32)
+    return network.to_empty(device="cpu").draw(TINY.seed)
+
+
+def test_frames_of_any_size_and_type_are_seen():
+    model = DualEncoder(fresh(), "minilm", "cpu")
+    picture = torch.zeros(1, 3, 56, 56, dtype=torch.uint8)
+    picture[:, 0, 16:24, 8:16] = 200
+    torch.testing.assert_close(model.images(picture), model.images(picture.float() / 255))
+    assert model.images(torch.zeros(2, 3, 60, 80)).shape == (2, TINY.width)
+    assert not torch.equal(model.images(picture), model.images(torch.zeros_like(picture)))
+
+
+@pytest.mark.slow
+def test_after_a_short_training_the_nearest_word_names_what_is_seen(tmp_path):
+    from recollect.helm.sentences import SentenceEncoder
+
+    settings = Hyperparameters(pictures=4096, steps=400, held_out=200)
+    others = ["horse", "music", "river", "window", "money", "flower", "paper", "garden", "bread", "bird"]
+    network = train(settings, SentenceEncoder("minilm"), others[:5], Checkpoints(tmp_path), "a")
+    words = [caption for caption in captions() if " " not in caption]
+    judged = dual_encoder.accuracy(DualEncoder(network, "minilm", "cpu"), [*words, *others], settings)
+    assert judged["single"]["top_1"] > 0.85 and judged["single_known"]["name_first"] > 0.95
+    assert judged["single"]["top_5"] > 0.95 and judged["many"]["top_1"] > 0.9

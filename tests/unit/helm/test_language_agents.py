@@ -1,0 +1,338 @@
+"""HELM, HELMv2 and SHELM: what images become, that nothing frozen is trained, and that a stopped run goes on exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fake_worlds
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import write_arrays
+from recollect.common.contract import Inputs, Traced
+from recollect.evaluation.episodic import evaluate
+from recollect.helm import helm, helmv2, shelm
+from recollect.helm import language_memory as memories
+from recollect.helm.on_policy import OnPolicyTrainer
+from recollect.helm.token_vocabulary import KIND
+from recollect.helm.vision_language import RandomModel
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
+
+MODULES: dict[str, Any] = {"helm": helm, "helmv2": helmv2, "shelm": shelm}
+OWN: dict[str, dict[str, Any]] = {
+    "helm": {},
+    "helmv2": {"vision_language_model": "random"},
+    "shelm": {"token_vocabulary": "random", "topk": 2},
+}
+TINY = {"channel_scale": 1, "width": 16, "actor": 8, "critic": 8, "log_every": 1}
+METHODS = sorted(MODULES)
+
+
+@pytest.fixture(autouse=True)
+def signals(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    fake_worlds.install(monkeypatch)
+    monkeypatch.chdir(root)  # the names of models are read from the repository's configuration
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    """A vocabulary of eight words of the random language model, with the random vision-language model's vectors."""
+    strings = [f"word{i}" for i in range(8)]
+    vectors = torch.nn.functional.normalize(RandomModel(32, 0, "cpu").texts(strings), dim=1).numpy()
+    arrays = {"lm_ids": np.arange(40, 48), "embeddings": vectors}
+    path = tmp_path / "words.safetensors"
+    write_arrays(path, arrays, kind=KIND, metadata={"about": '{"strings": ' + str(strings).replace("'", '"') + "}"})
+    return Inputs(token_vocabulary=path)
+
+
+def settings_of(method: str, seed: int = 0, **chosen: Any) -> Settings:
+    environment = EnvironmentSettings(
+        name="signal",
+        world="signal",
+        options={"height": 9, "width": 9},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=6),
+    )
+    small: dict[str, Any] = {**TINY, "steps": 64, "actors": 4, "rollout": 4, "batches": 4, **OWN[method], **chosen}
+    if method != "shelm":
+        small = {"mem_len": "config", **small}
+    hp = MODULES[method].Hyperparameters(**{"language_model": "random", "memory_length": 6, **small})
+    shell = MethodSettings(name=method, algorithm=method, data="online", hyperparameters=hp)
+    return Settings(scale="smoke", seed=seed, environment=environment, method=shell)
+
+
+def trainer_of(method: str, inputs: Inputs, **chosen: Any) -> OnPolicyTrainer:
+    return MODULES[method].make_trainer(settings_of(method, **chosen), inputs)
+
+
+def images_of(seed: int = 0, count: int = 5) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 3, 9, 9), dtype=np.uint8)
+
+
+def run_in(folder: Path) -> Run:
+    return Run(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+
+
+# ---- what images become
+
+
+def test_helm_mixes_words_by_the_formula_of_the_specification(inputs: Inputs) -> None:
+    reader = trainer_of("helm", inputs, beta=10.0).agent.history.reader
+    images = images_of()
+    images[3] = 0
+    E, P = reader.hopfield.embeddings_VD.double(), reader.hopfield.projection_DI.double()
+    for image, mixed in zip(images, reader(images)[:, 0], strict=True):
+        q = P @ torch.from_numpy(image.astype(np.float64) / 255).mean(0).flatten()
+        similarity = torch.stack([(q @ e) / (q.norm() * e.norm() + 1e-8) for e in E])
+        torch.testing.assert_close(mixed.double(), (10 * similarity).softmax(0) @ E, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(reader(images)[3, 0], E.mean(0).float(), atol=1e-5, rtol=1e-4)  # a black image
+    found = reader.traced(np.array([3, 1]))
+    weights = reader.hopfield.weights(reader.grey(images[[1]]))[0]
+    assert found["tokens"][1, 0] == int(weights.argmax())
+    assert found["token_scores"][1, 0] == pytest.approx(float(weights.max()))
+    assert found["token_entropy"][0] == pytest.approx(np.log(len(E)), rel=1e-4)
+    assert found["token_entropy"][1] == pytest.approx(-float((weights * weights.log()).sum()), rel=1e-4)
+
+
+def test_images_with_channels_last_are_averaged_over_their_first_axis_as_released() -> None:
+    reader = helm.HopfieldReader(torch.eye(4), (6, 5, 3), beta=1.0, similarity="cosine", seed=0, frames=9)
+    images = np.random.default_rng(0).integers(0, 256, (2, 6, 5, 3), dtype=np.uint8)
+    np.testing.assert_allclose(reader.grey(images), images.mean(1).reshape(2, 15) / 255, rtol=1e-5)
+
+
+def test_helmv2_gives_features_the_mean_and_spread_of_the_embeddings(inputs: Inputs) -> None:
+    reader = trainer_of("helmv2", inputs).agent.history.reader
+    x = reader(images_of(count=7), learn=True)[:, 0]
+    E = reader.rescaling.target_mean_W, reader.rescaling.target_std_W
+    torch.testing.assert_close(x.mean(0), E[0], atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(x.std(0), E[1], atol=1e-4, rtol=1e-3)
+
+
+def test_features_as_wide_as_the_embeddings_are_not_mixed_up(inputs: Inputs) -> None:
+    E = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
+    model, images = RandomModel(32, 0, "cpu"), images_of()
+    same = helmv2.FeatureReader(model, E, "batch", seed=0, frames=9)
+    assert same.matrix_WD is None
+    torch.testing.assert_close(same.features(images), model.images(torch.from_numpy(images)))
+    wider = helmv2.FeatureReader(model, E[:, :20], "batch", seed=0, frames=9)
+    assert wider(images, learn=False).shape == (5, 1, 20)
+
+
+def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs: Inputs, tmp_path: Path) -> None:
+    for statistics in ("batch", "running", "frozen"):
+        settings = settings_of("helmv2", statistics=statistics, calibration=10)
+        trainer = helmv2.make_trainer(settings, inputs)
+        seen: list[np.ndarray] = []
+        reader = trainer.agent.history.reader
+        before = reader.all.count
+        features = reader.features.function
+        reader.features.function = lambda images, features=features, seen=seen: (seen.append(images), features(images))[
+            1
+        ]  # type: ignore[attr-defined, misc]
+        arrays = trainer.train(run_in(tmp_path / statistics))
+        policy = helmv2.load_policy(settings, arrays, inputs)
+        own = policy.agent.history.reader.rescaling  # type: ignore[union-attr]
+        assert own.statistics == "frozen" and own.count == reader.all.count
+        assert own.count == (12 if statistics == "frozen" else before + 64)  # 4 games: three steps, or the whole run
+        policy.start(np.zeros(1, np.uint64), 3, 1)
+        policy.act(images_of(count=1), np.zeros(1, np.float32), np.zeros(1, bool))
+        assert np.isfinite(policy.traced(np.array([0]))["value"]).all()
+        assert policy.arrays()["history/reader/count"] == own.count  # playing adds nothing
+
+
+def test_history_vectors_are_scaled_by_the_statistics_of_training(inputs: Inputs, tmp_path: Path) -> None:
+    settings = settings_of("shelm", history_scale=0.5, memory_length=2)
+    trainer = shelm.make_trainer(settings, inputs)
+    history, raw = trainer.agent.history, []
+    step = history.memory.step
+    history.memory.step = lambda x: (raw.append(step(x)), raw[-1])[1]
+    for seed in range(6):
+        found = history.read(images_of(seed, 4))
+    vectors = torch.cat([trainer_of("shelm", inputs, memory_length=2).agent._history_BH, *raw]).double()
+    expected = 0.5 * (raw[-1] - vectors.mean(0)) / vectors.std(0)
+    torch.testing.assert_close(found, expected.float(), rtol=0, atol=1e-4)
+    before = history.learned()
+    history.peek(images_of(9, 4))
+    assert all(np.array_equal(value, before[name]) for name, value in history.learned().items())
+    arrays = shelm.make_trainer(settings, inputs).train(run_in(tmp_path))
+    policy = shelm.load_policy(settings, arrays, inputs)
+    policy.start(np.zeros(1, np.uint64), 3, 1)
+    policy.act(images_of(count=1), np.zeros(1, np.float32), np.zeros(1, bool))
+    assert policy.arrays()["history/vectors/count"] == 4 + 64  # of training: playing alone adds nothing
+
+
+def test_shelm_reads_the_words_most_like_an_image_best_first(inputs: Inputs) -> None:
+    trainer = trainer_of("shelm", inputs)
+    reader, memory = trainer.agent.history.reader, trainer.agent.history.memory
+    images = images_of()
+    vocabulary = reader.retrieval.vocabulary
+    cosines = torch.nn.functional.normalize(reader.retrieval.model.images(torch.from_numpy(images)), dim=1)
+    ranked = (cosines @ vocabulary.embeddings_VW.T).sort(1, descending=True)
+    x = reader(images)
+    assert x.shape == (5, 2, memory.width)
+    for k in range(2):
+        torch.testing.assert_close(x[:, k], memory.embeddings_VD[40 + ranked.indices[:, k]])
+    found = reader.traced(np.array([4, 0]))
+    np.testing.assert_array_equal(found["tokens"], 40 + ranked.indices[[4, 0], :2])
+    np.testing.assert_allclose(found["token_scores"], ranked.values[[4, 0], :2], rtol=1e-4)
+
+
+def test_words_of_another_language_model_are_refused(inputs: Inputs) -> None:
+    with pytest.raises(UserError, match="words are of the language model 'random'"):
+        trainer_of("shelm", inputs, language_model="minilm")
+
+
+# ---- memory
+
+
+def test_only_helm_and_helmv2_remember_511_as_released() -> None:
+    for method in ("helm", "helmv2"):
+        chosen = MODULES[method].Hyperparameters(memory_length=15)
+        assert chosen.remembered == 511
+        assert chosen.model_copy(update={"mem_len": "config"}).remembered == 15
+    assert shelm.Hyperparameters(memory_length=15).remembered == 15
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_history_is_that_of_the_episode_alone(method: str, inputs: Inputs) -> None:
+    chosen = {"statistics": "frozen"} if method == "helmv2" else {}
+    history = trainer_of(method, inputs, **chosen).agent.history
+    frames = [images_of(seed, 2) for seed in range(4)]
+    history.start(2)
+    for t in range(3):
+        if t == 2:
+            history.reset(np.array([False, True]))
+        together = history.read(frames[t])
+    peeked = history.peek(frames[3])
+    again = history.read(frames[3])
+    torch.testing.assert_close(peeked, again)
+    history.start(1)
+    alone = history.read(frames[2][1:])
+    torch.testing.assert_close(alone[0], together[1], atol=1e-4, rtol=1e-3)
+    history.start(1)
+    for t in range(4):
+        alone = history.read(frames[t][:1])
+    torch.testing.assert_close(alone[0], again[0], atol=1e-4, rtol=1e-3)
+    assert (again[0] - again[1]).abs().max() > 1e-3
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_updates_train_the_network_and_nothing_that_is_frozen(
+    method: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(method, inputs)
+    history = trainer.agent.history
+    embeddings = history.memory.embeddings_VD.clone()
+    trained = {id(p) for p in trainer.optimiser.parameters}
+    assert trained == {id(p) for p in trainer.agent.network.parameters()}
+    moments, done_TE = trainer._play()
+    assert not moments["history"].requires_grad and moments["history"].shape == (16, history.width)
+    monkeypatch.setattr(type(history), "read", lambda *_: pytest.fail("an update ran the language model"))
+    monkeypatch.setattr(type(history), "peek", lambda *_: pytest.fail("an update ran the language model"))
+    before = [p.detach().clone() for p in trainer.agent.network.parameters()]
+    trainer.rollouts += 1
+    trainer._learn(moments, done_TE)
+    assert all(not torch.equal(a, b) for a, b in zip(before, trainer.agent.network.parameters(), strict=True))
+    assert torch.equal(embeddings, history.memory.embeddings_VD)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs: Inputs) -> None:
+    trainer = trainer_of(method, inputs)
+    trainer._play()
+    moments, _ = trainer._play()
+    with torch.no_grad():
+        log, value = trainer.agent.network(moments["image"], moments["history"])
+    chosen = log.gather(1, moments["action"][:, None])[:, 0]
+    torch.testing.assert_close(chosen, moments["log"], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(value, moments["value"], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stopped_run_goes_on_bit_exactly(method: str, scale: float | None, inputs: Inputs, tmp_path: Path) -> None:
+    settings, module = settings_of(method, history_scale=scale), MODULES[method]
+    straight = run_in(tmp_path / "straight")
+    expected = module.train(settings, inputs, straight).arrays()
+    for stop in (1, 3):
+        folder = tmp_path / f"stopped_{stop}"
+        first, run = module.make_trainer(settings, inputs), run_in(folder)
+        while first.rollouts < stop:
+            first.advance(run)
+        run.save(first.steps, *first.saved())
+        first.advance(run)  # work that is lost
+        again = run_in(folder)
+        policy = module.train(settings, inputs, again)
+        for name, value in expected.items():
+            assert policy.arrays()[name].tobytes() == value.tobytes(), (stop, name)
+        pd.testing.assert_frame_equal(again.table(), straight.table())
+
+
+# ---- the policy
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_policy_is_loaded_scored_and_traced(method: str, inputs: Inputs, tmp_path: Path) -> None:
+    settings = settings_of(method)
+    policy = MODULES[method].train(settings, inputs, run_in(tmp_path))
+    again = MODULES[method].load_policy(settings, policy.arrays(), inputs)
+    tables = [evaluate(each, settings.environment, method=method, seed=0, step=1) for each in (policy, again)]
+    pd.testing.assert_frame_equal(*tables)
+    assert isinstance(policy, Traced)
+    policy.start(np.arange(5, dtype=np.uint64), 3, 1)
+    action = policy.act(images_of(), np.zeros(5, np.float32), np.zeros(5, bool))
+    facts = policy.traced(np.array([0, 3]))
+    assert facts["action"].tolist() == action[[0, 3]].tolist() and facts["outputs"].shape == (2, 2)
+    words = {"helm": (2, 4), "helmv2": None, "shelm": (2, 2)}[method]
+    assert (facts["tokens"].shape == facts["token_scores"].shape == words) if words else "tokens" not in facts
+    history, maps = policy.agent.history, policy.maps(np.array([0, 3]))
+    read = 2 if method == "shelm" else 1
+    np.testing.assert_allclose(maps["inputs"], history.reader(images_of()[[0, 3]], learn=False), atol=2e-2)  # type: ignore[union-attr, attr-defined]
+    assert maps["history_attention"].shape == (2, 2, 6 // read)
+    seen = maps["history_attention"].astype(float).sum(2)  # the rest is on what stands in front of the window
+    assert (seen > 0.1).all() and (seen < 1.005).all() and not maps["history_attention"][:, :, :-1].any()
+    if words:
+        names = history.memory.vocabulary  # type: ignore[union-attr, attr-defined]
+        assert policy.words([41, 7]) == [names[41], names[7]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_of_a_policy_do_not_depend_on_each_other(method: str, inputs: Inputs, tmp_path: Path) -> None:
+    policy = MODULES[method].train(settings_of(method), inputs, run_in(tmp_path))
+    draws = np.random.default_rng(0)
+    images = draws.integers(0, 256, (6, 4, 3, 9, 9), dtype=np.uint8)
+    done_TB = draws.random((6, 4)) < 0.25
+    seeds = np.arange(10, 14, dtype=np.uint64)
+
+    def played(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        policy.start(seeds[rows], 6, 1)
+        actions, values = [], []
+        for t in range(6):
+            actions.append(policy.act(images[t, rows], np.zeros(len(rows), np.float32), done_TB[t, rows]))
+            values.append(policy.traced(np.arange(len(rows)))["value"])
+        return np.stack(actions), np.stack(values)
+
+    actions, values = played([0, 1, 2, 3])
+    for rows in ([2], [3, 0]):
+        alone = played(rows)
+        np.testing.assert_array_equal(actions[:, rows], alone[0])
+        np.testing.assert_allclose(values[:, rows], alone[1], atol=1e-4)
+
+
+def test_the_language_model_is_the_one_that_the_settings_name(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    real = memories.language_memory
+    monkeypatch.setattr(
+        "recollect.helm.language_history.language_memory",
+        lambda name, **chosen: (asked.update(chosen, name=name), real(name, **chosen))[1],
+    )
+    trainer_of("shelm", inputs, layers=1, topk=4, memory_length=9)
+    expected = {"name": "random", "layers": 1, "batch_tokens": 4, "memory_length": 9, "model": None, "pooling": "mean"}
+    assert {name: asked[name] for name in expected} == expected

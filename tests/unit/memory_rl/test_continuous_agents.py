@@ -1,0 +1,251 @@
+"""TD3 and SAC on histories: the losses are the formulas, what is frozen gets no gradient, they resume and learn."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import fake_worlds
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs
+from recollect.common.learning_curve import make_worlds
+from recollect.common.replay import Batch
+from recollect.evaluation.episodic import play
+from recollect.memory_rl import sac, td3
+from recollect.memory_rl.history_actor_critic import noise_like
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
+
+FACTS = Facts(observation_size=2, observation_values=(), actions=0, horizon=5, action_size=2)
+METHODS = [td3, sac]
+
+
+def name_of(method: Any) -> str:
+    return str(method.__name__.rpartition(".")[2])
+
+
+def small(method: Any, kind: str = "lstm", **changes: Any) -> Any:
+    content: dict[str, Any] = {
+        "sequence": {"kind": kind, "width": 8, "dropout": 0.0, **changes.pop("sequence", {})},
+        "observation_embedding": 4,
+        "action_embedding": 4,
+        "head": [8],
+        "train_episodes": 6,
+        "batch_size": 4,
+        "evaluation_episodes": 3,
+        "replay_transitions": 200,
+        "replay_episodes": 4,
+        **changes,
+    }
+    return method.Hyperparameters.model_validate(content)
+
+
+def settings_of(method: Any, hp: Any, world: str = "aim") -> Settings:
+    environment = EnvironmentSettings(name="aim", world=world, options={})
+    agent = MethodSettings(name="agent", algorithm=name_of(method), data="online", hyperparameters=hp)
+    return Settings(scale="smoke", seed=0, environment=environment, method=agent)
+
+
+def run_in(folder: Path) -> Run:
+    return Run(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+
+
+def random_batch(seed: int = 0, n: int = 5, windows: int = 3) -> Batch:
+    draws = np.random.default_rng(seed)
+    mask = np.arange(n) < draws.integers(1, n + 1, windows)[:, None]
+    return Batch(
+        torch.as_tensor(draws.normal(size=(windows, n + 1, 2)).astype(np.float32)),
+        torch.as_tensor(draws.uniform(-1, 1, (windows, n, 2)).astype(np.float32)),
+        torch.as_tensor(draws.normal(size=(windows, n)).astype(np.float32)),
+        torch.as_tensor((draws.random((windows, n)) < 0.3).astype(np.float32)),
+        torch.as_tensor(mask.astype(np.float32)),
+    )
+
+
+def online_and_target(method: Any, hp: Any) -> tuple[Any, Any]:
+    found = [method.make_actor_critic(hp, FACTS, seed=seed) for seed in (0, 1)]
+    with torch.no_grad():
+        for model in found:
+            for head in (model.actor.head, *model.critics):
+                head.last.weight.mul_(200)
+    return found[0], found[1]
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+@pytest.mark.parametrize("kind", ["gpt", "lstm"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_losses_are_a_plain_loop_over_the_formulas(method: Any, kind: str, shared: bool) -> None:
+    hp = small(method, kind, discount=0.9, shared_encoder=shared, freeze_all=False, freeze_critic=False)
+    online, target = online_and_target(method, hp)
+    batch, draws, A, alpha = random_batch(), generator(), 2, 0.1
+    first = noise_like(torch.zeros(3, 6, A), draws)  # in the order in which the losses draw
+    second = noise_like(torch.zeros(3, 5, A), draws)
+    critic, actor, entropy, count = 0.0, 0.0, 0.0, 0
+
+    def policy(model: Any, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, float]:
+        outputs = model.actor.head(h).double()
+        if method is td3:
+            return outputs.tanh(), 0.0
+        spread = outputs[A:].exp()
+        raw = outputs[:A] + spread * noise
+        normal = torch.distributions.Normal(outputs[:A], spread).log_prob(raw)
+        return raw.tanh(), float((normal - (1 - raw.tanh() ** 2).log()).sum())
+
+    with torch.no_grad():
+        for b in range(3):
+            for k in range(1, 6):
+                if not batch.mask_BT[b, k - 1]:
+                    continue
+
+                def state(encoder: Any, last: int, b: int = b) -> torch.Tensor:
+                    actions = torch.cat([torch.zeros(1, A), batch.action_BT[b, :last]])[None]
+                    rewards = torch.tensor([[0.0, *batch.reward_BT[b, :last].tolist()]])
+                    return encoder(actions, rewards, batch.observation_BTD[b : b + 1, : last + 1])[0, -1]
+
+                def q(model: Any, h: torch.Tensor, action: torch.Tensor) -> list[float]:
+                    return [float(head(torch.cat([h, action.float()]))) for head in model.critics]
+
+                def reads(model: Any, last: int) -> torch.Tensor:
+                    return state(model.actor.encoder if shared else model.critic_encoder, last)
+
+                acts = target if method is td3 else online
+                following, log_pi = policy(acts, state(acts.actor.encoder, k), first[b, k])
+                if method is td3:
+                    following = (following + (0.2 * first[b, k]).clamp(-0.5, 0.5)).clamp(-1, 1)
+                v = min(q(target, reads(target, k), following)) - alpha * log_pi
+                y = float(batch.reward_BT[b, k - 1]) + (0.0 if batch.terminal_BT[b, k - 1] else 0.9 * v)
+                critic += sum((value - y) ** 2 for value in q(online, reads(online, k - 1), batch.action_BT[b, k - 1]))
+                own, log_pi = policy(online, state(online.actor.encoder, k - 1), second[b, k - 1])
+                actor += alpha * log_pi - min(q(online, reads(online, k - 1), own))
+                entropy -= log_pi
+                count += 1
+    assert count < 15
+    expected = (critic + actor) / count
+    if method is sac:
+        expected += alpha * (entropy / count + A)
+    loss, metrics = method.loss_of(online, target, batch, hp, generator())
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(metrics["actor_loss"]) == pytest.approx(actor / count, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+@pytest.mark.parametrize(
+    ("changes", "critics", "encoder"),
+    [
+        ({"freeze_all": True}, False, False),
+        ({"freeze_all": False, "freeze_critic": True}, False, True),
+        ({"freeze_all": False, "freeze_critic": False}, True, True),
+        ({"freeze_all": False, "freeze_critic": False, "shared_encoder": False}, False, True),
+        ({"freeze_all": True, "shared_encoder": False}, False, True),
+    ],
+    ids=["freeze_all", "freeze_critic", "free", "separate", "separate whatever freeze_all says"],
+)
+def test_the_actors_loss_reaches_only_what_is_not_frozen(
+    method: Any, changes: Any, critics: bool, encoder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hp = small(method, **changes)
+    online, target = online_and_target(method, hp)
+    real = method.critic_losses
+
+    def without_critic_loss(*given: Any) -> Any:
+        loss, metrics = real(*given)
+        return loss.detach(), metrics
+
+    monkeypatch.setattr(method, "critic_losses", without_critic_loss)
+    method.loss_of(online, target, random_batch(), hp, generator())[0].backward()
+
+    def reached(module: torch.nn.Module) -> bool:
+        return any(p.grad is not None and bool(p.grad.abs().max() > 1e-6) for p in module.parameters())
+
+    assert reached(online.actor.head)
+    assert reached(online.critics) == critics
+    assert reached(online.actor.encoder) == encoder
+    assert online.critic_encoder is None or not reached(online.critic_encoder)
+    assert all(p.requires_grad for p in online.parameters())
+
+
+def test_the_density_of_a_squashed_gaussian_integrates_to_one() -> None:
+    outputs, raw = torch.tensor([0.3, -0.4]).double(), torch.linspace(-7, 7, 20_001).double()
+    noise = (raw[:, None] - 0.3) / math.exp(-0.4)
+    action, log_pi = sac.drawn(outputs.expand(len(raw), 2), noise)
+    assert float(torch.trapezoid(log_pi.exp(), action[:, 0])) == pytest.approx(1.0, abs=1e-4)
+    extreme = sac.drawn(torch.tensor([[60.0, 9.0]]), torch.ones(1, 1))
+    assert bool(torch.isfinite(extreme[1]).all())
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+def test_exploration_stays_in_the_box_and_is_random(method: Any) -> None:
+    learner = getattr(method, method.__name__.rpartition(".")[2].upper())(small(method), FACTS, seed=0, device="cpu")
+    outputs = torch.full((500, 2 if method is td3 else 4), 2.0)
+    action = learner.explore(outputs, np.zeros(500), np.random.default_rng(0))
+    assert action.shape == (500, 2) and action.dtype == np.float32
+    assert np.abs(action).max() <= 1 and action.std() > 0.01
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+def test_discrete_actions_are_refused(method: Any) -> None:
+    with pytest.raises(UserError, match="continuous actions"):
+        method.make_trainer(settings_of(method, small(method), "tmaze"))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+def test_a_stopped_run_goes_on_bit_exactly_and_its_policy_is_loaded_again(
+    method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_worlds.install(monkeypatch)
+    changes = {"actors": 2, "sampled_seq_len": 2, "evaluate_every": 3, "sequence": {"dropout": 0.1}}
+    settings = settings_of(method, small(method, "gpt", **changes))
+    straight = run_in(tmp_path / "straight")
+    expected = method.train(settings, Inputs(), straight).arrays()
+    first, run = method.make_trainer(settings), run_in(tmp_path / "stopped")
+    while first.at.updates < 12:
+        first.advance(run)
+    run.save(first.at.updates, *first.saved())
+    first.advance(run)
+    again = run_in(tmp_path / "stopped")
+    policy = method.train(settings, Inputs(), again)
+    for name, value in expected.items():
+        assert policy.arrays()[name].tobytes() == value.tobytes(), name
+    pd.testing.assert_frame_equal(again.table(), straight.table())
+    loaded, taken = method.load_policy(settings, policy.arrays(), Inputs()), []
+    for each in (policy, loaded):
+        each.start(np.zeros(3, np.uint64), 4, 1)
+        for done in (False, True):
+            action = each.act(np.full((3, 2), 0.5, np.float32), np.ones(3, np.float32), np.full(3, done))
+        taken.append(action)
+    np.testing.assert_array_equal(*taken)
+    assert taken[0].shape == (3, 2)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+def test_it_learns_to_aim_at_a_remembered_number(method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_worlds.install(monkeypatch)
+    changes = {
+        "head": [32],
+        "observation_embedding": 8,
+        "action_embedding": 8,
+        "actors": 32,
+        "warmup_episodes": 512,
+        "train_episodes": 2048,
+        "updates_per_step": 0.06,
+        "batch_size": 32,
+        "learning_rate": 0.003,
+        "polyak": 0.05,
+        "discount": 0.5,
+        "evaluate_every": 10**6,
+        "replay_transitions": 10**5,
+    }
+    settings = settings_of(method, small(method, "gpt", sequence={"width": 16}, **changes))
+    policy = method.train(settings, Inputs(), run_in(tmp_path))
+    scores = play(make_worlds(settings.environment, 99, 1, 64)[1], policy)
+    assert scores.return_E.mean() > 3.2  # of 4; without memory at most 2.5

@@ -1,0 +1,389 @@
+"""DQN on histories: the loss is the formula, the schedule is upstream's, a stopped run goes on exactly, it learns."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs, facts_of
+from recollect.common.learning_curve import make_worlds
+from recollect.common.replay import Batch
+from recollect.evaluation.episodic import play
+from recollect.memory_rl import dqn
+from recollect.memory_rl.dqn import DQN, Hyperparameters, epsilon, loss_of, make_network, make_trainer
+from recollect.memory_rl.history_policy import tokens
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
+from recollect.settings.seeding import generator
+
+ONE_ROW = np.zeros(1, np.uint64)
+
+
+def small(kind: str = "gpt", **changes: Any) -> Hyperparameters:
+    """A network of a few hundred parameters, on the paper's schedule unless changed."""
+    content: dict[str, Any] = {
+        "sequence": {"kind": kind, "width": 8, **changes.pop("sequence", {})},
+        "observation_embedding": 4,
+        "action_embedding": 4,
+        "head": [8],
+        "train_episodes": 6,
+        "batch_size": 4,
+        "evaluation_episodes": 3,
+        "replay_transitions": 200,
+        "replay_episodes": 4,
+        **changes,
+    }
+    return Hyperparameters.model_validate(content)
+
+
+def settings_of(hp: Hyperparameters, length: int = 4, seed: int = 0, variant: str = "passive") -> Settings:
+    environment = EnvironmentSettings(name="maze", world="tmaze", options={"variant": variant, "length": length})
+    method = MethodSettings(name="agent", algorithm="dqn", data="online", hyperparameters=hp)
+    return Settings(scale="smoke", seed=seed, environment=environment, method=method)
+
+
+def run_in(folder: Path, **more: Any) -> Run:
+    return Run(folder, folder / "checkpoints", **{"checkpoint_every": 0, "settings_text": "same", **more})
+
+
+def random_batch(seed: int = 0, n: int = 5, windows: int = 3) -> Batch:
+    draws = np.random.default_rng(seed)
+    lengths = draws.integers(1, n + 1, windows)
+    mask = np.arange(n) < lengths[:, None]
+    return Batch(
+        torch.as_tensor(draws.normal(size=(windows, n + 1, 2)).astype(np.float32)),
+        torch.as_tensor(draws.integers(4, size=(windows, n))),
+        torch.as_tensor(draws.normal(size=(windows, n)).astype(np.float32)),
+        torch.as_tensor((draws.random((windows, n)) < 0.3).astype(np.float32)),
+        torch.as_tensor(mask.astype(np.float32)),
+    )
+
+
+def two_networks(hp: Hyperparameters) -> tuple[Any, Any]:
+    facts = facts_of(settings_of(hp).environment)
+    return make_network(hp, facts, seed=0), make_network(hp, facts, seed=1)
+
+
+# ---- the loss
+
+
+@pytest.mark.parametrize("kind", ["gpt", "lstm", "gru", "rnn", "ff"])
+@pytest.mark.parametrize("passes", ["when_exact", "never"])
+def test_the_loss_is_a_plain_loop_over_the_formula(kind: str, passes: str) -> None:
+    hp = small(
+        kind, sequence={"dropout": 0.0}, discount=0.9, merged_passes=passes, reward_embedding=3, action_embedding=1
+    )
+    online, target = two_networks(hp)
+    with torch.no_grad():  # Q values that differ from each other, so that a wrong index shows
+        for network in (online, target):
+            network.head.last.weight.mul_(300)
+    batch = random_batch()
+    total, count = 0.0, 0.0
+    for b in range(3):
+        for k in range(1, 6):  # transition k: from token k - 1 to token k
+            if not batch.mask_BT[b, k - 1]:
+                continue
+            history = []
+            for j in range(k + 1):
+                none_yet = j == 0
+                action = 4 if none_yet else int(batch.action_BT[b, j - 1])
+                reward = 0.0 if none_yet else float(batch.reward_BT[b, j - 1])
+                history.append((action, reward, batch.observation_BTD[b, j]))
+
+            def q(network: Any, tokens: list[Any]) -> torch.Tensor:
+                actions, rewards, observations = zip(*tokens, strict=True)
+                whole = network(torch.tensor([actions]), torch.tensor([rewards]), torch.stack(observations)[None])
+                return whole[0, -1].detach()
+
+            best = int(q(online, history).argmax())
+            y = float(batch.reward_BT[b, k - 1])
+            if not batch.terminal_BT[b, k - 1]:
+                y += 0.9 * float(q(target, history)[best])
+            total += (float(q(online, history[:-1])[int(batch.action_BT[b, k - 1])]) - y) ** 2
+            count += 1
+    loss, _ = loss_of(online, target, batch, hp)
+    assert count < 15  # the masks take part
+    assert float(loss.detach()) == pytest.approx(total / count, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "lstm"])
+def test_merged_passes_give_the_same_gradient_where_nothing_is_dropped_out(kind: str) -> None:
+    batch, gradients = random_batch(), []
+    for passes in ("never", "always"):
+        hp = small(kind, sequence={"dropout": 0.0}, merged_passes=passes)
+        online, target = two_networks(hp)
+        loss_of(online, target, batch, hp)[0].backward()
+        assert all(p.grad is None for p in target.parameters())
+        gradients.append(torch.cat([p.grad.flatten() for p in online.parameters()]))
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-4)
+    assert float(gradients[0].abs().max()) > 1e-3
+
+
+def test_passes_are_merged_only_where_that_is_exact_unless_asked_for() -> None:
+    assert not small("gpt").merges
+    assert small("gpt", sequence={"dropout": 0.0}).merges
+    assert small("lstm").merges
+    assert small("gpt", merged_passes="always").merges
+    assert not small("lstm", merged_passes="never").merges
+
+
+def test_a_step_is_adam_on_the_loss_and_a_polyak_move_of_the_whole_target() -> None:
+    hp = small("lstm", polyak=0.25, learning_rate=0.01)
+    learner = DQN(hp, facts_of(settings_of(hp).environment), seed=0, device="cpu")
+    reference = make_network(hp, facts_of(settings_of(hp).environment), seed=0)
+    before = {name: value.clone() for name, value in reference.state_dict().items()}
+    batch = random_batch()
+    loss_of(reference, learner.target, batch, hp)[0].backward()
+    learner.step(batch, 0)
+    targets = learner.target.state_dict()
+    for name, parameter in reference.named_parameters():
+        gradient = parameter.grad
+        assert gradient is not None
+        moved = before[name] - 0.01 * gradient / (gradient.abs() + 1e-8)  # Adam's first step
+        now = learner.network.state_dict()[name]
+        torch.testing.assert_close(now, moved, atol=2e-5, rtol=1e-3)
+        torch.testing.assert_close(targets[name], before[name] + 0.25 * (now - before[name]), atol=1e-6, rtol=1e-5)
+        assert name.startswith("encoder") or not torch.equal(targets[name], before[name])
+
+
+def test_a_gradient_is_clipped_to_its_norm_only_where_that_is_asked_for() -> None:
+    norms = []
+    for clip in (None, 1e3, 0.01):
+        hp = small("lstm", gradient_clip=clip)
+        learner = DQN(hp, facts_of(settings_of(hp).environment), seed=0, device="cpu")
+        logged = float(learner.step(random_batch(), 0)["gradient_norm"])
+        norms.append(float(torch.linalg.vector_norm(torch.cat([g.flatten() for g in learner.optimiser.gradients()]))))
+        assert logged == pytest.approx(norms[0], rel=1e-5)  # the norm before clipping
+    assert norms[0] > 0.1 and norms[1] == pytest.approx(norms[0]) and norms[2] == pytest.approx(0.01, rel=1e-3)
+
+
+# ---- the schedule
+
+
+def test_epsilon_falls_linearly_to_one_over_the_horizon() -> None:
+    hp = small(train_episodes=100)
+    T, N = 5, 0.1 * 100 * 5
+    assert epsilon(hp, T, 0) == 1.0
+    assert epsilon(hp, T, 20) == pytest.approx(1 + (1 / T - 1) * 20 / N)
+    assert epsilon(hp, T, np.array([50, 5000])).tolist() == pytest.approx([1 / T, 1 / T])
+
+
+@pytest.mark.parametrize(("length", "variant"), [(4, "passive"), (6, "active")])
+def test_with_one_actor_the_schedule_is_upstreams_to_the_count(length: int, variant: str, tmp_path: Path) -> None:
+    hp = small("ff", train_episodes=25)
+    trainer = make_trainer(settings_of(hp, length, variant=variant))
+    T = length + 1 if variant == "passive" else length + 3
+    run, seen, evaluated = run_in(tmp_path), {}, []
+    while not trainer.done:
+        before = trainer.at.evaluations
+        trainer.advance(run)
+        at = trainer.at
+        if at.evaluations > before:
+            evaluated.append(at.episodes)
+        if not at.updates_due:
+            seen[at.episodes] = at.updates
+            assert at.env_steps == at.episodes * T
+            assert at.explored == max(0, at.episodes - 10) * T  # the warm-up does not count
+    for k in range(26):
+        assert seen[10 + k] == math.floor(2.5 * T) + k * math.ceil(T / 4)
+    assert evaluated == [20, 30]
+    assert trainer.at.updates == trainer.planned_updates
+
+
+@pytest.mark.parametrize("actors", [3, 8])
+def test_several_actors_keep_the_updates_per_step_and_share_one_exploration_schedule(
+    actors: int, tmp_path: Path
+) -> None:
+    hp = small("ff", actors=actors, train_episodes=20, warmup_episodes=4)
+    trainer = make_trainer(settings_of(hp))
+    counts: list[np.ndarray] = []
+    explore = trainer.learner.explore
+    trainer.learner.explore = lambda q, c, draws: (counts.append(c), explore(q, c, draws))[1]  # type: ignore[method-assign, func-returns-value]
+    trainer.train(run_in(tmp_path))
+    assert trainer.at.episodes == 24 and trainer.replay.episodes == 24
+    assert trainer.at.updates == trainer.planned_updates
+    assert abs(trainer.at.updates - 0.25 * trainer.at.env_steps) <= 1 + 20 / actors
+    full = 20 // actors * 5
+    np.testing.assert_array_equal(np.concatenate(counts[:full]), np.arange(full * actors))
+    assert trainer.at.explored == 20 * 5
+
+
+def test_what_is_stored_is_what_was_played() -> None:
+    hp = small("gpt", actors=4)
+    trainer = make_trainer(settings_of(hp, length=3))
+    trainer.at.episodes = hp.warmup_episodes
+    trainer._collect()
+    batch = trainer.replay.sample(16, 4, seed=0, counter=0)
+    for row in range(16):
+        x, y, goal = 0, 0, float(batch.observation_BTD[row, 0, 1])
+        for t in range(4):
+            dx, dy = [(1, 0), (0, 1), (-1, 0), (0, -1)][int(batch.action_BT[row, t])]
+            x = min(3, max(0, x + dx * (y == 0)))
+            y = min(1, max(-1, y + dy * (x == 3 and not dx)))
+            expected = float(y == goal) if t == 3 else (-1 / 3 if x < t + 1 else 0.0)
+            assert float(batch.reward_BT[row, t]) == pytest.approx(expected)
+            assert batch.observation_BTD[row, t + 1].tolist() == [float(x == 3), float(y)]
+        assert batch.terminal_BT[row].tolist() == [0, 0, 0, 1]
+
+
+# ---- acting
+
+
+@pytest.mark.parametrize("kind", ["gpt", "lstm", "ff"])
+def test_the_policy_takes_the_best_action_of_the_whole_history_with_dropout_off(kind: str) -> None:
+    hp = small(kind)
+    trainer = make_trainer(settings_of(hp))
+    policy, network = trainer.policy, trainer.learner.network
+    batch = random_batch(n=4, windows=2)
+    policy.start(np.zeros(2, np.uint64), 5, 1)
+    taken = []
+    with torch.no_grad():
+        for t in range(4):
+            reward = batch.reward_BT[:, t - 1].numpy() if t else np.ones(2, np.float32)
+            done = np.array([False, t == 2])  # the second row's episode ends, and a new one begins
+            taken.append(policy.act(batch.observation_BTD[:, t].numpy(), reward, done))
+            for row, first in ((0, 0), (1, 2 if t >= 2 else 0)):
+                actions = torch.tensor([[4, *[int(a[row]) for a in taken[first:-1]]]])
+                rewards = torch.cat([torch.zeros(1), batch.reward_BT[row, first:t]])[None]
+                q = network.eval()(actions, rewards, batch.observation_BTD[row, first : t + 1][None])[0, -1]
+                assert int(q.argmax()) == taken[-1][row]
+
+
+def test_dropout_while_acting_is_a_switch() -> None:
+    sharp = {"sequence": {"dropout": 0.5}, "epsilon_start": 0.0, "epsilon_end": 0.0, "actors": 32}
+    found = []
+    for dropout in (True, False):
+        trainer = make_trainer(settings_of(small("gpt", dropout_while_acting=dropout, **sharp)))
+        trainer.play_round(warming=False, count=32)
+        found.append(trainer.learner.network.training)
+        episodes = trainer.play_round(warming=False, count=32)
+        same_side = episodes.observation_BTD[:, 0, 1] == 1
+        actions = episodes.action_BT[same_side]
+        assert (len(np.unique(actions, axis=0)) > 1) == dropout
+    assert found == [True, False]
+
+
+def test_evaluation_is_deterministic_and_leaves_training_alone(tmp_path: Path) -> None:
+    rare, often = (
+        small("gpt", sequence={"dropout": 0.3}, train_episodes=12, evaluate_every=every) for every in (10**6, 2)
+    )
+    policies = [
+        make_trainer(settings_of(hp)).train(run_in(tmp_path / str(i))).arrays() for i, hp in enumerate((rare, often))
+    ]
+    for name, value in policies[0].items():
+        assert value.tobytes() == policies[1][name].tobytes()
+
+
+# ---- resuming
+
+
+class Stopped(Exception):
+    pass
+
+
+CASES = [
+    ("gpt", {"sequence": {"dropout": 0.1}, "evaluate_every": 3}, [3, 11, 17, 22]),
+    ("lstm", {"actors": 3, "evaluate_every": 3, "sampled_seq_len": 3}, [1, 14, 17]),
+    ("gpt", {"actors": 2, "sampled_seq_len": 2, "replay_transitions": 30, "replay_episodes": 1}, [13, 16]),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "stops"), CASES)
+def test_a_stopped_run_goes_on_bit_exactly(kind: str, changes: Any, stops: list[int], tmp_path: Path) -> None:
+    hp = small(kind, **changes)
+    straight = run_in(tmp_path / "straight")
+    expected = dqn.train(settings_of(hp), Inputs(), straight).arrays()
+    planned = make_trainer(settings_of(hp)).planned_updates
+    for stop in stops:
+        assert stop < planned
+        folder = tmp_path / f"stopped_{stop}"
+        first = make_trainer(settings_of(hp))
+        run = run_in(folder)
+        while first.at.updates < stop:
+            first.advance(run)
+        run.save(first.at.updates, *first.saved())
+        for _ in range(5):  # work that is lost
+            if not first.done:
+                first.advance(run)
+        again = run_in(folder)
+        policy = dqn.train(settings_of(hp), Inputs(), again)
+        for name, value in expected.items():
+            assert policy.arrays()[name].tobytes() == value.tobytes(), (stop, name)
+        pd.testing.assert_frame_equal(again.table(), straight.table())
+
+
+def test_checkpoints_are_made_on_the_way_and_used(tmp_path: Path) -> None:
+    hp = small("lstm", checkpoint_every=5)
+    dqn.train(settings_of(hp), Inputs(), run_in(tmp_path))
+    found = run_in(tmp_path).resume()
+    assert found is not None and found.step % 5 == 0
+    trainer = make_trainer(settings_of(hp))
+    trainer.load(found.arrays, found.state)
+    assert trainer.at.updates == found.step and trainer.replay.episodes == trainer.at.episodes
+
+
+# ---- the policy file and learning
+
+
+def test_a_policy_is_loaded_from_its_arrays_and_one_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    hp = small("gpt")
+    policy = dqn.train(settings_of(hp), Inputs(), run_in(tmp_path))
+    again = dqn.load_policy(settings_of(hp), policy.arrays(), Inputs())
+    observation = generator("observations", 0).normal(size=(6, 2)).astype(np.float32)
+    for each in (policy, again):
+        each.start(np.zeros(6, np.uint64), 5, 1)
+    zeros, no = np.zeros(6, np.float32), np.zeros(6, bool)
+    np.testing.assert_array_equal(policy.act(observation, zeros, no), again.act(observation, zeros, no))
+    with pytest.raises(UserError, match="does not fit"):
+        dqn.load_policy(settings_of(small("lstm")), policy.arrays(), Inputs())
+    with pytest.raises(UserError, match=r"expected \(4, 3\)"):
+        wider = settings_of(hp).environment.model_copy(update={"options": {"length": 4, "expose_timestep": True}})
+        dqn.load_policy(settings_of(hp).model_copy(update={"environment": wider}), policy.arrays(), Inputs())
+
+
+def test_the_learning_curve_has_a_row_per_evaluation_episode(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    dqn.train(settings_of(small("ff", train_episodes=20)), Inputs(), run)
+    curve = run.table().query("split == 'learning' and metric == 'return'")
+    assert curve["step"].tolist() == [100] * 3 + [150] * 3
+    assert curve["episode"].tolist() == [0, 1, 2] * 2
+    train = run.table().query("split == 'train'")
+    assert {"critic_loss", "q", "gradient_norm", "evaluation_return"} <= set(train["metric"])
+
+
+@pytest.mark.parametrize(("kind", "reached"), [("gpt", 1.0), ("lstm", 1.0)])
+def test_it_learns_to_remember_the_sign(kind: str, reached: float, tmp_path: Path) -> None:
+    hp = Hyperparameters.model_validate(
+        {
+            "sequence": {"kind": kind, "width": 32, "dropout": 0.0},
+            "observation_embedding": 16,
+            "action_embedding": 16,
+            "head": [64],
+            "train_episodes": 2560,
+            "warmup_episodes": 64,
+            "actors": 64,
+            "updates_per_step": 0.03,
+            "batch_size": 32,
+            "learning_rate": 0.003 if kind == "gpt" else 0.01,
+            "polyak": 0.02,
+            "evaluate_every": 10**6,
+        }
+    )
+    policy = dqn.train(settings_of(hp, length=3), Inputs(), run_in(tmp_path))
+    worlds = make_worlds(settings_of(hp, length=3).environment, 99, 1, 64)
+    assert play(worlds[1], policy).return_E.mean() == reached
+
+
+def test_tokens_begin_without_action_and_reward() -> None:
+    batch = random_batch()
+    action, reward, observation = tokens(batch, two_networks(small())[0])
+    assert action[:, 0].tolist() == [4, 4, 4] and reward[:, 0].tolist() == [0, 0, 0]
+    assert torch.equal(action[:, 1:], batch.action_BT) and torch.equal(reward[:, 1:], batch.reward_BT)
+    assert torch.equal(observation, batch.observation_BTD)

@@ -1,0 +1,66 @@
+"""Deduplication: greedy keep-first against a loop, and the released code's variant."""
+
+import numpy as np
+import pytest
+import torch
+
+from recollect.radt.deduplication import deduplicate
+from recollect.radt.pooling import normalised
+
+
+def clustered(n=400, tasks=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(25, 12, generator=generator)
+    which = torch.randint(0, 25, (n,), generator=generator)
+    spread = torch.rand(n, 1, generator=generator) * 0.35
+    keys = normalised(centres[which] + spread * torch.randn(n, 12, generator=generator))
+    return keys, torch.randint(0, tasks, (n,), generator=generator), torch.rand(n, generator=generator)
+
+
+def loop(keys, task, threshold, returns=None):
+    keys = keys.double().numpy()
+    kept = []
+    for i in range(len(keys)):
+        if not any(
+            task[i] == task[j] and keys[i] @ keys[j] > threshold and (returns is None or returns[i] <= returns[j])
+            for j in kept
+        ):
+            kept.append(i)
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("block", [7, 64, 1000])
+def test_greedy_keeps_the_first_of_every_neighbourhood(seed, block):
+    keys, task, returns = clustered(seed=seed)
+    found = deduplicate(keys, task, threshold=0.9, block=block)
+    assert found.kept.tolist() == loop(keys, task, 0.9)
+    assert 0 < len(found.kept) < 400 and found.fraction == len(found.kept) / 400
+    better = deduplicate(keys, task, threshold=0.9, block=block, total_return_N=returns)
+    assert better.kept.tolist() == loop(keys, task, 0.9, returns)
+    assert len(better.kept) > len(found.kept)
+
+
+def test_copies_are_kept_once_per_task_and_never_vanish():
+    keys = torch.eye(4)[torch.tensor([0, 0, 1, 0, 1, 2])]
+    task = torch.tensor([0, 1, 0, 0, 0, 1])
+    assert deduplicate(keys, task).kept.tolist() == [0, 1, 2, 5]
+
+
+def test_upstream_mode_can_lose_a_whole_cluster():
+    keys = torch.eye(4)[torch.tensor([0, 0, 1, 2, 0])]
+    task = torch.tensor([0, 0, 0, 0, 1])
+    assert deduplicate(keys, task, mode="upstream").kept.tolist() == [2, 3, 4]
+    assert deduplicate(keys, task, mode="upstream", block=1).kept.tolist() == [0, 2, 3, 4]
+
+
+def test_upstream_mode_only_looks_at_ten_neighbours():
+    keys = torch.eye(2)[torch.zeros(30, dtype=torch.long)]
+    kept = deduplicate(keys, torch.zeros(30, dtype=torch.long), mode="upstream", block=1).kept
+    # Entry 0 removes 1..9; each later query's ten nearest (lowest ids first) are 0..9, so entry 0 goes next.
+    assert kept.tolist() == list(range(10, 30))
+
+
+def test_an_empty_memory_stays_empty():
+    found = deduplicate(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
+    assert found.kept.tolist() == [] and found.fraction == 1.0 and found.kept.dtype == np.int64

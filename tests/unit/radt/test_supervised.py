@@ -1,0 +1,285 @@
+"""What the supervised methods share: the schedule, what decays, windows on a device, and a loop that resumes bit-exactly."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import write_arrays
+from recollect.radt import dt
+from recollect.radt.supervised import (
+    ExperienceStore,
+    Optimisation,
+    load_optimiser_arrays,
+    make_optimiser,
+    open_histories,
+    optimiser_arrays,
+    train_supervised,
+)
+from recollect.radt.windows import WindowSampler
+from recollect.settings.errors import UserError
+from recollect.settings.seeding import seed_of
+
+# ------------------------------------------------------------------------------------------------- learning rate
+
+
+def test_the_learning_rate_is_the_published_schedule() -> None:
+    rate = Optimisation().rate
+    assert rate(0) == pytest.approx(1e-4 / 4000)
+    assert rate(1999) == pytest.approx(0.5e-4)
+    assert rate(3999) == rate(4000) == pytest.approx(1e-4)
+    # The cosine starts at step 4000 with the period of the whole run, so that its middle is half way to the floor ...
+    assert rate(54_000) == pytest.approx((1e-4 + 1e-6) / 2)
+    # ... and the run ends a little above the floor (specification 3.1: about 1.4e-6).
+    assert rate(99_999) == pytest.approx(1e-6 + 99e-6 * 0.5 * (1 + math.cos(math.pi * 0.95999)))
+    assert rate(99_999) == pytest.approx(1.4e-6, abs=0.02e-6)
+    assert rate(104_000) == rate(500_000) == pytest.approx(1e-6)
+    falling = [rate(step) for step in range(4000, 104_000, 500)]
+    assert all(later < earlier for earlier, later in pairwise(falling))
+
+
+def test_without_warm_up_the_first_step_has_the_full_rate() -> None:
+    assert Optimisation(warmup=0, steps=10, learning_rate=0.5).rate(0) == 0.5
+
+
+# -------------------------------------------------------------------------------------------------- weight decay
+
+
+def test_only_the_weights_of_linear_layers_decay(tiny: Any) -> None:
+    network = tiny().network(tiny().settings("radt"))
+    decayed, plain = make_optimiser(network, Optimisation(weight_decay=0.01)).param_groups
+    assert decayed["weight_decay"] == 0.01 and plain["weight_decay"] == 0.0
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    linear = {f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Linear)}
+    assert {names[id(p)] for p in decayed["params"]} == linear
+    assert {names[id(p)] for p in plain["params"]} == set(names.values()) - linear
+    assert any("norm" in name for name in names.values()) and "embed.position.weight" in names.values()
+    assert "embed.reward.weight" in linear and "transformer.blocks.1.cross_kv.weight" in linear
+
+
+def test_a_step_without_gradient_shrinks_linear_weights_and_nothing_else(tiny: Any) -> None:
+    network = tiny().network(tiny().settings("dt"))
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    optimiser = make_optimiser(network, Optimisation(weight_decay=0.5, learning_rate=0.1))
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    linear = {f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Linear)}
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(
+            parameter.detach(), before[name] * (0.95 if name in linear else 1.0), atol=1e-7, rtol=0
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- windows
+
+
+def test_windows_hold_the_rows_and_nothing_where_they_are_padded(tiny: Any) -> None:
+    histories = tiny().histories(lengths=(12, 5))
+    store = ExperienceStore(histories, actions=5, reward_scale=2.0)
+    windows = WindowSampler(histories, context=9, batch_size=20, seed=1).batch(3)
+    window = store.windows(windows.rows, windows.mask)
+    padded = 0
+    for b in range(20):
+        for t in range(9):
+            if not windows.mask[b, t]:
+                padded += 1
+                assert window.observation[b, t].tolist() == [0, 0]
+                assert window.action[b, t] == 5  # the padding action
+                assert window.reward[b, t] == window.return_to_go[b, t] == window.timestep[b, t] == 0
+                continue
+            row = windows.rows[b, t]
+            last = row + int(np.flatnonzero(histories.done[row:])[0])
+            assert window.observation[b, t].tolist() == histories.observation[row].tolist()
+            assert window.action[b, t] == histories.action[row]
+            assert window.reward[b, t] == histories.reward[row] / 2
+            assert window.return_to_go[b, t] == histories.reward[row : last + 1].sum() / 2
+            assert window.timestep[b, t] == windows.end[b] - (9 - t)
+    assert 0 < padded < 180
+    assert window.mask.tolist() == windows.mask.tolist()
+
+
+def test_the_batches_are_a_pure_function_of_seed_and_step(tiny: Any) -> None:
+    histories = tiny().histories()
+
+    def rows(seed: int, *steps: int) -> list[list[list[int]]]:
+        sampler = WindowSampler(histories, context=6, batch_size=8, seed=seed)
+        return [sampler.batch(step).rows.tolist() for step in steps]
+
+    straight = rows(0, 0, 1, 2, 3)
+    assert rows(0, 3, 1) == [straight[3], straight[1]]  # neither what came before nor how often it was asked matters
+    assert rows(1, 0) != straight[:1]
+    assert straight[0] != straight[1]
+
+
+def test_loss_and_accuracy_are_means_over_real_steps_only(tiny: Any) -> None:
+    histories = tiny().histories(lengths=(12, 3))
+    windows = WindowSampler(histories, context=8, batch_size=16, seed=0).batch(0)
+    window = ExperienceStore(histories, actions=5).windows(windows.rows, windows.mask)
+    logits = torch.randn(16, 8, 5, generator=torch.Generator().manual_seed(0))
+    losses, right = [], []
+    for b in range(16):
+        for t in range(8):
+            if windows.mask[b, t]:
+                chances = np.exp(logits[b, t].double().numpy())
+                action = int(histories.action[windows.rows[b, t]])
+                losses.append(-math.log(chances[action] / chances.sum()))
+                right.append(chances.argmax() == action)
+    assert len(losses) < 16 * 8
+    loss, metrics = dt.action_loss(logits, window)
+    assert float(loss) == pytest.approx(np.mean(losses), abs=1e-6)
+    assert float(metrics["action_accuracy"]) == pytest.approx(np.mean(right), abs=1e-6)
+    changed = torch.where(window.mask[..., None], logits, 1e3)
+    assert torch.equal(dt.action_loss(changed, window)[0], loss)
+
+
+# ------------------------------------------------------------------------------------------------------ the loop
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+def trained(
+    tiny: Any, folder: Path, *, steps: int = 20, die_at: int | None = None, evaluate_every: int | None = None
+) -> tuple[dict[str, np.ndarray], Any]:
+    """Train a DT with dropout; returns everything that a checkpoint would hold, and the run's table."""
+    room = tiny()
+    chosen = Optimisation(
+        steps=steps, batch_size=4, warmup=5, learning_rate=1e-2, checkpoint_every=10, evaluate_every=evaluate_every
+    )
+    settings = room.settings("dt", network={"dropout": 0.2})
+    network = room.network(settings, scale=1.0)
+    histories = room.histories()
+    store, sampler = ExperienceStore(histories, actions=5), WindowSampler(histories, context=6, batch_size=4, seed=0)
+
+    def batch_of(step: int) -> Any:
+        if step == die_at:
+            raise Killed
+        windows = sampler.batch(step)
+        return store.windows(windows.rows, windows.mask)
+
+    def evaluate(step: int) -> None:
+        assert not network.training
+        with torch.no_grad():
+            network(batch_of(0))
+
+    run = Run(folder / "run", folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    train_supervised(
+        network,
+        batch_of=batch_of,
+        loss_of=lambda model, window: dt.action_loss(model(window)[0], window),
+        settings=chosen,
+        run=run,
+        seed=0,
+        evaluate=evaluate,
+    )
+    assert not network.training
+    return {name: value.detach().cpu().numpy() for name, value in network.state_dict().items()}, run.table()
+
+
+def test_a_killed_run_goes_on_bit_exactly(tiny: Any, tmp_path: Path) -> None:
+    straight, table = trained(tiny, tmp_path / "straight")
+    with pytest.raises(Killed):
+        trained(tiny, tmp_path / "killed", die_at=15)
+    resumed, resumed_table = trained(tiny, tmp_path / "killed")
+    assert straight.keys() == resumed.keys()
+    for name, value in straight.items():
+        assert value.tobytes() == resumed[name].tobytes(), name
+    assert table.equals(resumed_table)
+    other, _ = trained(tiny, tmp_path / "shorter", steps=10)
+    assert any(value.tobytes() != other[name].tobytes() for name, value in straight.items())
+
+
+def test_evaluating_changes_nothing(tiny: Any, tmp_path: Path) -> None:
+    straight, _ = trained(tiny, tmp_path / "straight")
+    watched, _ = trained(tiny, tmp_path / "watched", evaluate_every=3)
+    for name, value in straight.items():
+        assert value.tobytes() == watched[name].tobytes(), name
+
+
+def test_optimiser_arrays_hold_everything_that_a_step_changes(tiny: Any) -> None:
+    room = tiny()
+    settings = room.settings("dt", network={"dropout": 0.2})
+    histories = room.histories()
+    store, sampler = ExperienceStore(histories, actions=5), WindowSampler(histories, context=6, batch_size=4, seed=0)
+
+    def fresh() -> tuple[Any, torch.optim.AdamW]:
+        network = room.network(settings, scale=1.0).train()
+        return network, make_optimiser(network, Optimisation(learning_rate=1e-2))
+
+    def steps(network: Any, optimiser: torch.optim.AdamW, first: int, end: int) -> None:
+        for step in range(first, end):
+            windows = sampler.batch(step)
+            window = store.windows(windows.rows, windows.mask)
+            network.transformer.reseed_dropout(seed_of("dropout", 0, step))
+            loss, _ = dt.action_loss(network(window)[0], window)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+
+    straight = fresh()
+    steps(*straight, 0, 20)
+    half = fresh()
+    steps(*half, 0, 10)
+    saved = {name: value.numpy().copy() for name, value in optimiser_arrays(*half).items()}
+    second = fresh()
+    load_optimiser_arrays(*second, saved)
+    again = optimiser_arrays(*second)
+    assert saved.keys() == again.keys() and all(np.array_equal(saved[n], again[n].numpy()) for n in saved)
+    steps(*second, 10, 20)
+    left, right = optimiser_arrays(*straight), optimiser_arrays(*second)
+    assert left.keys() == right.keys()
+    for name in left:
+        assert left[name].numpy().tobytes() == right[name].numpy().tobytes(), name
+    assert {name.split("/")[1] for name in left if name.startswith("optimiser/")} == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_the_padding_action_is_never_trained(tiny: Any, tmp_path: Path) -> None:
+    arrays, _ = trained(tiny, tmp_path)
+    assert not arrays["embed.action.weight"][5].any()
+    assert arrays["embed.action.weight"][:5].any()
+
+
+# -------------------------------------------------------------------------------------- histories that do not fit
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a | {"observation": a["observation"] + np.int8(3)}, "above its range"),
+        (lambda a: a | {"observation": np.repeat(a["observation"], 2, 1)}, "observations have 4 entries, not 2"),
+        (lambda a: a | {"action": a["action"] + np.int8(1)}, "no such action"),
+    ],
+)
+def test_histories_of_another_environment_are_refused(tiny: Any, tmp_path: Path, change: Any, message: str) -> None:
+    path = tmp_path / "histories.safetensors"
+    arrays = tiny().histories().arrays()
+    write_arrays(path, arrays, kind="histories")
+    assert len(open_histories(path, tiny().facts)) == len(arrays["reward"])
+    write_arrays(path, change(arrays), kind="histories")
+    with pytest.raises(UserError, match=message):
+        open_histories(path, tiny().facts)
+
+
+def test_longer_episodes_than_the_environment_has_are_refused(tiny: Any, tmp_path: Path) -> None:
+    path = tmp_path / "histories.safetensors"
+    write_arrays(path, tiny().histories(lengths=(13,)).arrays(), kind="histories")
+    with pytest.raises(UserError, match="up to 13 steps, not 12"):
+        open_histories(path, tiny().facts)
+
+
+def test_a_network_with_too_few_rows_is_refused_before_it_is_built(tiny: Any) -> None:
+    with pytest.raises(UserError, match="11 timesteps, but needs 12"):
+        dt.build_network(tiny().settings("dt", network={"timesteps": 11}), tiny().facts)
+    with pytest.raises(UserError, match="11 positions, but needs 12"):
+        dt.build_network(tiny().settings("dt", network={"positions": 11}), tiny().facts)
+    dt.build_network(tiny().settings("dt", network={"positions": 12, "timesteps": 12}), tiny().facts)

@@ -1,0 +1,288 @@
+"""The source agents: each is the PPO it claims to be, none depends on the others, and none loses work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from recollect.artifacts.run import Run
+from recollect.environments import dark_room, registry
+from recollect.settings.errors import UserError
+from recollect.sources import ppo, recording
+from recollect.sources.actor_critics import ActorCritics, orthogonal
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads within products wait for each other: slow where tests share the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+SMALL = {"transitions": 1000, "rollout": 200, "minibatch": 50, "epochs": 3, "learning_rate": 1e-3}
+ON_TABLE = {**SMALL, "minibatch": 100, "observation_encoding": "one_hot", "hidden": (32, 16)}
+
+
+def make(tasks, seeds):
+    return registry.make_world("dark_room", {}, tasks, seeds)
+
+
+def trained(chosen, **settings):
+    tasks = dark_room.tasks("train")
+    agents = ppo.EnsemblePPO(make, [tasks[i] for i in chosen], ppo.Hyperparameters(**settings), seed=5)
+    while not agents.finished:
+        agents.advance()
+    return agents
+
+
+def reference_step(modules, batch, settings, optimisers):
+    """One SB3-style minibatch step of every agent by autograd."""
+    for (actor, critic), optimiser, x, action, old, advantage, target in zip(modules, optimisers, *batch, strict=True):
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        distribution = torch.distributions.Categorical(logits=actor(x))
+        ratio = torch.exp(distribution.log_prob(action) - old)
+        clipped = torch.clamp(ratio, 1 - settings.clip, 1 + settings.clip)
+        surrogate = -torch.min(advantage * ratio, advantage * clipped).mean()
+        value = torch.nn.functional.mse_loss(target, critic(x)[:, 0])
+        loss = surrogate - settings.entropy * distribution.entropy().mean() + settings.value_coefficient * value
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], settings.gradient_norm)
+        optimiser.step()
+
+
+def as_modules(networks, activation):
+    """The ensemble's networks as ordinary modules, one (actor, critic) per task."""
+
+    def module(n, outputs):
+        layers = []
+        for weight, bias in zip(networks.parameters[:-2:2], networks.parameters[1:-2:2], strict=True):
+            linear = torch.nn.Linear(weight.shape[1], weight.shape[2])
+            linear.weight.data, linear.bias.data = weight[n].T.clone(), bias[n, 0].clone()
+            layers += [linear, activation()]
+        head = torch.nn.Linear(networks.parameters[-2].shape[2], outputs)
+        weight, bias = networks.parameters[-2:]
+        head.weight.data, head.bias.data = weight[n, :outputs].clone(), bias[n, :outputs, 0].clone()
+        return torch.nn.Sequential(*layers, head)
+
+    return [(module(2 * e, 5), module(2 * e + 1, 1)) for e in range(networks.count)]
+
+
+@pytest.mark.parametrize("on_table", [False, True])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_step_is_the_step_of_a_plain_ppo_written_with_autograd(on_table, activation):
+    settings = ppo.Hyperparameters(
+        transitions=4000, rollout=1000, minibatch=200 if on_table else 40, entropy=0.05, learning_rate=1e-2,
+        activation=activation, observation_scale=10.0, hidden=(24, 16),
+    )  # fmt: skip
+    agents = ppo.EnsemblePPO(make, dark_room.tasks("train")[:3], settings, seed=1)
+    assert agents.learn_on_table == on_table
+    modules = as_modules(agents.networks, torch.nn.Tanh if activation == "tanh" else torch.nn.ReLU)
+    optimisers = [torch.optim.Adam([*a.parameters(), *c.parameters()], lr=1e-2, eps=1e-5) for a, c in modules]
+    draw = np.random.default_rng(0)
+    for step in range(4):
+        size = settings.minibatch
+        cell = draw.integers(0, 100, (3, size))
+        features = agents.inputs.table[cell]
+        action = torch.from_numpy(draw.integers(0, 5, (3, size)))
+        # Far from the old policy, so that some ratios are clipped, and targets large enough to clip the gradient.
+        old = torch.from_numpy(np.log(draw.uniform(0.1, 0.4, (3, size))).astype(np.float32))
+        advantage = torch.from_numpy(draw.normal(1, 3, (3, size)).astype(np.float32))
+        target = torch.from_numpy(draw.normal(5 * step, 2, (3, size)).astype(np.float32))
+        if on_table:
+            agents._descend(agents.table_NRD, torch.from_numpy(cell), action, old, advantage, target)
+        else:
+            agents._descend(agents.networks.rows_per_task(features), None, action, old, advantage, target)
+        batch = [torch.from_numpy(features), action, old, advantage, target]
+        reference_step(modules, batch, settings, optimisers)
+    # The critics' unused outputs have no gradient and stay at zero.
+    assert not agents.networks.parameters[-2][1::2, 1:].any()
+    after = as_modules(agents.networks, torch.nn.Tanh)
+    for ours, theirs in zip(after, modules, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            for (name, p), q in zip(one.named_parameters(), other.parameters(), strict=True):
+                torch.testing.assert_close(p, q, rtol=2e-4, atol=2e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("settings", [SMALL, ON_TABLE], ids=["rows", "table"])
+def test_a_task_has_the_same_history_to_the_bit_whatever_other_tasks_are_in_the_ensemble(settings):
+    ten, alone, all_of_them = trained(range(10), **settings), trained([3], **settings), trained(range(80), **settings)
+    for other, place in ((alone, 0), (all_of_them, 3)):
+        np.testing.assert_array_equal(ten.recorder.action[:, 3], other.recorder.action[:, place])
+        np.testing.assert_array_equal(ten.recorder.observations[:, 3], other.recorder.observations[:, place])
+        for p, q in zip(ten.networks.parameters, other.networks.parameters, strict=True):
+            assert torch.equal(p[6:8], q[2 * place : 2 * place + 2])
+    assert (ten.recorder.action[:, 3] != ten.recorder.action[:, 4]).mean() > 0.5
+
+
+def test_the_number_of_threads_changes_no_bit():
+    tasks, settings = dark_room.tasks("train")[:7], ppo.Hyperparameters(**SMALL)
+    one, three = (ppo.generate("dark_room", {}, tasks[::-1], settings, seed=0, workers=w) for w in (1, 3))
+    for name in one:
+        np.testing.assert_array_equal(one[name], three[name])
+    assert np.unique(one["task"]).tolist() == list(range(7))
+
+
+def test_a_shorter_history_is_the_beginning_of_a_longer_one():
+    shorter, longer = trained([0, 1], **{**SMALL, "transitions": 500}), trained([0, 1], **SMALL)
+    np.testing.assert_array_equal(shorter.recorder.action, longer.recorder.action[:500])
+
+
+def test_a_seed_changes_the_history_and_the_same_seed_repeats_it():
+    tasks, settings = dark_room.tasks("train")[:2], ppo.Hyperparameters(**SMALL)
+    one, same, other = (ppo.generate("dark_room", {}, tasks, settings, seed=s)["action"] for s in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).mean() > 0.5
+
+
+@pytest.mark.parametrize("settings", [SMALL, ON_TABLE], ids=["rows", "table"])
+def test_a_run_that_was_killed_ends_with_the_same_bytes(settings, tmp_path):
+    tasks = dark_room.tasks("train")[:3]
+    hyperparameters = ppo.Hyperparameters(**settings)
+    whole = ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2)
+
+    def run():
+        return Run(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=200, settings_text="same")
+
+    class Killed(Run):
+        def save(self, step, arrays, state):
+            super().save(step, arrays, state)
+            if step == 600:
+                raise KeyboardInterrupt
+
+    killed = Killed(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=200, settings_text="same")
+    with pytest.raises(KeyboardInterrupt):
+        ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2, run=killed, workers=2)
+    assert run().resume().step == 600
+    threads = torch.get_num_threads()
+    resumed = run()
+    # Resumed with another number of threads than it was begun with.
+    arrays = ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2, run=resumed, workers=1)
+    assert torch.get_num_threads() == threads
+    assert resumed.resume().step == 800  # it went on saving
+    assert arrays.keys() == whole.keys()
+    for name in whole:
+        assert arrays[name].dtype == whole[name].dtype
+        np.testing.assert_array_equal(arrays[name], whole[name])
+
+
+def test_a_checkpoint_of_other_tasks_or_networks_is_refused():
+    tasks = dark_room.tasks("train")
+    saved = trained([0, 1], **SMALL).arrays()
+    with pytest.raises(UserError, match="other tasks"):
+        ppo.EnsemblePPO(make, tasks[1:3], ppo.Hyperparameters(**SMALL), seed=5).load(saved)
+    with pytest.raises(UserError, match="this ensemble needs"):
+        ppo.EnsemblePPO(make, tasks[:2], ppo.Hyperparameters(**SMALL, hidden=(8,)), seed=5).load(saved)
+
+
+def test_acting_without_a_table_plays_the_same_game(monkeypatch):
+    settings = {**SMALL, "transitions": 200}
+    tabulated = trained([0, 1, 2], **settings)
+    monkeypatch.setattr(recording, "LARGEST_TABLE", 0)
+    forward = trained([0, 1, 2], **settings)
+    assert tabulated.inputs.size == 100 and forward.inputs.size == 0
+    np.testing.assert_array_equal(tabulated.recorder.action, forward.recorder.action)
+
+
+def test_actions_are_drawn_from_the_policy():
+    agents = ppo.EnsemblePPO(
+        make,
+        dark_room.tasks("train")[:1],
+        ppo.Hyperparameters(transitions=20_000, rollout=20_000, minibatch=100),
+        seed=0,
+    )
+    wanted = torch.tensor([0.5, 0.3, 0.1, 0.06, 0.04])
+    agents.networks.parameters[-2].zero_()
+    agents.networks.parameters[-1][0, :, 0] = wanted.log()
+    agents.advance()
+    found = np.bincount(agents.recorder.action[:, 0], minlength=5) / 20_000
+    np.testing.assert_allclose(found, wanted, atol=0.015)
+
+
+def test_advantages_are_the_sum_of_discounted_errors_within_an_episode():
+    draw = np.random.default_rng(3)
+    reward, values = draw.normal(size=(12, 2)).astype(np.float32), draw.normal(size=(13, 2)).astype(np.float32)
+    done = np.zeros((12, 2), bool)
+    done[4, 0] = done[11, 1] = True
+    found = ppo.advantages(reward, done, values, 0.9, 0.8)
+    for e in range(2):
+        for t in range(12):
+            total, weight = 0.0, 1.0
+            for k in range(t, 12):
+                error = reward[k, e] + (0 if done[k, e] else 0.9 * values[k + 1, e]) - values[k, e]
+                total += weight * error
+                weight *= 0.9 * 0.8
+                if done[k, e]:
+                    break
+            assert found[t, e] == pytest.approx(total, abs=1e-5)
+
+
+def test_histories_have_one_task_after_the_other_in_time_order():
+    tasks = dark_room.tasks("train")
+    chosen = [tasks[7], tasks[2]]
+    arrays = ppo.generate("dark_room", {}, chosen, ppo.Hyperparameters(**{**SMALL, "transitions": 250}), seed=0)
+    assert arrays["observation"].shape == (500, 2) and arrays["observation"].dtype == np.int8
+    assert arrays["action"].dtype == np.int8 and arrays["reward"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["task"], np.repeat([2, 7], 250))
+    np.testing.assert_array_equal(arrays["episode"], np.tile(np.repeat([0, 1, 2], [100, 100, 50]), 2))
+    np.testing.assert_array_equal(np.flatnonzero(arrays["done"]), [99, 199, 349, 449])
+    # Played again from the record: the same observations and rewards.
+    world = make([tasks[2]], recording.world_seeds(0, [tasks[2]]))
+    observation, _ = world.reset()
+    for t in range(100):
+        np.testing.assert_array_equal(observation[0], arrays["observation"][t])
+        observation, reward, *_ = world.step(arrays["action"][t : t + 1].astype(np.int64))
+        assert reward[0] == arrays["reward"][t]
+
+
+def test_agents_learn_dark_room_gradually():
+    settings = ppo.Hyperparameters(
+        transitions=16_000, rollout=1000, minibatch=500, epochs=10, learning_rate=3e-3, hidden=(32, 32),
+        observation_encoding="one_hot",
+    )  # fmt: skip
+    arrays = ppo.generate("dark_room", {}, dark_room.tasks("train")[:6], settings, seed=0)
+    returns = arrays["reward"].reshape(6, 160, 100).sum(2).mean(0)
+    assert returns[:10].mean() < 10
+    assert 15 < returns[70:90].mean() < 75
+    assert returns[-10:].mean() > 55
+
+
+def test_initial_weights_are_those_of_stable_baselines():
+    draws = [np.random.default_rng(i) for i in range(2)]
+    networks = ActorCritics(draws, 2, 5, (64, 64), "tanh")
+    first, bias, second, _, head, _ = networks.parameters
+    for n in range(4):
+        torch.testing.assert_close(first[n] @ first[n].T, 2 * torch.eye(2), atol=1e-5, rtol=0)
+        torch.testing.assert_close(second[n] @ second[n].T, 2 * torch.eye(64), atol=1e-5, rtol=0)
+    torch.testing.assert_close(head[0] @ head[0].T, 1e-4 * torch.eye(5), atol=1e-8, rtol=0)
+    assert float(head[1, 0] @ head[1, 0]) == pytest.approx(1, abs=1e-5)
+    assert not bias.any()
+    tall = orthogonal(np.random.default_rng(0), 6, 3, 1.0)
+    np.testing.assert_allclose(tall.T @ tall, np.eye(3), atol=1e-6)
+
+
+def test_one_hot_inputs_have_one_indicator_per_dimension():
+    world = make(dark_room.tasks("train")[:1], np.zeros(1, np.uint64))
+    inputs = recording.Inputs(world.single_observation_space, "one_hot", 1.0)
+    assert inputs.features == 20 and inputs.table.shape == (100, 20)
+    np.testing.assert_array_equal(np.flatnonzero(inputs.encode(np.array([3, 7], np.int16))), [3, 17])
+    assert inputs.row(np.array([[3, 7]], np.int16)).tolist() == [37]
+    np.testing.assert_array_equal(inputs.table[37], inputs.encode(np.array([3, 7], np.int16)))
+    numbers = recording.Inputs(world.single_observation_space, "number", 10.0)
+    np.testing.assert_allclose(numbers.table[37], [0.3, 0.7], atol=1e-7)
+
+
+def test_what_cannot_be_played_is_refused():
+    tasks = dark_room.tasks("train")
+    with pytest.raises(UserError, match="each of them once"):
+        ppo.generate("dark_room", {}, [tasks[0], tasks[0]], ppo.Hyperparameters(**SMALL), seed=0)
+    with pytest.raises(UserError, match="each of them once"):
+        ppo.generate("dark_room", {}, [tasks[0], dark_room.tasks("eval")[1]], ppo.Hyperparameters(**SMALL), seed=0)
+    with pytest.raises(ValidationError, match="does not divide"):
+        ppo.Hyperparameters(rollout=100, minibatch=64)
+    with pytest.raises(ValidationError, match="extra"):
+        ppo.Hyperparameters(n_steps=100)

@@ -1,0 +1,200 @@
+"""The source agent of images: what it records is what happened, it learns, and a kill costs it nothing."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from recollect.artifacts.run import Run
+from recollect.common.histories import Histories
+from recollect.environments import procgen, registry
+from recollect.settings.errors import UserError
+from recollect.settings.seeding import seed_of
+from recollect.sources import ppo_images
+from recollect.sources.published import Columns
+
+FAKE = Path(__file__).parents[1] / "fake_procgen_worker.py"
+OPTIONS = {"games": ["bigfish", "maze"]}
+SMALL: dict[str, Any] = {
+    "transitions": 360, "actors": 4, "recorded": 2, "rollout": 15, "minibatch": 30, "epochs": 1, "encoder": "nature", "width": 8,
+    "checkpoint_every": 60,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Simple games in Procgen's place, and one thread."""
+    monkeypatch.setenv("RECOLLECT_PROCGEN_PYTHON", sys.executable)
+    monkeypatch.setattr(procgen, "SCRIPT", FAKE)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def settings(**chosen: Any) -> ppo_images.Hyperparameters:
+    return ppo_images.Hyperparameters(**{**SMALL, **chosen})
+
+
+def generated(folder: Path | None = None, stop_at: int | None = None, **chosen: Any) -> dict[str, np.ndarray]:
+    run = None
+    if folder is not None:
+        run = Run(folder / "data", folder / "checkpoints", checkpoint_every=60, settings_text="the same")
+        save = run.save
+
+        def killed(step: int, *what: Any) -> None:
+            save(step, *what)
+            if stop_at is not None and step >= stop_at:
+                raise KeyboardInterrupt
+
+        run.save = killed  # type: ignore[method-assign]
+    tasks = registry.tasks("procgen", OPTIONS, "train")
+    return ppo_images.generate("procgen", OPTIONS, tasks, settings(**chosen), seed=3, run=run)
+
+
+def test_histories_are_the_whole_episodes_of_the_recorded_games_in_the_order_in_which_they_ended() -> None:
+    histories = Histories(generated())
+    histories.validate(actions=15)
+    assert histories.observation.dtype == np.uint8 and histories.observation.shape[1:] == (3, 64, 64)
+    table = histories.episodes
+    assert int(table.length.sum()) == len(histories) <= 2 * 2 * 90  # every row is in a whole episode
+    assert table.length.min() >= 6 and table.length.max() <= 12 and set(table.task) == {0, 1}
+    # Played again with the recorded actions, the games answer with the recorded frames and rewards.
+    for task in registry.tasks("procgen", OPTIONS, "train"):
+        mine = np.flatnonzero(table.task == task.index)
+        seeds = np.array([seed_of("source-world", 3, "train", task.index, e) for e in range(2)], np.uint64)
+        games = [registry.make_world("procgen", OPTIONS, [task], seeds[e : e + 1]) for e in range(2)]
+        seen, steps = [game.reset()[0] for game in games], [0, 0]
+        ended_at = []
+        for episode in mine:
+            rows = np.arange(table.start[episode], table.start[episode] + table.length[episode])
+            e = next(e for e in range(2) if np.array_equal(seen[e][0], histories.observation[rows[0]]))
+            for row in rows:
+                assert np.array_equal(seen[e][0], histories.observation[row])
+                seen[e], reward, ended, *_ = games[e].step(histories.action[row : row + 1].astype(np.int64))
+                assert (reward[0], ended[0]) == (histories.reward[row], histories.done[row])
+            games[e].reset(options={"reset_mask": np.ones(1, bool)})
+            steps[e] += len(rows)
+            ended_at.append(steps[e])
+        assert ended_at == sorted(ended_at)
+
+
+@pytest.mark.parametrize("stop_at", [120, 480])
+def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at: int, tmp_path: Path) -> None:
+    whole = generated(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        generated(tmp_path / "killed", stop_at)
+    resumed = generated(tmp_path / "killed")
+    for name, array in whole.items():
+        assert array.dtype == resumed[name].dtype and np.array_equal(array, resumed[name]), name
+    assert all(np.array_equal(array, whole[name]) for name, array in generated().items())
+
+
+def test_where_rows_went_missing_after_a_kill_it_starts_afresh(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        generated(tmp_path, 480)
+    (tmp_path / "data/observation.rows").write_bytes(b"short")
+    again = generated(tmp_path)
+    assert "starting afresh" in caplog.text
+    assert all(np.array_equal(array, again[name]) for name, array in generated().items())
+
+
+@pytest.mark.slow
+def test_it_learns() -> None:
+    """In each episode of about nine steps a random agent earns 0.3; what pays can be seen."""
+    chosen = settings(transitions=12_000, actors=16, rollout=30, minibatch=120, epochs=2, width=16, learning_rate=2e-3)
+    options = {"games": ["bigfish"]}
+    columns = Columns()
+    agent = ppo_images.Agent(
+        "procgen", options, registry.tasks("procgen", options, "train")[0], chosen, 0, columns, "cpu"
+    )
+    while agent.played < chosen.transitions:
+        agent.advance()
+    returns = Histories(columns.arrays()).episodes.total_return
+    assert returns[:40].mean() < 0.8
+    assert returns[-40:].mean() > 2.5
+
+
+def test_rewards_are_scaled_by_the_deviation_of_discounted_returns() -> None:
+    chosen = settings(actors=3, recorded=1, rollout=10, gamma=0.9)
+    agent = ppo_images.Agent(
+        "procgen", OPTIONS, registry.tasks("procgen", OPTIONS, "train")[0], chosen, 0, Columns(), "cpu"
+    )
+    draws = np.random.default_rng(0)
+    rewards, ends = draws.normal(2, 3, (50, 3)).astype(np.float32), draws.random((50, 3)) < 0.2
+    running, seen = np.zeros(3), []
+    for reward_E, done_E in zip(rewards, ends, strict=True):
+        running = running * 0.9 + reward_E
+        seen.extend(running)
+        expected = np.clip(reward_E / np.sqrt(np.var(seen)), -10, 10)
+        np.testing.assert_allclose(agent._scaled(reward_E, done_E), expected, rtol=0.02)
+        running[done_E] = 0
+    agent.settings = settings(normalise_rewards=False)
+    np.testing.assert_array_equal(agent._scaled(rewards[0], ends[0]), rewards[0])
+
+
+def test_the_loss_is_that_of_ppo() -> None:
+    chosen = settings(entropy=0.03, value_coefficient=0.7)
+    agent = ppo_images.Agent(
+        "procgen", OPTIONS, registry.tasks("procgen", OPTIONS, "train")[0], chosen, 0, Columns(), "cpu"
+    )
+    draws = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (20, 3, 64, 64), generator=draws, dtype=torch.uint8)
+    action = torch.randint(0, 15, (20,), generator=draws)
+    old, advantage, target = (torch.randn(20, generator=draws) - shift for shift in (2.7, 0, 0))
+    with torch.no_grad():
+        log, value = agent.network(images)
+    chosen_log = torch.distributions.Categorical(logits=log)
+    ratio = torch.exp(chosen_log.log_prob(action) - old)
+    scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    surrogate = torch.minimum(ratio * scaled, ratio.clamp(0.8, 1.2) * scaled).mean()
+    expected = 0.7 * (value - target).square().mean() - surrogate - 0.03 * chosen_log.entropy().mean()
+    torch.testing.assert_close(agent._loss(images, action, old, advantage, target).detach(), expected)
+
+
+def test_weights_depend_on_the_seed_and_the_task_alone() -> None:
+    tasks = registry.tasks("procgen", OPTIONS, "train")
+    torch.manual_seed(0)
+    first = ppo_images.Agent("procgen", OPTIONS, tasks[0], settings(), 1, Columns(), "cpu").network.state_dict()
+    torch.manual_seed(9)
+    same = ppo_images.Agent("procgen", OPTIONS, tasks[0], settings(), 1, Columns(), "cpu").network.state_dict()
+    other = ppo_images.Agent("procgen", OPTIONS, tasks[1], settings(), 1, Columns(), "cpu").network.state_dict()
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert not torch.equal(first["actor.weight"], other["actor.weight"])
+    assert float(first["actor.weight"].norm(dim=0).mean()) == pytest.approx(0.01, rel=1e-4)
+    assert float(first["critic.weight"].norm()) == pytest.approx(1, rel=1e-4)
+
+
+def test_what_does_not_fit_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationError, match="minibatch 31 does not divide 4 x 15"):
+        settings(minibatch=31)
+    with pytest.raises(ValidationError, match="recorded 5 exceeds actors 4"):
+        settings(recorded=5)
+    rooms = registry.tasks("dark_room", {}, "train")[:1]
+    with pytest.raises(UserError, match=r"worlds of images[\s\S]*algorithm: ppo"):
+        ppo_images.generate("dark_room", {}, rooms, settings(), seed=0)
+    with pytest.raises(UserError, match="no episode of 'bigfish' ended within 5 steps"):
+        generated(transitions=20, rollout=5, minibatch=20)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(0, 0, 10**6))
+    with pytest.raises(UserError, match=r"may need 0\.0 GB .* and 0\.0 GB are free"):
+        generated(tmp_path)
+
+
+def test_the_published_settings_are_the_defaults() -> None:
+    """RA-DT, specification 2.1: five of 64 games side by side, about 2 of 25 million steps."""
+    chosen = ppo_images.Hyperparameters()  # type: ignore[call-arg]
+    assert (chosen.transitions, chosen.actors, chosen.recorded, chosen.rollout) == (25_000_000, 64, 5, 256)
+    assert (chosen.learning_rate, chosen.minibatch, chosen.epochs, chosen.entropy) == (5e-4, 2048, 3, 0.01)
+    assert (chosen.gamma, chosen.gae_lambda, chosen.encoder, chosen.width) == (0.99, 0.95, "impala", 2048)
+    assert chosen.normalise_rewards

@@ -1,0 +1,93 @@
+"""Sources that do not learn: random play is random, and annealed experts go from random to optimal."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from recollect.artifacts.run import Run
+from recollect.environments import registry
+from recollect.environments.maze_runner import distances, maze
+from recollect.settings.errors import UserError
+from recollect.sources import source_policies
+from recollect.sources.source_policies import Hyperparameters, walk
+
+
+def test_random_play_takes_every_action_equally_often_and_repeats_with_its_seed():
+    tasks = registry.tasks("dark_room", {}, "train")[:4]
+    arrays = source_policies.generate("dark_room", {}, tasks, Hyperparameters(transitions=3000), seed=1)
+    np.testing.assert_allclose(np.bincount(arrays["action"], minlength=5) / 12_000, 0.2, atol=0.02)
+    again = source_policies.generate("dark_room", {}, tasks[2:3], Hyperparameters(transitions=3000), seed=1)
+    np.testing.assert_array_equal(again["action"], arrays["action"][6000:9000])
+
+
+@pytest.mark.parametrize("world", ["dark_room", "key_door"])
+def test_an_annealed_expert_ends_at_the_optimum(world):
+    tasks = registry.tasks(world, {}, "train")[:8]
+    settings = Hyperparameters(policy="noise_annealed", transitions=6000)
+    arrays = source_policies.generate(world, {}, tasks, settings, seed=0)
+    returns = arrays["reward"].reshape(8, 60, 100).sum(2).mean(0)
+    best = registry.make_world(world, {}, tasks, np.zeros(8, np.uint64)).optimal_return().mean()
+    assert returns[:3].mean() < 0.3 * best
+    assert 0.3 * best < returns[25:35].mean() < 0.95 * best
+    assert returns[-1] == pytest.approx(best, abs=2)
+
+
+def test_the_expert_of_mazes_goes_the_shortest_way_through_every_goal():
+    tasks = registry.tasks("maze_runner", {}, "train")[:12]
+    world = registry.make_world("maze_runner", {}, tasks, np.zeros(12, np.uint64))
+    expert, draws = source_policies.EXPERTS["maze_runner"](world), np.random.default_rng(0)
+    expected = []
+    for task in tasks:
+        cells = [world.options.start, *task.data["goals"]]
+        legs = [distances(maze(task.data["seed"], 15), a)[b] for a, b in pairwise(cells)]
+        expected.append(sum(legs))
+    observation, _ = world.reset()
+    ended, steps = np.zeros(12, bool), np.zeros(12, int)
+    taken = set()
+    while not ended.all():
+        action = expert(observation, draws.random(12))
+        taken |= set(action[~ended].tolist())
+        observation, _, terminated, truncated, _ = world.step(action)
+        assert not truncated.any()
+        steps += ~ended
+        ended |= terminated
+        world.reset(options={"reset_mask": terminated})  # those that have ended play on, uncounted
+    assert steps.tolist() == expected
+    assert taken == {0, 1, 2, 3}
+
+
+def test_walking_goes_a_shortest_way():
+    here, there = np.array([[2, 2], [2, 2], [5, 1], [4, 4]]), np.array([[0, 2], [2, 5], [7, 1], [4, 4]])
+    assert walk(here, there, np.full(4, 0.5)).tolist() == [0, 1, 2, 4]
+    both = walk(np.zeros((2, 2), int), np.full((2, 2), 3), np.array([0.1, 0.9]))
+    assert both.tolist() == [2, 1]
+
+
+def test_a_resumed_run_plays_on_as_if_it_had_not_stopped(tmp_path):
+    tasks = registry.tasks("key_door", {}, "train")[:2]
+    settings = Hyperparameters(policy="noise_annealed", transitions=3500)
+    whole = source_policies.generate("key_door", {}, tasks, settings, seed=0)
+
+    class Killed(Run):
+        def save(self, step, arrays, state):
+            super().save(step, arrays, state)
+            if step == 2000:
+                raise KeyboardInterrupt
+
+    def run(kind):
+        return kind(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=1000, settings_text="same")
+
+    with pytest.raises(KeyboardInterrupt):
+        source_policies.generate("key_door", {}, tasks, settings, seed=0, run=run(Killed))
+    assert run(Run).resume().step == 2000
+    arrays = source_policies.generate("key_door", {}, tasks, settings, seed=0, run=run(Run))
+    for name in whole:
+        np.testing.assert_array_equal(arrays[name], whole[name])
+
+
+def test_a_world_without_an_expert_is_refused_by_name():
+    with pytest.raises(UserError, match="'tmaze' has no scripted expert"):
+        source_policies.generate("tmaze", {}, [], Hyperparameters(policy="noise_annealed"), seed=0)
