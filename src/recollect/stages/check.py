@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sealing
-from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
@@ -86,13 +84,10 @@ def check_vision() -> None:
 
 def state() -> str:
     """A hash of all configuration files and of all code."""
-    total = hashlib.sha256()
-    for path in sorted(config_folder().rglob("*.yaml")):
-        total.update(path.as_posix().encode() + b"\0" + path.read_bytes())
     package = Path(__file__).resolve().parents[1]
-    stages = [f"recollect.stages.{path.stem}" for path in (package / "stages").glob("[a-z]*.py")]
-    methods = [*known("method").values(), *known("source").values()]
-    total.update(code_fingerprint(*sorted(stages), *sorted({*methods})).encode())
+    total = hashlib.sha256()
+    for path in (*sorted(config_folder().rglob("*.yaml")), *sorted(package.rglob("*.py"))):
+        total.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
 
