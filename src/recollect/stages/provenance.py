@@ -32,7 +32,9 @@ from recollect.settings.still import remembered
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
 TEMPLATES = [
-    Path(__file__).parents[1] / "figures" / name for name in ("inspection.html", "token_page.html", "moving.js")
+    Path(__file__).parents[1] / "figures" / f"{page}.{suffix}"
+    for page in ("page", "inspection", "token_page")
+    for suffix in ("html", "css", "js")
 ]
 
 
