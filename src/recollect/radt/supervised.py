@@ -16,9 +16,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts
 from recollect.common.histories import Histories
+from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision, autocast
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
@@ -143,39 +145,34 @@ def open_histories(path: Path, facts: Facts) -> Histories:
     return histories
 
 
-def make_optimiser(network: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
+def make_optimiser(network: nn.Module, settings: Optimisation) -> Adam:
     """AdamW that decays the weights of linear layers and nothing else."""
-    decayed = {id(m.weight) for m in network.modules() if isinstance(m, nn.Linear)}
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if id(p) in decayed], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
+    linear = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
+    trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+    return Adam(
+        trained.items(),
+        lr=settings.learning_rate,
+        betas=(0.9, settings.beta2),
+        weight_decay=settings.weight_decay,
+        decayed={name for name, parameter in trained.items() if id(parameter) in linear},
+    )
 
 
-def optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, np.ndarray | Tensor]:
+def optimiser_arrays(network: nn.Module, optimiser: Adam) -> dict[str, np.ndarray | Tensor]:
     """Parameters and optimiser moments by name: everything that changes in a step."""
-    arrays: dict[str, np.ndarray | Tensor] = {f"network/{k}": v.detach() for k, v in network.state_dict().items()}
-    names = {id(p): name for name, p in network.named_parameters()}
-    for parameter, moments in optimiser.state.items():
-        for key, value in moments.items():
-            arrays[f"optimiser/{key}/{names[id(parameter)]}"] = torch.as_tensor(value)
+    arrays: dict[str, np.ndarray | Tensor] = {}
+    for name, value in network.state_dict().items():
+        arrays[f"network/{name}"] = value.detach()
+    for name, value in optimiser.arrays().items():
+        arrays[f"optimiser/{name}"] = value
     return arrays
 
 
-def load_optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer, arrays: Mapping[str, Any]) -> None:
+def load_optimiser_arrays(network: nn.Module, optimiser: Adam, arrays: Mapping[str, Any]) -> None:
     """Put back what `optimiser_arrays` took out."""
-    network.load_state_dict(
-        {name.removeprefix("network/"): torch.as_tensor(v) for name, v in arrays.items() if name.startswith("network/")}
-    )
-    parameters = dict(network.named_parameters())
-    for name, value in arrays.items():
-        if name.startswith("optimiser/"):
-            _, key, parameter = name.split("/", 2)
-            target = parameters[parameter]
-            # Also the count of steps: the fused optimiser wants it beside the parameter.
-            optimiser.state[target][key] = torch.as_tensor(value).clone().to(target.device)
+    weights = part(arrays, "network")
+    network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+    optimiser.load(part(arrays, "optimiser"))
 
 
 def train_supervised(
@@ -210,12 +207,11 @@ def train_supervised(
     with run.progress(settings.steps, "training") as progress:
         for step in range(start, settings.steps):
             batch = batch_of(step)
-            for group in optimiser.param_groups:
-                group["lr"] = settings.rate(step)
+            optimiser.lr = settings.rate(step)
             network.reseed_dropout(seed_of("dropout", seed, step))
             with autocast(settings.precision, device):
                 loss, metrics = loss_of(step_network, batch)
-            optimiser.zero_grad(set_to_none=True)
+            optimiser.zero_grad()
             loss.backward()
             norm = nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
             optimiser.step()
@@ -228,7 +224,7 @@ def train_supervised(
                 network.eval()
                 evaluate(done)
                 network.train()
-            if done % settings.checkpoint_every == 0 and done < settings.steps:
+            if run.due(done, settings.checkpoint_every) and done < settings.steps:
                 run.save(done, optimiser_arrays(network, optimiser), {})
     network.eval()
 
