@@ -28,10 +28,10 @@ from torch.nn import functional as F
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
-from recollect.common.adam import Adam
 from recollect.common.advantages import advantages
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
 from recollect.common.distinct_images import DistinctImages
+from recollect.common.optimiser import Adam
 from recollect.environments.registry import make_world, tasks
 from recollect.helm.reward_scale import RewardScale, RunningVariance
 from recollect.helm.sampled_policy import Agent, History, SampledPolicy, drawn, network_from
@@ -354,15 +354,13 @@ class OnPolicyTrainer:
         checkpoint = run.resume()
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
-        saved_at, every = self.steps, self.hp.checkpoint_every
         with run.progress(self.hp.steps, "training") as progress:
             while not self.done:
                 self.advance(run)
                 said = {"episode_return": float(self.recent[:, 0].mean())} if len(self.recent) else {}
                 progress.update(min(self.steps, self.hp.steps), **said)
-                if (run.should_save(self.steps) or self.steps // every > saved_at // every) and not self.done:
+                if run.due(self.steps, self.hp.checkpoint_every) and not self.done:
                     run.save(self.steps, *self.saved())
-                    saved_at = self.steps
         return self.best or self.agent.learned()
 
 

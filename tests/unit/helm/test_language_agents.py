@@ -74,7 +74,7 @@ def images_of(seed: int = 0, count: int = 5) -> np.ndarray:
 
 
 def run_in(folder: Path) -> Run:
-    return Run(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    return Run(folder, folder / "checkpoints", settings_text="same")
 
 
 # ---- what images become

@@ -52,7 +52,7 @@ def trainer_of(method: str = "ppo_cnn", **chosen: Any) -> OnPolicyTrainer:
 
 
 def run_in(folder: Path) -> Run:
-    return Run(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    return Run(folder, folder / "checkpoints", settings_text="same")
 
 
 # ---- schedules and scales
