@@ -17,16 +17,15 @@ says which option the trailing number sets (or word, where that option is a text
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recollect.settings.catalogue import declaration, module_of
+from recollect.settings.catalogue import declaration, load, module_of
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, merge, read_yaml, validated
+from recollect.settings.loading import config_folder, config_path, merge, names, read_yaml, validated
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import (
     EnvironmentSettings,
@@ -45,21 +44,15 @@ from recollect.settings.still import remembered
 @remembered
 def scale_settings(scale: str) -> ScaleSettings:
     """The settings of a scale (`smoke`, `demo`, `paper`, or a file of the user's)."""
-    path = config_folder() / "scales" / f"{scale}.yaml"
+    path = config_path("scales", scale)
     return validated(ScaleSettings, read_yaml(path), where=path)
-
-
-@remembered
-def names(group: str) -> list[str]:
-    """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
-    return sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
 
 
 @remembered
 def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     """The merged, unchecked settings of an environment."""
     stem, value = environment_stem(env)
-    path = config_folder() / "environments" / f"{stem}.yaml"
+    path = config_path("environments", stem)
     if value is not None and not path.is_file():
         do = f"{nearest(env, names('environments'))} (or add a file)"
         raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
@@ -84,17 +77,31 @@ def environment_stem(env: str) -> tuple[str, int | str | None]:
     `tmaze_passive_50` is (`tmaze_passive`, 50). Where the option that the file's `parameter` names is a text, so is the
     rest: `mini_grid_MemoryS11` is (`mini_grid`, `MemoryS11`).
     """
-    folder = config_folder() / "environments"
-    if (folder / f"{env}.yaml").is_file():
+    if config_path("environments", env).is_file():
         return env, None
+    head, dot, words = env.partition(".")
+    file = config_path("environments", head)
+    if dot and file.is_file() and read_yaml(file).get("world") == "gymnasium":
+        return head, gymnasium_id(words)
     for place in (found.start() for found in re.finditer("_", env)):
-        path = folder / f"{env[:place]}.yaml"
+        path = config_path("environments", env[:place])
         if env[place + 1 :] and path.is_file():
             content = read_yaml(path)
             if isinstance((content.get("options") or {}).get(content.get("parameter")), str):
                 return env[:place], env[place + 1 :]
     numbered = re.fullmatch(r"(.+)_(\d+)", env)
     return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
+
+
+def gymnasium_id(words: str) -> str:
+    """The id that `gymnasium.make` takes, of an environment's name behind its first dot.
+
+    `CartPole-v1` is itself, `mygym.Bandit-v0` is `mygym/Bandit-v0`, and `ale_py.ALE.Pong-v5` is `ale_py:ALE/Pong-v5`.
+    """
+    parts = words.split(".", 2)
+    if len(parts) == 3:
+        return f"{parts[0]}:{parts[1]}/{parts[2]}"
+    return "/".join(parts)
 
 
 def _without_old_source(content: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -118,11 +125,11 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
         if name in chain:
             raise UserError(
                 f"the `base` of method '{base}' leads back to '{name}'",
-                where=config_folder() / "methods" / f"{name}.yaml",
+                where=config_path("methods", name),
                 do="break the circle",
             )
         chain.append(name)
-        name = read_yaml(config_folder() / "methods" / f"{name}.yaml").get("base")
+        name = read_yaml(config_path("methods", name)).get("base")
     overrides = scale_settings(scale).methods
     stem, _ = environment_stem(env)
 
@@ -137,7 +144,7 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
         return [layer, here.get(stem) or {}, (here.get(env) or {}) if env != stem else {}]
 
     for link in reversed(chain):  # the base first
-        own = read_yaml(config_folder() / "methods" / f"{link}.yaml")
+        own = read_yaml(config_path("methods", link))
         for layer in (own, overrides.get(link, {})):
             layers += with_environment(layer, f"method '{link}' (scale {scale})")
     content = merge({}, *layers)
@@ -177,7 +184,7 @@ def _variant(layers: list[Mapping[str, Any]], base: str, variant: str) -> list[M
 
 def method_path(method: str) -> Path:
     """The file of a method, or of the method that it is a variant of."""
-    return config_folder() / "methods" / f"{base_method(method)}.yaml"
+    return config_path("methods", base_method(method))
 
 
 def base_method(method: str) -> str:
@@ -188,7 +195,7 @@ def base_method(method: str) -> str:
 @remembered
 def figure_settings(scale: str, figure: str) -> FigureSettings:
     """The checked settings of a figure at a scale; `seeds` default to the scale's."""
-    path = config_folder() / "figures" / f"{figure}.yaml"
+    path = config_path("figures", figure)
     at_scale = scale_settings(scale)
     content = merge(
         {"seeds": list(at_scale.seeds)}, read_yaml(path), at_scale.figures.get(figure, {}), {"name": figure}
@@ -275,7 +282,7 @@ def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> 
         where: what to name in the error.
         does: what it must be: a `method`, a `source` of histories or a `network`.
     """
-    return importlib.import_module(module_of(does, algorithm, where=where))
+    return load(does, algorithm, where=where)
 
 
 def uses_gpu(algorithm: str) -> bool:
@@ -311,7 +318,7 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     """The checked settings of an environment."""
     content = environment_mapping(scale, env)
-    where = f"{config_folder() / 'environments' / environment_stem(env)[0]}.yaml (scale {scale})"
+    where = f"{config_path('environments', environment_stem(env)[0])} (scale {scale})"
     checked = validated(EnvironmentSettings, content, where=where)
     module_of("world", checked.world, where=where)
     if checked.images is not None:
