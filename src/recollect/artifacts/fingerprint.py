@@ -21,10 +21,9 @@ from pathlib import Path
 
 from recollect.artifacts import formats
 from recollect.artifacts.running_code import imports_of, running_text
+from recollect.settings import catalogue
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.still import remembered
-
-_SOURCE = Path(__file__).resolve().parents[2]
 
 #: What a result is a function of.
 SCIENCE = (
@@ -68,12 +67,12 @@ def reachable(*modules: str, roots: Mapping[str, Path] | None = None) -> dict[st
 
     Args:
         modules: dotted names.
-        roots: package -> the folder that holds it; default: this package, where it lies.
+        roots: package -> the folder that holds it; default: this package, the user's own folder and plug-ins.
 
     Returns:
         dotted name -> sha256 of what runs in it, sorted by name.
     """
-    folders = {"recollect": _SOURCE} if roots is None else roots
+    folders = catalogue.roots() if roots is None else roots
     for module in modules:
         if _file(folders, module) is None:
             raise _unknown(module, folders)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from recollect.artifacts import fingerprint
 from recollect.artifacts.sealed import write_json
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError
@@ -32,12 +31,7 @@ def one_online_method(workdir: Path) -> None:
 def source(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package whose code is fingerprinted in place of the repository's."""
     shutil.copytree(root / "src" / "recollect", tmp_path / "src" / "recollect", ignore=shutil.ignore_patterns("__py*"))
-    monkeypatch.setattr(fingerprint, "_SOURCE", tmp_path / "src")
-
-    def files(package: str) -> list[Path]:
-        return sorted((tmp_path / "src").joinpath(*package.split(".")).glob("[a-z]*.py"))
-
-    monkeypatch.setattr(catalogue, "_files", files)
+    monkeypatch.setattr(catalogue, "roots", lambda: {"recollect": tmp_path / "src"})
     return tmp_path / "src" / "recollect"
 
 

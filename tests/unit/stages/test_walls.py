@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from recollect.artifacts import fingerprint
+from recollect.settings import catalogue
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, names
 from recollect.stages import provenance
 
@@ -44,7 +45,7 @@ def stale(
     package: Path, modules: dict[Pair, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., set[Pair]]:
     """Edit a file of the copy and say which runs train anew."""
-    monkeypatch.setattr(fingerprint, "_SOURCE", package.parent)
+    monkeypatch.setattr(catalogue, "roots", lambda: {"recollect": package.parent})
 
     def codes() -> dict[tuple[str, ...], str]:
         return {entries: fingerprint.code_fingerprint(*entries) for entries in set(modules.values())}
