@@ -387,20 +387,18 @@ class EpisodeLog:
         """Windows [first, end) of stored episodes, left-padded to ``length``.
 
         Returns:
-            name -> [M, length, ...], and mask [M, length] (True = real). Padded places repeat the first step.
+            name -> [M, length, ...] and, as "timestep", which steps these are; mask [M, length] (True = real). Padded
+            places repeat the first step.
         """
         device = self.count_E.device
-        task, slot, first, end = (column.to(device).long() for column in (task_M, slot_M, first_M, end_M))
-        steps = end[:, None] + torch.arange(-length, 0, device=device)
-        mask = steps >= first[:, None]
-        steps = torch.maximum(steps, first[:, None]).clamp_max(self.horizon - 1)
-        return {name: table[task[:, None], slot[:, None], steps] for name, table in self.fields.items()}, mask
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything a resume needs, as tensors."""
-        return {"count_E": self.count_E, **{f"field_{name}": table for name, table in self.fields.items()}}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave."""
-        for name, own in self.state().items():
-            own.copy_(state[name])
+        task_M1 = task_M.to(device).long()[:, None]
+        slot_M1 = slot_M.to(device).long()[:, None]
+        first_M1 = first_M.to(device).long()[:, None]
+        end_M1 = end_M.to(device).long()[:, None]
+        step_MT = end_M1 + torch.arange(-length, 0, device=device)
+        mask_MT = step_MT >= first_M1
+        step_MT = torch.maximum(step_MT, first_M1).clamp_max(self.horizon - 1)
+        windows = {"timestep": step_MT}
+        for name, table in self.fields.items():
+            windows[name] = table[task_M1, slot_M1, step_MT]
+        return windows, mask_MT
