@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from recollect.environments import counter_rng
 
-Numbers = TypeVar("Numbers", np.ndarray, torch.Tensor)
-
 #: Keeps the draws of a row's actions apart from its other draws.
 ACTION_STREAM = 0x5EED_AC71
+
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
+
+
+def categorical_from_weights(weights: Numbers, uniform: Numbers) -> Numbers:
+    """Indices [...] drawn in proportion to weights [..., A], each a function of one number [...] in [0, 1)."""
+    until = weights.cumsum(-1)
+    level = uniform[..., None] * until[..., -1:]
+    return (until[..., :-1] <= level).sum(-1)
 
 
 def uniform(seeds_B: np.ndarray, counters_B: np.ndarray, stream: int) -> np.ndarray:
@@ -21,12 +28,11 @@ def uniform(seeds_B: np.ndarray, counters_B: np.ndarray, stream: int) -> np.ndar
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
-def categorical_from_uniform(weight: Numbers, chance: Numbers) -> Numbers:
-    """Places [...] drawn with chances proportional to weights [..., N], by numbers [...] in [0, 1).
+def categorical_from_uniform(log_BA: np.ndarray, uniform_B: np.ndarray) -> np.ndarray:
+    """Actions int64 [B] from their log-probabilities and one number in [0, 1) per row.
 
-    Not even a number that rounding made 1 draws a place of weight 0, unless all weights are.
+    An action is the number of cumulative probabilities that the row's number has reached. The last of them is left out:
+    rounded, it could lie below 1.
     """
-    until = weight.cumsum(-1)
-    total = until[..., -1:]
-    passed = (until <= chance[..., None] * total) & (until < total)
-    return passed.sum(-1)
+    bounds_BA = np.cumsum(np.exp(log_BA), axis=1)[:, :-1]
+    return (uniform_B[:, None] >= bounds_BA).sum(1)

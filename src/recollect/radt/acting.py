@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.common.draws import ACTION_STREAM, categorical_from_uniform, uniform
+from recollect.common.draws import ACTION_STREAM, categorical_from_weights, uniform
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
@@ -46,7 +46,7 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
         weights = np.where(logits > middle, weights, 0.0)
         all_equal = weights.sum(1) == 0  # nothing lies above the median
         weights[all_equal] = 1.0
-    return categorical_from_uniform(weights, uniform_B)
+    return categorical_from_weights(weights, uniform_B)
 
 
 class InContextPolicy(ABC):

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.common.draws import categorical_from_uniform
+from recollect.common.draws import categorical_from_weights
 from recollect.radt.pooling import normalised
 from recollect.radt.training_memory import NOTHING, Queries, TrainingMemory
 from recollect.settings.schema import Frozen
@@ -352,7 +352,8 @@ def drawn_places(value_BL: Tensor, chance_BK: Tensor) -> Tensor:
     """Places [B, K] drawn with chances proportional to the values (negative ones count as 0, and 0 as 1e-8)."""
     positive_BL = value_BL.double().clamp_min(0) + 1e-8
     weight_BL = positive_BL * (value_BL > NOTHING)
-    return categorical_from_uniform(weight_BL[:, None], chance_BK)
+    below_one_BK = chance_BK.clamp_max(1 - 2**-53)  # 1 would draw the last place, whatever its value
+    return categorical_from_weights(weight_BL[:, None], below_one_BK)
 
 
 def _ordered(id_BK: Tensor, score_BK: Tensor, random_B: Tensor, memory: TrainingMemory) -> Retrieved:

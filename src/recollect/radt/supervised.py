@@ -20,6 +20,7 @@ from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
+from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision, autocast
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
@@ -171,45 +172,34 @@ def open_experience(which: str, settings: Settings, inputs: Inputs, facts: Facts
     return histories, store
 
 
-def make_optimiser(network: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
+def make_optimiser(network: nn.Module, settings: Optimisation) -> Adam:
     """AdamW that decays the weights of linear layers and nothing else."""
-    linear_weights = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for parameter in network.parameters():
-        if parameter.requires_grad:
-            group = decayed if id(parameter) in linear_weights else others
-            group.append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
+    linear = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
+    trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+    return Adam(
+        trained.items(),
+        lr=settings.learning_rate,
+        betas=(0.9, settings.beta2),
+        weight_decay=settings.weight_decay,
+        decayed={name for name, parameter in trained.items() if id(parameter) in linear},
+    )
 
 
-def optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, np.ndarray | Tensor]:
+def optimiser_arrays(network: nn.Module, optimiser: Adam) -> dict[str, np.ndarray | Tensor]:
     """Parameters and optimiser moments by name: everything that changes in a step."""
     arrays: dict[str, np.ndarray | Tensor] = {}
     for name, value in network.state_dict().items():
         arrays[f"network/{name}"] = value.detach()
-    names = {id(parameter): name for name, parameter in network.named_parameters()}
-    for parameter, moments in optimiser.state.items():
-        name = names[id(parameter)]
-        for key, value in moments.items():
-            arrays[f"optimiser/{key}/{name}"] = torch.as_tensor(value)
+    for name, value in optimiser.arrays().items():
+        arrays[f"optimiser/{name}"] = value
     return arrays
 
 
-def load_optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer, arrays: Mapping[str, Any]) -> None:
+def load_optimiser_arrays(network: nn.Module, optimiser: Adam, arrays: Mapping[str, Any]) -> None:
     """Put back what `optimiser_arrays` took out."""
-    own = part(arrays, "network")
-    network.load_state_dict({name: torch.as_tensor(value) for name, value in own.items()})
-    parameters = dict(network.named_parameters())
-    for name, value in part(arrays, "optimiser").items():
-        key, parameter = name.split("/", 1)
-        target = parameters[parameter]
-        # Also the count of steps: the fused optimiser wants it beside the parameter.
-        optimiser.state[target][key] = torch.as_tensor(value).clone().to(target.device)
+    weights = part(arrays, "network")
+    network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+    optimiser.load(part(arrays, "optimiser"))
 
 
 def train_supervised(
@@ -244,12 +234,11 @@ def train_supervised(
     with run.progress(settings.steps, "training") as progress:
         for step in range(start, settings.steps):
             batch = batch_of(step)
-            for group in optimiser.param_groups:
-                group["lr"] = settings.rate(step)
+            optimiser.lr = settings.rate(step)
             network.reseed_dropout(seed_of("dropout", seed, step))
             with autocast(settings.precision, device):
                 loss, metrics = loss_of(step_network, batch)
-            optimiser.zero_grad(set_to_none=True)
+            optimiser.zero_grad()
             loss.backward()
             norm = nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
             optimiser.step()
@@ -262,7 +251,7 @@ def train_supervised(
                 network.eval()
                 evaluate(done)
                 network.train()
-            if done % settings.checkpoint_every == 0 and done < settings.steps:
+            if run.due(done, settings.checkpoint_every) and done < settings.steps:
                 run.save(done, optimiser_arrays(network, optimiser), {})
     network.eval()
 
