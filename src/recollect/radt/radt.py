@@ -51,7 +51,8 @@ from recollect.radt.decision_transformer import DecisionTransformer, Experience,
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
-from recollect.radt.episodic_memory import EpisodeLog, EpisodicMemory, EpisodicSettings, Hits
+from recollect.radt.episode_log import EpisodeLog
+from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
 from recollect.settings.schema import Settings
@@ -106,7 +107,10 @@ class RetrievalPolicy(InContextPolicy):
         if self.demonstrations is not None:
             self.shown = self.demonstrate(self.demonstrations, rows)
         self.shown_B = np.full(rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
-        self._read_nothing(rows)
+        self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
+        self.context = self.context_of(self.hits)
+        self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        self.changed_B = np.zeros(rows, bool)  # whose context is another than at the last step
 
     def _make_memory(self, rows: int) -> None:
         """The memory, one for each row or one for all, and the log of the episodes that its entries point into."""
@@ -130,23 +134,6 @@ class RetrievalPolicy(InContextPolicy):
             "reward": ((), torch.float32),
         }
         self.log = EpisodeLog(fields, tasks_logged, episodes_logged, self.horizon, self.device)
-
-    def _read_nothing(self, rows: int) -> None:
-        """What every row reads until its first retrieval."""
-        select = self.chosen.acting.select
-        steps = select * self.chunks.value_length
-        zero = torch.zeros(rows, steps, dtype=torch.int64, device=self.device)
-        self.context = Experience(
-            observation=self.observation.new_zeros(rows, steps, self.observation.shape[2]),
-            return_to_go=zero.float(),
-            action=self.action.new_full((rows, steps, *self.action.shape[2:]), self.no_action),
-            reward=zero.float(),
-            timestep=zero.clone(),
-            mask=zero.bool(),
-        )
-        self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
-        self.hits = Hits.nothing(rows, select, self.device)  # of each row's last retrieval
-        self.changed_B = np.zeros(rows, bool)  # whose context is another than at the last step
 
     def demonstrate(self, shown: Demonstrations, rows: int) -> dict[str, Tensor]:
         """Log all demonstrations; the entries that they make, in the order in which they were played."""
@@ -265,15 +252,17 @@ class RetrievalPolicy(InContextPolicy):
         self.changed_B[rows.cpu().numpy()] |= other_B.cpu().numpy()
         # Most rows find again what they already read: only the others' windows are gathered.
         rows, hits = rows[other_B], hits.select(other_B)
-        owner_M, slot_M = hits.owner_BK.flatten(), hits.slot_BK.flatten()
-        first_M, end_M = hits.first_BK.flatten(), hits.end_BK.flatten()
-        windows = self.logged(owner_M, slot_M, first_M, end_M, self.chunks.value_length)
-        # Several windows of a row are read one behind the other.
-        size = hits.found_BK.shape
-        context = windows.map(lambda field: field.unflatten(0, size).flatten(1, 2))
+        context = self.context_of(hits)
         for name in Experience.__dataclass_fields__:
             getattr(self.context, name)[rows] = getattr(context, name)
         self.has_context_B[rows] = hits.found_BK.any(1)
+
+    def context_of(self, hits: Hits) -> Experience:
+        """The windows that were found for each row, one behind the other [B, K T]; padding where nothing was found."""
+        places = (hits.owner_BK, hits.slot_BK, hits.first_BK, hits.end_BK)
+        owner_M, slot_M, first_M, end_M = (place_BK.flatten() for place_BK in places)
+        windows = self.logged(owner_M, slot_M, first_M, end_M, self.chunks.value_length)
+        return windows.map(lambda field: field.unflatten(0, hits.found_BK.shape).flatten(1, 2))
 
     def _chances(self, rows: Tensor) -> np.ndarray | None:
         """Numbers in (0, 1) that decide what these rows draw from memory [B, K]; None where nothing is drawn."""
