@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.common.draws import ACTION_STREAM, uniform
+from recollect.common.draws import ACTION_STREAM, categorical_from_weights, uniform
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
@@ -42,11 +42,11 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
         return logits.argmax(1)
     weights = np.exp(logits - logits.max(1, keepdims=True))
     if selection == "top_half":
-        weights = np.where(logits > np.median(logits, axis=1, keepdims=True), weights, 0.0)
-        empty = weights.sum(1) == 0  # all logits equal: nothing lies above the median
-        weights[empty] = 1.0
-    cumulative = weights.cumsum(1)
-    return (cumulative > (uniform_B * cumulative[:, -1])[:, None]).argmax(1)
+        middle = np.median(logits, axis=1, keepdims=True)
+        weights = np.where(logits > middle, weights, 0.0)
+        all_equal = weights.sum(1) == 0  # nothing lies above the median
+        weights[all_equal] = 1.0
+    return categorical_from_weights(weights, uniform_B)
 
 
 class InContextPolicy(ABC):
