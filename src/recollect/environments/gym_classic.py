@@ -7,11 +7,8 @@ older version calls that the end (`done`), the newer one bootstraps past it. Lun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -45,27 +42,20 @@ def tasks(split: str, **options: Any) -> list[Task]:
 class GymClassic(PackagedWorld):
     """Environments of gymnasium in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "gym_classic")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         if chosen.package is not None:
             needed(chosen.package, "gym_classic", family="amago")
-        players = [GymnasiumPlayer(made(chosen.id, "gym_classic", **chosen.arguments), "gym_classic") for _ in tasks]
-        super().__init__(
-            tasks,
-            players,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            observation_space=players[0].observation_space,
-            action_space=players[0].action_space,
-        )
+        players = [
+            GymnasiumPlayer(made(chosen.id, "gym_classic", **chosen.arguments), "gym_classic") for _ in self.tasks
+        ]
+        self.horizon = chosen.horizon
+        self.single_observation_space = players[0].observation_space
+        self.single_action_space = players[0].action_space
+        self._play(players)
 
 
 World = GymClassic

@@ -12,11 +12,8 @@ A task is called as in the package, e.g. `AutoencodeMedium`. AMAGO's paper calls
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, field_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -94,30 +91,21 @@ def tasks(split: str, **options: Any) -> list[Task]:
 class PopGym(PackagedWorld):
     """POPGym in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "popgym")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         needed("popgym", "popgym", family="amago")
         timer = 1000 if chosen.timer else None
         players = [
             GymnasiumPlayer(made(f"popgym-{chosen.task}-v0", "popgym"), "popgym", own_draws=True, timer=timer)
-            for _ in tasks
+            for _ in self.tasks
         ]
-        super().__init__(
-            tasks,
-            players,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon or TASKS[chosen.task],
-            observation_space=players[0].observation_space,
-            action_space=players[0].action_space,
-        )
+        self.horizon = chosen.horizon or TASKS[chosen.task]
+        self.single_observation_space = players[0].observation_space
+        self.single_action_space = players[0].action_space
+        self._play(players)
 
 
 World = PopGym

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from gymnasium.spaces import Box, Space
-from gymnasium.vector import AutoresetMode
 
-from recollect.environments.base import Task
 from recollect.environments.base import World as BaseWorld
 
 
@@ -36,35 +33,17 @@ class ReplayedWorld(BaseWorld):
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ended by themselves, with a reward at their end.
     What is seen of an instance that was never reset is the episode of the word 0.
 
-    Args:
-        players: one per task.
-        shape: of images, uint8; or instead `observation_space`.
+    A world's `_setup` ends with `_play`.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        players: Sequence[Player],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode,
-        horizon: int,
-        action_space: Space[Any],
-        shape: tuple[int, int, int] | None = None,
-        observation_space: Space[Any] | None = None,
-    ) -> None:
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=horizon,
-            observation_space=Box(0, 255, shape, np.uint8) if observation_space is None else observation_space,
-            action_space=action_space,
-        )
+    players: list[Any]
+
+    def _play(self, players: Sequence[Player]) -> None:
+        """Take the players, one per task; horizon and spaces must be set."""
         self.players = list(players)
         self._word_B = self._keep("word", np.zeros(self.num_envs, np.int64))
-        per_step = (self.num_envs, self.horizon, *(action_space.shape or ()))
-        self._action_BT = self._keep("actions", np.zeros(per_step, action_space.dtype))
+        per_step = (self.num_envs, self.horizon, *(self.single_action_space.shape or ()))
+        self._action_BT = self._keep("actions", np.zeros(per_step, self.single_action_space.dtype))
         for player in self.players:
             player.begin(0)
 

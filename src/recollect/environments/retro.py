@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, Space
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions
@@ -121,27 +120,18 @@ class Retro(PackagedWorld):
     Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12].
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "retro")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         check_game(chosen.game)
-        players = [Player(chosen, task.data["starts"]) for task in tasks]
+        players = [Player(chosen, task.data["starts"]) for task in self.tasks]
         acts: Space[Any] = Discrete(int(players[0].worker.arrays["actions"][0]))
-        super().__init__(
-            tasks,
-            players,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            shape=SHAPE_CHW,
-            action_space=MultiBinary(BUTTONS) if chosen.buttons else acts,
-        )
+        self.horizon = chosen.horizon
+        self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
+        self.single_action_space = MultiBinary(BUTTONS) if chosen.buttons else acts
+        self._play(players)
 
 
 World = Retro

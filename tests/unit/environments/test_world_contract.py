@@ -195,9 +195,13 @@ class Countdown(World):
 
     def __init__(self, count: int, mode: AutoresetMode, horizon_terminates: bool) -> None:
         self.horizon_terminates = horizon_terminates  # type: ignore[misc]
-        spaces: dict[str, Any] = {"observation_space": Box(0, 9, (1,), np.int32), "action_space": Discrete(2)}
         named = [Task(i, "t", "train") for i in range(count)]
-        super().__init__(named, seeds=np.zeros(count), autoreset_mode=mode, horizon=3, **spaces)
+        super().__init__(named, seeds=np.zeros(count), autoreset_mode=mode)
+
+    def _setup(self) -> None:
+        self.horizon = 3
+        self.single_observation_space = Box(0, 9, (1,), np.int32)
+        self.single_action_space = Discrete(2)
 
     def _begin(self, index_N: np.ndarray) -> None:
         pass
@@ -309,7 +313,7 @@ def test_bad_states_are_refused_and_change_nothing() -> None:
         ("visual_match", {"color_map": "per_run"}, "'per_episode', 'per_instance', 'per_world' or 'shared'"),
         ("key_to_door", {"reward_rom": "cca"}, "did you mean 'reward_room'"),
         ("dark_rom", {}, "did you mean 'dark_room'"),
-        ("base", {}, "unknown world"),
+        ("base", {}, "no world named 'base'"),
     ],
 )
 def test_bad_names_and_options_are_refused_with_a_hint(name: str, options: dict[str, Any], message: str) -> None:

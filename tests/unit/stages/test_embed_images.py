@@ -51,11 +51,10 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class PictureCorridor(BaseWorld):
-    def __init__(self, tasks, *, seeds, autoreset_mode=AutoresetMode.DISABLED):
-        super().__init__(
-            tasks, seeds=seeds, autoreset_mode=autoreset_mode, horizon=20,
-            observation_space=Box(0, 255, (8, 8, 3), np.uint8), action_space=Discrete(3),
-        )
+    def _setup(self):
+        self.horizon = 20
+        self.single_observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+        self.single_action_space = Discrete(3)
         self._goal_B = np.array([task.data["goal"] for task in self.tasks])
         self._cell_B = self._keep("cell", np.zeros(self.num_envs, np.int16))
 
