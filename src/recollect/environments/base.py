@@ -132,6 +132,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._timestep_B = self._keep("timestep", np.zeros(self.num_envs, dtype=np.int32))
         self._ended_B = self._keep("ended", np.ones(self.num_envs, dtype=bool))  # ended, or never begun
         self._any_ended = True
+        self._cut_B: np.ndarray | None = None  # bool [B], episodes that the world itself cut short at this step
         self._setup()
         self._steps_to_end = self.horizon  # steps until the first instance meets the horizon
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -158,7 +159,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             last_B: bool [B], which instances are at their horizon; None where none is (the usual case, kept cheap).
 
         Returns:
-            rewards float32 [B], and bool [B] of episodes that ended before the horizon (None where none can).
+            rewards float32 [B], and bool [B] of episodes that ended before the horizon (None where none can). A world that
+            cuts episodes short before the horizon sets ``_cut_B`` (bool [B]) besides.
         """
         raise NotImplementedError
 
@@ -218,15 +220,16 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         rewards_B, terminated_B = self._advance(actions_B, last_B)
         observations_BD = self._observe()
         never_B = np.zeros(self.num_envs, dtype=bool)
-        if last_B is None and (terminated_B is None or not terminated_B.any()):
+        cut_B = self._cut_B
+        if last_B is None and not any(ends_B is not None and ends_B.any() for ends_B in (terminated_B, cut_B)):
             return observations_BD, rewards_B, never_B, never_B.copy(), {}
 
         terminated_B = never_B if terminated_B is None else terminated_B
-        truncated_B = np.zeros(self.num_envs, dtype=bool)
+        truncated_B = np.zeros(self.num_envs, dtype=bool) if cut_B is None else cut_B & ~terminated_B
         if last_B is not None and self.horizon_terminates:
-            terminated_B = terminated_B | last_B
+            terminated_B = terminated_B | (last_B & ~truncated_B)
         elif last_B is not None:
-            truncated_B = last_B & ~terminated_B
+            truncated_B |= last_B & ~terminated_B
         ended_B = terminated_B | truncated_B
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info = {"final_obs": observations_BD, "_final_obs": ended_B}

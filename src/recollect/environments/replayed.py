@@ -7,7 +7,7 @@ of the present episode: `set_state` plays them again, without looking, and needs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class ReplayedWorld(BaseWorld):
     A world's `_setup` ends with `_play`.
     """
 
+    knows_success: ClassVar[bool] = True
+
     players: list[Any]
 
     def _play(self, players: Sequence[Player]) -> None:
@@ -50,7 +52,7 @@ class ReplayedWorld(BaseWorld):
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any() or truncated_B.any():
+        if self.knows_success and (terminated_B.any() or truncated_B.any()):
             info["success"] = terminated_B & (rewards_B > 0)
         return observations, rewards_B, terminated_B, truncated_B, info
 

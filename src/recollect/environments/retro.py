@@ -24,7 +24,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions
-from recollect.environments.packaged import PackagedWorld
+from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 from recollect.environments.worker import Worker
 from recollect.settings.errors import UserError, nearest
@@ -114,12 +114,13 @@ class Player:
         return self.worker.arrays["frame"][0].copy()
 
 
-class Retro(PackagedWorld):
+class Retro(ReplayedWorld):
     """Emulated games in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
 
     Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12].
     """
 
+    knows_success = False
     options: Options
     options_model = Options
 
