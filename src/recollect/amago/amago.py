@@ -41,8 +41,8 @@ from recollect.amago.trajectory_encoders import TrajectoryEncoderSettings
 from recollect.amago.trajectory_files import Batch
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
-from recollect.common.adam import Adam
 from recollect.common.contract import Inputs
+from recollect.common.optimiser import Adam
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import seed_of

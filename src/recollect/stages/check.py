@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sealing
-from recollect.settings.catalogue import KINDS, known
+from recollect.settings.catalogue import roots
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, config_folders, config_path, read_yaml, validated
 from recollect.settings.resolve import (
@@ -87,12 +86,10 @@ def check_vision() -> None:
 def state() -> str:
     """A hash of all configuration files and of all code."""
     total = hashlib.sha256()
-    for path in sorted(path for folder in config_folders() for path in folder.rglob("*.yaml")):
-        total.update(path.as_posix().encode() + b"\0" + path.read_bytes())
-    package = Path(__file__).resolve().parents[1]
-    stages = [f"recollect.stages.{path.stem}" for path in (package / "stages").glob("[a-z]*.py")]
-    others = {module for kind in KINDS for module in known(kind).values()}
-    total.update(code_fingerprint(*sorted(stages), *sorted(others)).encode())
+    files = [path for folder in config_folders() for path in folder.rglob("*.yaml")]
+    files += [path for package, folder in roots().items() for path in (folder / package).rglob("*.py")]
+    for path in sorted(files):
+        total.update(path.as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
 
