@@ -33,6 +33,7 @@ from pydantic import Field
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Alchemy-v0": {}}
 STONES, POTIONS, AXES = 3, 12, 3
 BONUS = 12  # of the best stone
 CORNERS_V3 = np.array([[(v >> axis & 1) * 2 - 1 for axis in range(AXES)] for v in range(8)], np.int8)

@@ -33,6 +33,7 @@ from pydantic import Field, model_validator
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/ContinuousRecognition-v0": {}}
 SIDE, SIZE, SWING = 80, 60, 35  # pixels of the view, of a stimulus (75 % of it), from the cross to a button
 TURN_A = np.array([0, -1, 1], dtype=np.int8)
 CROSS, IMAGE, RIGHT, WRONG = range(

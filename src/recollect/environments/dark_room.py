@@ -27,6 +27,7 @@ from recollect.environments.base import World as BaseWorld
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 from recollect.settings.errors import UserError
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkRoom-v0": {}}
 # Actions 0..4: north, east, south, west, stay, as changes of (row, column).
 ACTIONS = ("north", "east", "south", "west", "stay")
 MOVES_A2 = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)], dtype=np.int16)

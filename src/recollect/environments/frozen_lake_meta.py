@@ -23,6 +23,7 @@ from pydantic import Field
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/MetaFrozenLake-v0": {}}
 MOVES_A2 = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)], np.int64)  # stay, +x, -x, +y, -y
 RECOVERY = -0.1
 

@@ -29,6 +29,7 @@ from recollect.environments.base import World as BaseWorld
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.maze_runner import MOVES_A2, maze, tables
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/GoalMazeRunner-v0": {}}
 SEEN = 6  # entries of an observation that are MazeRunner's own
 
 

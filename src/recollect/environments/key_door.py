@@ -26,6 +26,7 @@ from recollect.environments.base import Task
 from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, published_cells, split_range
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyDoor-v0": {}}
 KEY_SEED = 42  # seed of the published key lists
 
 

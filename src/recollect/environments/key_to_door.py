@@ -31,6 +31,7 @@ from recollect.environments.three_rooms import (
     places,
 )
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/KeyToDoor-v0": {}}
 FIRST = ("  #######  ", "  #kkkkk#  ", "  #kkkkk#  ", "  ##   ##  ", "  #+++++#  ", "  #+++++#  ", "  #######  ")
 LAST = {
     "sr": ("           ", "   ##d##   ", "   #   #   ", "   # + #   ", "   #   #   ", "   #####   ", "           "),

@@ -26,6 +26,10 @@ from recollect.environments.base import World as BaseWorld
 from recollect.environments.scene import Mark, Scene
 from recollect.settings.errors import UserError
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+    "recollect/MazeRunner-v0": {},
+    "recollect/MazeRunner30-v0": {"size": 30, "horizon": 1000},
+}
 # Actions 0..4: west, north, east, south, stay, as changes of (row, column).
 ACTIONS = ("west", "north", "east", "south", "stay")
 MOVES_A2 = ((0, -1), (-1, 0), (0, 1), (1, 0), (0, 0))

@@ -29,6 +29,7 @@ from recollect.environments.base import World as BaseWorld
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyToDoor-v0": {}}
 # Actions 0..4 as changes of (x, y); upstream's x is a row.
 MOVES_A2 = np.array([(0, -1), (-1, 0), (0, 1), (1, 0), (0, 0)], np.int16)
 PLACES = ("start", "key", "door")

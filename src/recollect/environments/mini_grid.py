@@ -27,6 +27,7 @@ from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.replayed import ReplayedWorld
 from recollect.settings.errors import UserError, nearest
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/MiniGrid-v0": {}}
 VIEW, TILE = 7, 8  # cells along a side of an image, pixels along a side of a cell
 AGENT = (VIEW - 1, VIEW // 2)  # where the agent stands in an image, row and column, looking up
 MARGIN = VIEW - 1  # of wall around a grid

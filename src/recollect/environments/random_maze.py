@@ -23,6 +23,7 @@ from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 from recollect.environments.maze_runner import _posts
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/RandomMaze-v0": {}}
 VIEW, MARGIN = 9, 4  # cells along a side of an image; walls around a maze, so that images have something to show there
 FREE, WALL, GOAL, AGENT = range(4)
 SHARE = 0.75  # of walls, and of their length

@@ -25,6 +25,10 @@ from pydantic import Field
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+    "recollect/TMazePassive-v0": {"variant": "passive"},
+    "recollect/TMazeActive-v0": {"variant": "active"},
+}
 # Actions 0..3: right, up, left, down.
 MOVE_X_A = np.array([1, 0, -1, 0], dtype=np.int32)
 MOVE_Y_A = np.array([0, 1, 0, -1], dtype=np.int32)

@@ -37,6 +37,10 @@ from recollect.environments.three_rooms import (
     room,
 )
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+    "recollect/VisualMatch-v0": {},
+    "recollect/VisualMatchActive-v0": {"variant": "active"},
+}
 # s: where the color may be; all but one of them are wall.
 FIRST = {
     "passive": (

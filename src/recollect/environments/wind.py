@@ -19,6 +19,7 @@ from pydantic import Field
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Wind-v0": {}}
 STRONGEST, FARTHEST = 0.08, 0.1  # of the wind and of an action, along each axis
 GOAL_2 = np.array([0.0, 1.0], np.float32)
 
