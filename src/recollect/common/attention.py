@@ -139,12 +139,13 @@ class Attention:
 
     Args:
         heads: H.
-        factor: of what is read from the context, see `Context`.
-        reads: whether there is a context.
+        context: what cross-attention layers read.
     """
 
-    def __init__(self, heads: int, *, reads: bool, factor: Tensor | None = None) -> None:
-        self.heads, self.reads, self.factor = heads, reads, factor
+    def __init__(self, heads: int, context: Context | ReadContext | None) -> None:
+        self.heads = heads
+        self.reads = context is not None
+        self.factor = None if context is None else context.factor_B11
 
     def enter(self, x_BTD: Tensor) -> Tensor:
         """The tokens in the layout in which they are computed."""
@@ -187,7 +188,7 @@ class PlainAttention(Attention):
         heads: int,
         drop: Callable[[Tensor], Tensor],
     ) -> None:
-        super().__init__(heads, reads=context is not None, factor=None if context is None else context.factor_B11)
+        super().__init__(heads, context)
         self._context, self._drop = context, drop
         self._mask_BT = None if mask_BT is None else mask_BT.to(x_BTD.device)
         self._attend = causal(x_BTD, mask_BT)
@@ -225,7 +226,7 @@ class FusedAttention(Attention):
     def __init__(
         self, x_BTD: Tensor, mask_BT: Tensor | None, context: Context | None, heads: int, p: float = 0.0
     ) -> None:
-        super().__init__(heads, reads=context is not None, factor=None if context is None else context.factor_B11)
+        super().__init__(heads, context)
         self._context, self._p = context, p
         self._mask_BT: Tensor | None = None
         if mask_BT is not None:

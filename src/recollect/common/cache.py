@@ -328,8 +328,7 @@ class _CachedAttention(Attention):
         *,
         is_causal: bool = False,
     ) -> None:
-        read = cache.context
-        super().__init__(cache.model.heads, reads=read is not None, factor=None if read is None else read.factor_B11)
+        super().__init__(cache.model.heads, cache.context)
         self.cache, self.end = cache, end
         self._place_BT, self._attend, self._is_causal = place_BT, attend, is_causal
 

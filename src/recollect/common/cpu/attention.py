@@ -26,14 +26,15 @@ class CPUAttention(Attention):
     """
 
     def __init__(self, mask_BT: Tensor | None, context: Context | None, heads: int, p: float, dropout: Dropout) -> None:
-        factor = None if context is None else context.factor_B11
-        packing = None if mask_BT is None else Packing.of(mask_BT)
-        if packing is not None and factor is not None:
-            factor = factor[packing.row_N, 0]
-        if packing is not None and packing.order_B is not None and context is not None and not p:
-            context = _reordered(context, packing.order_B)
-        super().__init__(heads, reads=context is not None, factor=factor)
-        self._packing, self._context, self._p, self._dropout = packing, context, p, dropout
+        super().__init__(heads, context)
+        self._packing = None if mask_BT is None else Packing.of(mask_BT)
+        self._context, self._p, self._dropout = context, p, dropout
+        if self._packing is None or context is None:
+            return
+        if self.factor is not None:
+            self.factor = self.factor[self._packing.row_N, 0]  # of each packed token
+        if self._packing.order_B is not None and not p:
+            self._context = _reordered(context, self._packing.order_B)
 
     def enter(self, x_BTD: Tensor) -> Tensor:
         return x_BTD if self._packing is None else pack(x_BTD, self._packing)
@@ -45,7 +46,8 @@ class CPUAttention(Attention):
         if self._p:
             return self_attention(qkv, self.heads, self._p, self._dropout, self._packing)
         assert self._packing is not None, "without dropout and padding FusedAttention is as fast"
-        return gather([fused_self_attention(block, self.heads) for block in spread(qkv, self._packing)], self._packing)
+        blocks = [fused_self_attention(block, self.heads) for block in spread(qkv, self._packing)]
+        return gather(blocks, self._packing)
 
     def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
         assert self._context is not None

@@ -130,40 +130,14 @@ def _from_heads(x: Tensor, index: Tensor | None) -> Tensor:
     return x if index is None else x.view(B * T, -1).index_select(0, index)
 
 
-class _SelfAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None, save: bool
-    ) -> Tensor:
-        shape = (qkv.shape[0], qkv.shape[1]) if packing is None else packing.shape
-        index = None if packing is None else packing.target_N
-        stacked = _to_heads(qkv, 3, heads, shape, index)
-        q, k, v = stacked
-        scale = q.shape[-1] ** -0.5
-        q.mul_(scale)
-        y, saved = _forward(q, k, v, True, None, p, dropout, save)
-        if save:
-            ctx.save_for_backward(stacked, y, *saved)
-            ctx.p, ctx.heads, ctx.scale, ctx.shape, ctx.index = p, heads, scale, shape, index
-        return _from_heads(y[None], index)
+class _Attention(torch.autograd.Function):
+    """Causal self-attention of ``x`` [B, T, 3D] where ``kv`` is None, else attention of ``x`` [B, T, D] to ``kv`` [B, S, 2D]."""
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        stacked, y, *saved = ctx.saved_tensors
-        dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
-        q, k, v = stacked
-        grads = torch.empty_like(stacked)
-        _backward(q, k, v, y, dy, (grads[0], grads[1], grads[2]), True, ctx.p, ctx.scale, saved)
-        return _from_heads(grads, ctx.index), None, None, None, None, None
-
-
-class _CrossAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        q: Tensor,
-        kv_BS: Tensor,
+        x: Tensor,
+        kv: Tensor | None,
         bias_BS: Tensor | None,
         heads: int,
         p: float,
@@ -171,32 +145,39 @@ class _CrossAttention(torch.autograd.Function):
         packing: Packing | None,
         save: bool,
     ) -> Tensor:
-        shape = (q.shape[0], q.shape[1]) if packing is None else packing.shape
+        shape = (x.shape[0], x.shape[1]) if packing is None else packing.shape
         index = None if packing is None else packing.target_N
-        q = _to_heads(q, 1, heads, shape, index)[0]
-        stacked = _to_heads(kv_BS, 2, heads, (kv_BS.shape[0], kv_BS.shape[1]), None)
+        causal = kv is None
+        x_heads = _to_heads(x, 3 if causal else 1, heads, shape, index)
+        kv_heads = x_heads[1:] if kv is None else _to_heads(kv, 2, heads, (kv.shape[0], kv.shape[1]), None)
+        q = x_heads[0]
         scale = q.shape[-1] ** -0.5
         q.mul_(scale)
-        y, saved = _forward(q, stacked[0], stacked[1], False, bias_BS, p, dropout, save)
+        y, saved = _forward(q, kv_heads[0], kv_heads[1], causal, bias_BS, p, dropout, save)
         if save:
-            ctx.save_for_backward(q, stacked, y, *saved)
-            ctx.p, ctx.heads, ctx.scale, ctx.shape, ctx.index = p, heads, scale, shape, index
+            ctx.save_for_backward(x_heads, kv_heads, y, *saved)
+            ctx.causal, ctx.p, ctx.heads, ctx.scale = causal, p, heads, scale
+            ctx.shape, ctx.index = shape, index
         return _from_heads(y[None], index)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, stacked, y, *saved = ctx.saved_tensors
+        x_heads, kv_heads, y, *saved = ctx.saved_tensors
         dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
-        dq, dkv = torch.empty_like(q), torch.empty_like(stacked)
-        _backward(q, stacked[0], stacked[1], y, dy, (dq, dkv[0], dkv[1]), False, ctx.p, ctx.scale, saved)
-        return _from_heads(dq[None], ctx.index), _from_heads(dkv, None), None, None, None, None, None, None
+        dx_heads = torch.empty_like(x_heads)
+        dkv_heads = dx_heads[1:] if ctx.causal else torch.empty_like(kv_heads)
+        out = (dx_heads[0], dkv_heads[0], dkv_heads[1])
+        _backward(x_heads[0], kv_heads[0], kv_heads[1], y, dy, out, ctx.causal, ctx.p, ctx.scale, saved)
+        dx = _from_heads(dx_heads, ctx.index)
+        dkv = None if ctx.causal else _from_heads(dkv_heads, None)
+        return dx, dkv, None, None, None, None, None, None
 
 
 def self_attention(qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None = None) -> Tensor:
     """Causal self-attention on the CPU. ``qkv`` [B, T, 3D], or packed [N, 3D]; returns [B, T, D] or [N, D]."""
-    qkv = qkv.float()
-    return _SelfAttention.apply(qkv, heads, p, dropout, packing, torch.is_grad_enabled() and qkv.requires_grad)
+    save = torch.is_grad_enabled() and qkv.requires_grad
+    return _Attention.apply(qkv.float(), None, None, heads, p, dropout, packing, save)
 
 
 def cross_attention(
@@ -210,4 +191,4 @@ def cross_attention(
 ) -> Tensor:
     """Attention to a context on the CPU. ``q`` [B, T, D] or [N, D]; ``kv_BS`` [B, S, 2D]; ``bias_BS``: 0 or -inf."""
     save = torch.is_grad_enabled() and (q.requires_grad or kv_BS.requires_grad)
-    return _CrossAttention.apply(q.float(), kv_BS.float(), bias_BS, heads, p, dropout, packing, save)
+    return _Attention.apply(q.float(), kv_BS.float(), bias_BS, heads, p, dropout, packing, save)
