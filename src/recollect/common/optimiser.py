@@ -97,26 +97,13 @@ class Adam:
     def step(self) -> None:
         """Update the parameters that have a gradient, in place."""
         for weight_decay in sorted(set(self.decays)):
-            parameters, gradients, first, second, steps = [], [], [], [], []
+            tensors = []
             for i, parameter in enumerate(self.parameters):
                 if parameter.grad is not None and self.decays[i] == weight_decay:
-                    parameters.append(parameter)
-                    gradients.append(parameter.grad)
-                    first.append(self.first[i])
-                    second.append(self.second[i])
-                    steps.append(self.steps[i])
-            if parameters:
-                adam_step(
-                    parameters,
-                    gradients,
-                    first,
-                    second,
-                    steps,
-                    lr=self.lr,
-                    betas=self.betas,
-                    eps=self.eps,
-                    weight_decay=weight_decay,
-                )
+                    tensors.append((parameter, parameter.grad, self.first[i], self.second[i], self.steps[i]))
+            if tensors:
+                lists = [list(column) for column in zip(*tensors, strict=True)]
+                adam_step(*lists, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=weight_decay)
 
     def arrays(self) -> dict[str, Tensor]:
         """All state by parameter name."""
