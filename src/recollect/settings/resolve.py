@@ -47,6 +47,8 @@ from recollect.settings.still import remembered
 
 __all__ = ["base_method", "environment_stem", "method_path", "names", "scale_settings"]  # of `layers`, for importers
 
+DUAL_ENCODER = "dual_encoder"
+"""The module that a vision-language model of `source: trained` is trained with."""
 JUDGED_BY = ("episodes", "splits", "seed")
 """What of an environment's `evaluation` a variant may change."""
 
@@ -181,6 +183,19 @@ def resolved_environment(scale: str, env: str) -> dict[str, Any]:
         checked = source_hyperparameters(scale, env, environment.source)
         values["source"]["hyperparameters"] = checked.model_dump(mode="json")
     return values
+
+
+@remembered
+def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:
+    """A vision-language model at a scale, every default included, also those of how one is trained here."""
+    prepared = still.prepared(f"{scale} model {name}")
+    if prepared is not None:
+        return prepared
+    model = vision_language_model(name, scale)
+    where = f"{config_folder() / 'vision_language_models.yaml'}: {name}.hyperparameters (scale {scale})"
+    module = algorithm_module(DUAL_ENCODER, where=where)
+    checked = validated(module.Hyperparameters, model.hyperparameters, where=where)
+    return {**model.model_dump(mode="json"), "hyperparameters": checked.model_dump(mode="json")}
 
 
 def canonical(value: Any) -> str:
