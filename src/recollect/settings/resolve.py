@@ -81,7 +81,7 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
         if subtitle is not None and content["title"] == plain_title:  # else it has a title of its own
             content["title"] = f"{own_title}, {subtitle}"
         if layers.changes:  # may concern learning, so it is trained whatever its listed part says
-            content = merge(content, merged(layers.changes))
+            content = merge(content, *(layer.content for layer in layers.changes))
             content["title"] += f", {variant.removeprefix(listed).lstrip(',')}"
             content.pop("evaluation_only", None)
     for key in ("environments", "base", "variants"):
