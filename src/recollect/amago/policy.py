@@ -66,7 +66,7 @@ class AmagoPolicy:
             if self._recent is not None:
                 self._recent.reset(mask_B)
             else:
-                self.network.trajectory_encoder.reset(self._state, mask_B)
+                self._state = self.network.trajectory_encoder.reset(self._state, mask_B)
             self._previous = np.where(mask_B.reshape(-1, *[1] * (self._previous.ndim - 1)), self._none(self._batch),
                                       self._previous)  # fmt: skip
             self._time_B = np.where(mask_B, 0, self._time_B)
@@ -85,7 +85,8 @@ class AmagoPolicy:
         if self._recent is not None:
             state_BE = self._recent.state(steps)
         else:
-            state_BE = network.trajectory_encoder.step(network.timestep_encoder(steps), time, self._state)
+            x_BD = network.timestep_encoder(steps)
+            state_BE, self._state = network.trajectory_encoder.step(x_BD, self._state)
         self._fresh_B = np.zeros_like(fresh_B)
         self._time_B = self._time_B + 1
         raw: Tensor = network.actor(state_BE)[:, -1]
@@ -137,4 +138,4 @@ class AmagoPolicy:
         if self._recent is not None:
             self._recent.load(memory, self.device)
         else:
-            self.network.trajectory_encoder.load_state(self._state, memory)
+            self._state = self.network.trajectory_encoder.state_from(memory, self.device)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from recollect.common.replay import Batch
+from recollect.common.sequence_models import SequenceModel
 from recollect.memory_rl.heads import Head
-from recollect.memory_rl.sequence import HistoryEncoder, SequenceModel
+from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
 
