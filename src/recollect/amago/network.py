@@ -24,6 +24,7 @@ from recollect.amago.trajectory_encoders import make_trajectory_encoder
 from recollect.amago.trajectory_files import Batch
 from recollect.common.contract import is_image
 from recollect.common.precision import Precision, autocast
+from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import registry
 from recollect.environments.goal_sequences import GoalPart
 from recollect.settings.errors import UserError
@@ -186,11 +187,16 @@ class Network(nn.Module):
             x_BLD = self.timestep_encoder(window.steps, window.mask_BL)
             return self.trajectory_encoder(x_BLD, window.steps.time).float()
 
+    def _acting(self) -> nn.ModuleDict:
+        """The parts that acting needs, under their own names."""
+        acting = nn.ModuleDict()
+        for name in ("timestep_encoder", "trajectory_encoder", "actor"):
+            acting[name] = self.get_submodule(name)
+        return acting
+
     def policy_arrays(self) -> dict[str, np.ndarray]:
         """What acting needs, by name: all but critics and PopArt."""
-        found = self.state_dict()
-        kept = {name: value for name, value in found.items() if name.partition(".")[0] not in ("critics", "popart")}
-        return {name: value.detach().cpu().numpy().copy() for name, value in kept.items()}
+        return arrays_of(self._acting())
 
     def load_policy_arrays(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `policy_arrays` gave.
@@ -198,16 +204,4 @@ class Network(nn.Module):
         Raises:
             UserError: they are of another network.
         """
-        own = {name: value for name, value in self.state_dict().items() if name in self.policy_arrays()}
-        wrong = [
-            f"{name}: {tuple(arrays[name].shape) if name in arrays else 'missing'}"
-            for name in sorted(own.keys() | arrays.keys())
-            if name not in own or name not in arrays or tuple(arrays[name].shape) != tuple(own[name].shape)
-        ]
-        if wrong:
-            raise UserError(
-                f"the policy does not fit these settings ({'; '.join(wrong[:3])})",
-                where="policy arrays",
-                do="use the settings and the environment it was trained with, or train it again",
-            )
-        self.load_state_dict({name: torch.as_tensor(np.array(value)) for name, value in arrays.items()}, strict=False)
+        load_policy_arrays(self._acting(), arrays)

@@ -209,7 +209,7 @@ class RecurrentSequence(SequenceModel):
 
     def state_arrays(self, state: RecurrentState) -> dict[str, np.ndarray]:
         """See `SequenceModel`."""
-        return {name: part.cpu().numpy() for name, part in zip(_STATE_NAMES, state, strict=False)}
+        return {name: part.detach().cpu().numpy() for name, part in zip(_STATE_NAMES, state, strict=False)}
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> RecurrentState:
         """See `SequenceModel`."""
