@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary
 from torch import Tensor, nn
 
 from recollect.amago.ensembles import MultiGammaActor
+from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.policy_distributions import Kind
 from recollect.amago.popart import PopArt
 from recollect.amago.timestep_encoders import Steps, StepShape, TimestepEncoder, rl2_vector
@@ -127,19 +128,26 @@ class Window:
     reward_BT: Tensor
     done_BT: Tensor
 
+    @property
+    def real_BT1(self) -> Tensor:
+        """bool [B, L - 1, 1], whether a transition is real."""
+        return self.mask_BL[:, 1:, None]
+
 
 class Network(nn.Module):
     """Encoders, actor, critics and PopArt.
 
     Args:
-        hp: `recollect.amago.amago.Hyperparameters`.
+        hp: hyperparameters.
         shape: of the world.
         critics: made by the method.
         parameters: P of the policy distribution.
         seed: all parameters are a function of it.
     """
 
-    def __init__(self, hp: Any, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int) -> None:
+    def __init__(
+        self, hp: AmagoHyperparameters, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int
+    ) -> None:
         super().__init__()
         self.inputs, self.shape = hp.inputs, shape
         self.precision: Precision = "auto" if hp.precision == "bfloat16" else "float32"  # on GPUs only

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.memory import RecentSteps
 from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
@@ -30,7 +31,9 @@ class AmagoPolicy(BatchedPolicy):
         device: where the network is.
     """
 
-    def __init__(self, network: Network, distribution: Distribution, hp: Any, device: torch.device) -> None:
+    def __init__(
+        self, network: Network, distribution: Distribution, hp: AmagoHyperparameters, device: torch.device
+    ) -> None:
         self.network, self.distribution, self.hp, self.device = network, distribution, hp, device
         self._state: Any = None  # of the trajectory encoder
         self._recent: RecentSteps | None = None  # or, where it is slow, what it encodes anew

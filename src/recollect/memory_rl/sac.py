@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
@@ -31,7 +32,6 @@ from recollect.memory_rl.history_actor_critic import (
     first_tokens,
     least_q,
     load_actor,
-    masked_mean,
     need_continuous,
     noise_like,
 )

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, need_discrete
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
@@ -31,7 +32,6 @@ from recollect.memory_rl.history_actor_critic import (
     ActorCriticLearner,
     first_tokens,
     load_actor,
-    masked_mean,
 )
 from recollect.memory_rl.history_policy import HistoryPolicy, tokens
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
@@ -29,7 +30,6 @@ from recollect.memory_rl.history_actor_critic import (
     first_tokens,
     least_q,
     load_actor,
-    masked_mean,
     need_continuous,
     noise_like,
 )
