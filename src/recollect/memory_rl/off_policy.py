@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.common.adam import Adam
-from recollect.common.contract import Facts, facts_of
+from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import TokenEmbedder
 from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.precision import Precision
@@ -186,15 +186,6 @@ class Counters:
     evaluations: int = 0
     evaluation_due: bool = False
     logged_updates: int = 0  # updates that the metric sums hold
-
-
-def trainer_of(learner: Any, settings: Settings, device: torch.device | str) -> OnlineTrainer:
-    """A run of a learner (its class, made of hyperparameters, facts, seed and device) at its beginning."""
-    hp: OnlineHyperparameters = settings.method.hyperparameters
-    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
-    made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
-    names = (settings.environment.name, settings.method.name)
-    return OnlineTrainer(hp, made, worlds, seed=settings.seed, names=names, device=device)
 
 
 class OnlineTrainer:
@@ -370,3 +361,26 @@ class OnlineTrainer:
                     saved_at = now
         self.learner.network.eval()
         return self.policy
+
+
+def trainer_of(
+    learner: Callable[..., Learner], settings: Settings, device: torch.device | str = "cpu"
+) -> OnlineTrainer:
+    """A run at its beginning, of a learner (its class, made of hyperparameters, facts, seed and device)."""
+    hp: OnlineHyperparameters = settings.method.hyperparameters
+    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
+    made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
+    names = (settings.environment.name, settings.method.name)
+    return OnlineTrainer(hp, made, worlds, seed=settings.seed, names=names, device=device)
+
+
+def train_learner(learner: Callable[..., Learner], settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
+    """Train a learner, see `trainer_of`, by acting.
+
+    Args:
+        learner: its class.
+        settings: of the run; `method.hyperparameters` is an `OnlineHyperparameters`.
+        inputs: only the device is read.
+        run: logs, scores of the learning curve, checkpoints.
+    """
+    return trainer_of(learner, settings, inputs.device).train(run)

@@ -14,16 +14,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
-from recollect.common.contract import Facts, Inputs, need_discrete
+from recollect.common.contract import Facts, need_discrete
 from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
@@ -33,9 +31,8 @@ from recollect.memory_rl.history_actor_critic import (
     first_tokens,
     load_actor,
 )
-from recollect.memory_rl.history_policy import HistoryPolicy, tokens
-from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
-from recollect.settings.schema import Settings
+from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.off_policy import train_learner, trainer_of
 
 SMALLEST_PROBABILITY = 1e-8
 
@@ -120,16 +117,6 @@ class SACD(ActorCriticLearner):
         return (until_BA[:, :-1] <= drawn_B[:, None]).sum(1)
 
 
-def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
-    """A run at its beginning."""
-    return trainer_of(SACD, settings, device)
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """See `dqn.train`."""
-    return make_trainer(settings, inputs.device).train(run)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """See `dqn.load_policy`."""
-    return load_actor(settings, arrays, inputs)
+make_trainer = partial(trainer_of, SACD)
+train = partial(train_learner, SACD)
+load_policy = load_actor
