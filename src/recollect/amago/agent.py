@@ -15,7 +15,7 @@ from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution, make_distribution
 from recollect.amago.terms import Draws, Heads
 from recollect.amago.trajectory_files import Batch
-from recollect.common.adam import Adam
+from recollect.common.optimiser import Adam
 from recollect.common.target_learner import TargetLearner
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings

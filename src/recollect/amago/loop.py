@@ -272,7 +272,7 @@ class Trainer:
                 if hp.keep_every and self.at.epoch % hp.keep_every == 0:  # before the checkpoint that goes on behind it
                     self.keep(f"epoch_{self.at.epoch:06d}", self.agent.network.policy_arrays())
                 progress.update(self.at.epoch)
-                if self.at.epoch % hp.checkpoint_every == 0 and self.at.epoch < hp.epochs:
+                if self.run.due(self.at.epoch, hp.checkpoint_every) and self.at.epoch < hp.epochs:
                     self.save()
 
     def finished(self) -> AmagoPolicy:

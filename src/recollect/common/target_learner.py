@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.artifacts.checkpoints import part
-from recollect.common.adam import Adam
+from recollect.common.optimiser import Adam
 
 
 class TargetLearner:

@@ -67,7 +67,7 @@ class TransformerSequence(SequenceModel):
     def initial_state(self, batch: int, device: Device = None) -> TransformerState:
         """An empty cache."""
         device = torch.device(device) if device is not None else self.positions.table_LD.device
-        cache = self.transformer.make_cache(batch, self.context, device)
+        cache = KeyValueCache(self.transformer, batch, self.context, device)
         if not self.slides:
             return TransformerState(cache, None, None)
         recent_BLD = torch.zeros(batch, self.context, self.input_width, device=device)
@@ -87,7 +87,7 @@ class TransformerSequence(SequenceModel):
             else:
                 position = self.positions.table_LD[state.cache.lengths_B.clamp(max=last)]
             state.newest_BD = x_BD + position
-            return self.transformer.step(state.newest_BD, state.cache), state
+            return state.cache.step(state.newest_BD), state
         state.cached = False
         assert state.recent_BLD is not None and state.seen_B is not None
         h_BLD = self.forward(state.recent_BLD)  # right padding is harmless: attention is causal

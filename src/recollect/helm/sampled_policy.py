@@ -1,7 +1,7 @@
 """What HELM and its baselines act with: a network that reads images and, in its own way, the past; actions are drawn.
 
 An `Agent` plays B rows at once. Its base class remembers nothing but what a `History` gives it (a vector per row, which
-is never trained); `methods.ppo_lstm` has one whose memory is trained.
+is never trained); `helm.ppo_lstm` has one whose memory is trained.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from recollect.artifacts.checkpoints import part
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.distinct_images import DistinctImages
+from recollect.common.draws import categorical_from_uniform
 from recollect.common.weights import load_arrays
 from recollect.environments import counter_rng
 from recollect.helm.small_impala import ActorCritic
@@ -158,8 +159,7 @@ class Agent:
         self.network.load_state_dict({name: torch.as_tensor(arrays[f"network/{name}"]) for name in names})
         self._images = images
         if self.history is not None:
-            of = "history/"
-            self.history.load({name.removeprefix(of): a for name, a in arrays.items() if name.startswith(of)})
+            self.history.load(part(arrays, "history"))
             self._history_BH = torch.as_tensor(arrays["seen"]).to(self.device)
 
     def learned(self) -> dict[str, np.ndarray]:
@@ -203,7 +203,7 @@ class SampledPolicy(BatchedPolicy):
         else:
             noise_B = (counter_rng.draw(self.seeds_B, self.draws_B) >> np.uint64(40)).astype(np.float32) * 2**-24
             self.draws_B = self.draws_B + np.uint64(1)
-            self._action_B = drawn(self._log_BA, noise_B)
+            self._action_B = categorical_from_uniform(self._log_BA, noise_B)
         return self._action_B
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
@@ -228,12 +228,6 @@ class SampledPolicy(BatchedPolicy):
     def arrays(self) -> dict[str, np.ndarray]:
         """See `Agent.learned`."""
         return self.agent.learned()
-
-
-def drawn(log_BA: np.ndarray, noise_B: np.ndarray) -> np.ndarray:
-    """Actions int64 [B] from their log-probabilities and uniform numbers in [0, 1)."""
-    until_BA = np.cumsum(np.exp(log_BA), axis=1)[:, :-1]
-    return (noise_B[:, None] >= until_BA).sum(1)
 
 
 def network_from(network: ActorCritic, arrays: Mapping[str, np.ndarray]) -> ActorCritic:

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
-from recollect.common.adam import Adam
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import TokenEmbedder
 from recollect.common.learning_curve import log_learning, make_worlds
+from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision
 from recollect.common.replay import Batch, EpisodeReplay
 from recollect.common.rollout import Episodes, play_episodes
@@ -350,15 +350,12 @@ class OnlineTrainer:
         checkpoint = run.resume()
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
-        saved_at = self.at.updates
         with run.progress(self.planned_updates, "training", "updates") as progress:
             while not self.done:
                 self.advance(run)
                 progress.update(self.at.updates)
-                now, every = self.at.updates, self.hp.checkpoint_every
-                if (run.should_save(now) or now // every > saved_at // every) and not self.done:
-                    run.save(now, *self.saved())
-                    saved_at = now
+                if run.due(self.at.updates, self.hp.checkpoint_every) and not self.done:
+                    run.save(self.at.updates, *self.saved())
         self.learner.network.eval()
         return self.policy
 

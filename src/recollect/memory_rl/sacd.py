@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Facts, need_discrete
+from recollect.common.draws import categorical_from_weights
 from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
@@ -112,9 +113,8 @@ class SACD(ActorCriticLearner):
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         """A draw from the policy."""
-        until_BA = outputs_BA.double().softmax(-1).cumsum(-1).cpu().numpy()
-        drawn_B = draws.random(len(until_BA)) * until_BA[:, -1]
-        return (until_BA[:, :-1] <= drawn_B[:, None]).sum(1)
+        chance_B = torch.as_tensor(draws.random(len(outputs_BA)), device=outputs_BA.device)
+        return categorical_from_weights(outputs_BA.double().softmax(-1), chance_B).cpu().numpy()
 
 
 make_trainer = partial(trainer_of, SACD)

@@ -1,9 +1,9 @@
-"""Reads config files and merges them: mappings merge, lists replace, `null` removes."""
+"""Reads config files, lays them over each other, and checks the result against a settings model."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,15 +11,52 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from recollect.settings.catalogue import own_packages
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.still import remembered
 
 Model = TypeVar("Model", bound=BaseModel)
 
+#: As a value: what the layers below said is taken back, and the default in Python holds again.
+DEFAULT = "default"
+
 
 def config_folder() -> Path:
     """The folder that holds the configuration: ``$RECOLLECT_CONFIG`` or ``config`` in the working directory."""
     return Path(os.environ.get("RECOLLECT_CONFIG", "config"))
+
+
+def config_folders() -> list[Path]:
+    """All folders that hold configuration, in the order in which they are searched: ours, `mine/config`, those of plug-ins."""
+    return [config_folder(), *(place / "config" for place in own_packages().values())]
+
+
+def config_path(group: str, name: str) -> Path:
+    """The file of a name in a group, e.g. `scales`; where no folder has it, the path that it would have in ours.
+
+    Raises:
+        UserError: two folders have it.
+    """
+    paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
+    there = [path for path in paths if path.is_file()]
+    if len(there) > 1:
+        what = f"there are two files for '{name}' in {group}"
+        raise UserError(what, where=f"{there[0]} and {there[1]}", do="give one of them another name")
+    return there[0] if there else paths[0]
+
+
+@remembered
+def names(group: str) -> list[str]:
+    """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
+    return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
+
+
+def _plugin_that_has(group: str, name: str) -> str | None:
+    """What installs the plug-in of this repository that has a name, or the name before its `_`; None: none has."""
+    for path in sorted(Path("plugins").glob(f"*/*/config/{group}/*.yaml")):
+        if name == path.stem or name.startswith(f"{path.stem}_"):
+            return f"it comes with a plug-in: run `pip install ./{path.parents[3]}`"
+    return None
 
 
 @cache
@@ -43,19 +80,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: the file is missing, is not YAML or is not a mapping.
     """
     if not path.is_file():
-        known = [file.stem for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        do = nearest(path.stem, known)
-        raise UserError(f"no configuration named '{path.stem}'", where=path, do=f"{do} (or add the file)")
+        group = path.parent.name
+        do = _plugin_that_has(group, path.stem) or f"{nearest(path.stem, names(group))} (or add the file)"
+        raise UserError(f"no configuration named '{path.stem}'", where=path, do=do)
     status = path.stat()
     return _parse(path, (status.st_mtime_ns, status.st_size))
 
 
-def merge(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay overrides over a base: mappings merge, lists and scalars replace, ``None`` removes the key."""
-    result: dict[str, Any] = {key: merge(value) if isinstance(value, Mapping) else value for key, value in base.items()}
-    for override in overrides:
-        for key, value in override.items():
-            if value is None:
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay mappings over each other, the last on top.
+
+    Mappings merge, anything else replaces, and the word `default` takes back what lies below.
+    """
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if value == DEFAULT:
                 result.pop(key, None)
             elif isinstance(value, Mapping):
                 below = result.get(key)
@@ -65,43 +105,65 @@ def merge(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def known_keys(model: type[BaseModel]) -> list[str]:
-    """The field names of a settings model."""
-    return list(model.model_fields)
+def validated(model: type[Model], values: Mapping[str, Any], *, where: object, noun: str = "key") -> Model:
+    """Build a settings model; every problem becomes one `UserError` that names the key and the nearest known one.
 
-
-def validated(model: type[Model], values: Mapping[str, Any], *, where: object) -> Model:
-    """Build a settings model; every problem becomes one `UserError` that names the key and the nearest known one."""
+    Args:
+        model: what is built.
+        values: its fields, as they stand in a file.
+        where: what to name in the error.
+        noun: what a field is called in the error.
+    """
     if not isinstance(values, Mapping):
-        what = f"there must be a mapping of keys to values here, not {values!r}"
-        raise UserError(what, where=where, do=f"known keys: {', '.join(known_keys(model))}")
+        what = f"there must be a mapping of {noun}s to values here, not {values!r}"
+        raise UserError(what, where=where, do=f"known {noun}s: {', '.join(model.model_fields)}")
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
         problems, hints = [], []
         for item in error.errors():
-            place = ".".join(str(part) for part in item["loc"])
+            place = ".".join(str(key) for key in item["loc"])
             if item["type"] == "extra_forbidden":
-                problems.append(f"unknown key '{place}'")
-                hints.append(nearest(str(item["loc"][-1]), known_keys(_model_at(model, item["loc"][:-1]))))
+                problems.append(f"unknown {noun} '{place}'")
+                hints.append(_nearest_field(str(item["loc"][-1]), _model_at(model, item["loc"][:-1])))
             elif item["type"] == "missing":
-                problems.append(f"missing key '{place}'")
+                problems.append(f"missing {noun} '{place}'")
                 hints.append(f"add '{place}'")
             else:
-                problems.append(f"'{place}' is {item.get('input')!r}: {item['msg']}")
-                hints.append(f"correct '{place}'")
+                message = item["msg"].removeprefix("Value error, ")
+                problems.append(f"'{place}' is {item.get('input')!r}: {message}" if place else message)
+                hints.append(f"correct '{place}'" if place else f"correct these {noun}s")
         raise UserError("; ".join(problems), where=where, do="; ".join(dict.fromkeys(hints))) from error
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The settings models that a field's annotation names: of `Network | None` it is `Network`."""
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    return [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]
 
 
 def _model_at(model: type[BaseModel], place: Iterable[Any]) -> type[BaseModel]:
     """The nested settings model that a location of a validation error lies in."""
-    for part in place:
-        field = model.model_fields.get(str(part))
-        if field is None:
-            return model
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        models = [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]
+    for key in place:
+        field = model.model_fields.get(str(key))
+        models = models_in(field.annotation) if field is not None else []
         if not models:
             return model
         model = models[0]
     return model
+
+
+def _nearest_field(name: str, model: type[BaseModel]) -> str:
+    """Name the field that was meant: one of a nested model where it has this very name, `optimisation.learning_rate`."""
+    for dotted in _nested_fields(model):
+        if dotted.rpartition(".")[2] == name:
+            return f"did you mean '{dotted}'?"
+    return nearest(name, model.model_fields)
+
+
+def _nested_fields(model: type[BaseModel], before: str = "") -> Iterator[str]:
+    """The fields of the models inside a model, with dots."""
+    for name, field in model.model_fields.items():
+        for inner in models_in(field.annotation):
+            yield from (f"{before}{name}.{key}" for key in inner.model_fields)
+            yield from _nested_fields(inner, f"{before}{name}.")

@@ -1,291 +1,98 @@
-"""scale x environment x method -> one resolved `Settings`.
+"""scale x environment x method -> one resolved `Settings`: the layers of `recollect.settings.layers`, merged and checked.
 
-Order, later wins: the method's `base` chain, the method's file, its entry for this environment, the scale's entry for
-the method, the scale's entry for the method in this environment. For an environment: its file, then the scale's entry.
-A scale that names another source of histories takes over none of the old one's hyperparameters.
-
-`radt.task_weight_0` is the variant `task_weight_0` of method `radt`: what stands under that name in `variants:` of the
-method (or of its bases, or of the scale) is laid over all of this; and over that what a name says in so many words,
-`radt.learning_rate=0.001` (see `overrides`).
-
-An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
-says which option the trailing number sets (or word, where that option is a text).
-
-`*_mapping` functions merge without checking and without importing an algorithm (Snakemake parses with them);
-`resolve` checks everything.
+`*_mapping` functions merge without checking and without importing an algorithm. `resolve` checks everything with the
+algorithm's own `Hyperparameters`, so it imports torch. `resolved` is the same as plain JSON values, every default
+included: what manifests hold and what is hashed. Snakemake, which must not import torch, is handed them by
+`recollect.stages.check`.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recollect.settings.catalogue import declaration, module_of
+from recollect.settings import still
+from recollect.settings.catalogue import declaration, load, module_of
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, merge, read_yaml, validated
+from recollect.settings.layers import (
+    base_method,
+    environment_layers,
+    environment_stem,
+    figure_layers,
+    merged,
+    method_layers,
+    method_path,
+    scale_settings,
+    variant_base,
+)
+from recollect.settings.loading import config_folder, config_path, merge, names, read_yaml, validated
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import (
     EnvironmentSettings,
+    EvaluationSettings,
     FigureSettings,
     LanguageModelSettings,
     MethodSettings,
     PublishedDataSettings,
-    ScaleSettings,
     Settings,
+    SourceSettings,
     TokenVocabularySettings,
     VisionLanguageModelSettings,
 )
 from recollect.settings.still import remembered
 
+__all__ = ["base_method", "environment_stem", "method_path", "names", "scale_settings"]  # of `layers`, for importers
 
-@remembered
-def scale_settings(scale: str) -> ScaleSettings:
-    """The settings of a scale (`smoke`, `demo`, `paper`, or a file of the user's)."""
-    path = config_folder() / "scales" / f"{scale}.yaml"
-    return validated(ScaleSettings, read_yaml(path), where=path)
+JUDGED_BY = ("episodes", "splits", "seed")
+"""What of an environment's `evaluation` a variant may change."""
 
 
-@remembered
-def names(group: str) -> list[str]:
-    """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
-    return sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
+# --------------------------------------------------------------------------------------------- merged, not checked
 
 
 @remembered
 def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     """The merged, unchecked settings of an environment."""
-    stem, value = environment_stem(env)
-    path = config_folder() / "environments" / f"{stem}.yaml"
-    if value is not None and not path.is_file():
-        do = f"{nearest(env, names('environments'))} (or add a file)"
-        raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
-    content = read_yaml(path)
-    if value is not None:
-        if "parameter" not in content:
-            raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")
-        content = merge(content, {"options": {content["parameter"]: value}})
-    overrides = scale_settings(scale).environments
-    for layer in (overrides.get(stem, {}), overrides.get(env, {}) if env != stem else {}):
-        content = merge(_without_old_source(content, layer), layer)
+    content = merged(environment_layers(scale, env))
     parameter = content.pop("parameter", None)
     if parameter is not None and isinstance(content.get("title"), str):
         content["title"] = content["title"].replace("{" + parameter + "}", str(content["options"].get(parameter, "")))
-    return merge(content, {"name": env})
-
-
-@remembered
-def environment_stem(env: str) -> tuple[str, int | str | None]:
-    """The file that an environment's name stands for, and what the rest of the name sets (None: it is the file's own).
-
-    `tmaze_passive_50` is (`tmaze_passive`, 50). Where the option that the file's `parameter` names is a text, so is the
-    rest: `mini_grid_MemoryS11` is (`mini_grid`, `MemoryS11`).
-    """
-    folder = config_folder() / "environments"
-    if (folder / f"{env}.yaml").is_file():
-        return env, None
-    for place in (found.start() for found in re.finditer("_", env)):
-        path = folder / f"{env[:place]}.yaml"
-        if env[place + 1 :] and path.is_file():
-            content = read_yaml(path)
-            if isinstance((content.get("options") or {}).get(content.get("parameter")), str):
-                return env[:place], env[place + 1 :]
-    numbered = re.fullmatch(r"(.+)_(\d+)", env)
-    return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
-
-
-def _without_old_source(content: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings without their source's hyperparameters, where a layer names another source."""
-    old, new = content.get("source"), layer.get("source")
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return content
-    if new.get("algorithm", old.get("algorithm")) == old.get("algorithm"):
-        return content
-    return {**content, "source": {key: value for key, value in old.items() if key != "hyperparameters"}}
+    return {**content, "name": env}
 
 
 @remembered
 def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
     """The merged, unchecked settings of a method, or of a variant of one, in one environment."""
-    layers: list[Mapping[str, Any]] = []
-    chain: list[str] = []
+    layers = method_layers(scale, env, method)
+    content = merged(layers.own)
     base, _, variant = method.partition(".")
-    name: str | None = base
-    while name is not None:
-        if name in chain:
-            raise UserError(
-                f"the `base` of method '{base}' leads back to '{name}'",
-                where=config_folder() / "methods" / f"{name}.yaml",
-                do="break the circle",
-            )
-        chain.append(name)
-        name = read_yaml(config_folder() / "methods" / f"{name}.yaml").get("base")
-    overrides = scale_settings(scale).methods
-    stem, _ = environment_stem(env)
-
-    def with_environment(layer: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
-        here = layer.get("environments") or {}
-        if not isinstance(here, Mapping) or not all(isinstance(v, Mapping | None) for v in here.values()):
-            raise UserError(
-                f"`environments` must map names of environments to settings, not be {here!r}",
-                where=where,
-                do="write `environments: {<name>: {hyperparameters: ...}}`",
-            )
-        return [layer, here.get(stem) or {}, (here.get(env) or {}) if env != stem else {}]
-
-    for link in reversed(chain):  # the base first
-        own = read_yaml(config_folder() / "methods" / f"{link}.yaml")
-        for layer in (own, overrides.get(link, {})):
-            layers += with_environment(layer, f"method '{link}' (scale {scale})")
-    content = merge({}, *layers)
     if variant:
-        listed, changed = taken_apart(variant)
+        listed, _ = taken_apart(variant)
         own_title = content.pop("title", base)
-        content["title"] = plain = f"{own_title}, {listed.replace('_', ' ')}" if listed else own_title
-        for changes in _variant(layers, base, listed) if listed else ():
-            content = merge(content, *with_environment(changes, f"variant '{method}' (scale {scale})"))
+        plain_title = f"{own_title}, {listed.replace('_', ' ')}" if listed else own_title
+        content = merge(content, {"title": plain_title}, *(layer.content for layer in layers.variant))
         subtitle = content.pop("subtitle", None)
-        if subtitle is not None and content["title"] == plain:  # else it has a title of its own
+        if subtitle is not None and content["title"] == plain_title:  # else it has a title of its own
             content["title"] = f"{own_title}, {subtitle}"
-        content = merge(content, changed)
-        if changed:  # may concern learning, so it is trained whatever its listed part says
+        if layers.changes:  # may concern learning, so it is trained whatever its listed part says
+            content = merge(content, merged(layers.changes))
             content["title"] += f", {variant.removeprefix(listed).lstrip(',')}"
             content.pop("evaluation_only", None)
     for key in ("environments", "base", "variants"):
         content.pop(key, None)
-    return merge(content, {"name": method})
+    return {**content, "name": method}
 
 
-def _variant(layers: list[Mapping[str, Any]], base: str, variant: str) -> list[Mapping[str, Any]]:
-    """What some layers say of a variant. Taken from them one by one, so that a `null` is still there to remove."""
-    path = method_path(base)
-    known: dict[str, list[Mapping[str, Any]]] = {}
-    for layer in layers:
-        listed = layer.get("variants") or {}
-        if not isinstance(listed, Mapping) or not all(isinstance(v, Mapping | None) for v in listed.values()):
-            do = "write `variants: {<name>: {hyperparameters: ...}}`"
-            raise UserError(f"`variants` must map names to settings, not be {listed!r}", where=path, do=do)
-        for name, content in listed.items():
-            known.setdefault(str(name), []).append(content or {})
-    if variant not in known:
-        raise UserError(f"method '{base}' has no variant named '{variant}'", where=path, do=nearest(variant, known))
-    return known[variant]
+def played_method(scale: str, env: str, method: str) -> str:
+    """The method whose policy is played: a variant that is not trained plays that of what it is a variant of."""
+    if not method_mapping(scale, env, method).get("evaluation_only"):
+        return method
+    return played_method(scale, env, variant_base(scale, env, method))
 
 
-def method_path(method: str) -> Path:
-    """The file of a method, or of the method that it is a variant of."""
-    return config_folder() / "methods" / f"{base_method(method)}.yaml"
-
-
-def base_method(method: str) -> str:
-    """The method that a variant is one of; any other method itself."""
-    return method.partition(".")[0]
-
-
-@remembered
-def figure_settings(scale: str, figure: str) -> FigureSettings:
-    """The checked settings of a figure at a scale; `seeds` default to the scale's."""
-    path = config_folder() / "figures" / f"{figure}.yaml"
-    at_scale = scale_settings(scale)
-    content = merge(
-        {"seeds": list(at_scale.seeds)}, read_yaml(path), at_scale.figures.get(figure, {}), {"name": figure}
-    )
-    return validated(FigureSettings, content, where=path)
-
-
-@remembered
-def figure_reads(scale: str, figure: str) -> str:
-    """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
-    return declaration("figure", figure_settings(scale, figure).kind, "READS") or "scores"
-
-
-@remembered
-def language_model(name: str) -> LanguageModelSettings:
-    """Where the language model of this name comes from."""
-    path = config_folder() / "language_models.yaml"
-    content = read_yaml(path)
-    if name not in content:
-        raise UserError(f"no language model named '{name}'", where=path, do=nearest(name, content))
-    return validated(LanguageModelSettings, content[name], where=f"{path}: {name}")
-
-
-@remembered
-def vision_language_model(name: str, scale: str | None = None) -> VisionLanguageModelSettings:
-    """Where the vision-language model of this name comes from, at a scale that may say how it is trained."""
-    path = config_folder() / "vision_language_models.yaml"
-    content = read_yaml(path)
-    if name not in content:
-        raise UserError(f"no vision-language model named '{name}'", where=path, do=nearest(name, content))
-    at_scale = scale_settings(scale).vision_language_models.get(name, {}) if scale is not None else {}
-    return validated(VisionLanguageModelSettings, merge(content[name], at_scale), where=f"{path}: {name}")
-
-
-@remembered
-def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
-    """A frozen model of either kind; a name that both kinds have is a language model's."""
-    seeing = config_folder() / "vision_language_models.yaml"
-    if name in read_yaml(config_folder() / "language_models.yaml") or not seeing.is_file():
-        return language_model(name)
-    return vision_language_model(name) if name in read_yaml(seeing) else language_model(name)
-
-
-@remembered
-def token_vocabulary(name: str) -> TokenVocabularySettings:
-    """How the token vocabulary of this name is made."""
-    path = config_folder() / "token_vocabularies.yaml"
-    content = read_yaml(path).get("vocabularies") or {}
-    if name not in content:
-        raise UserError(f"no token vocabulary named '{name}'", where=path, do=nearest(name, content))
-    return validated(TokenVocabularySettings, content[name], where=f"{path}: vocabularies.{name}")
-
-
-def prompt_templates(name: str | None) -> tuple[str, ...]:
-    """The texts that stand around a word, `{}`; for no name the bare word."""
-    if name is None:
-        return ("{}",)
-    path = config_folder() / "token_vocabularies.yaml"
-    known = read_yaml(path).get("templates") or {}
-    if name not in known:
-        raise UserError(f"no templates named '{name}'", where=path, do=nearest(name, known))
-    listed = known[name]
-    if not isinstance(listed, list) or not listed or not all(isinstance(t, str) and t.count("{}") == 1 for t in listed):
-        do = "write a list of texts with one {} each"
-        raise UserError(f"the templates '{name}' are not such texts", where=f"{path}: templates.{name}", do=do)
-    return tuple(listed)
-
-
-@remembered
-def published_data(name: str) -> PublishedDataSettings:
-    """Where the published data set of this name comes from."""
-    path = config_folder() / "published_data.yaml"
-    content = read_yaml(path)
-    if name not in content:
-        raise UserError(f"no published data set named '{name}'", where=path, do=nearest(name, content))
-    return validated(PublishedDataSettings, content[name], where=f"{path}: {name}")
-
-
-def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> Any:
-    """The module of an algorithm; importing it is what makes full checking slow (torch).
-
-    Args:
-        algorithm: the name of its file.
-        where: what to name in the error.
-        does: what it must be: a `method`, a `source` of histories or a `network`.
-    """
-    return importlib.import_module(module_of(does, algorithm, where=where))
-
-
-def uses_gpu(algorithm: str) -> bool:
-    """Whether a source of histories learns on a GPU where there is one: its file has the line ``USES_GPU = True``."""
-    return declaration("source", algorithm, "USES_GPU") is True
-
-
-def has_scene(world: str) -> bool:
-    """Whether a world can be drawn from above: its file has a function `scene`."""
-    return declaration("world", world, "scene") is not None
+# --------------------------------------------------------------------------------------------------------- checked
 
 
 def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
@@ -296,7 +103,15 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
     """
     where = method_path(method) if method == base_method(method) else f"{method_path(method)} (variant '{method}')"
     environment = environment_settings(scale, env)
-    content = method_mapping(scale, env, method)
+    content = dict(method_mapping(scale, env, method))
+    judged = content.pop("evaluation", None)
+    if judged is not None:
+        if not content.get("evaluation_only") or not isinstance(judged, Mapping) or not judged.keys() <= {*JUDGED_BY}:
+            what = f"`evaluation` of a method may hold {', '.join(JUDGED_BY)} of a variant with `evaluation_only: true`"
+            raise UserError(what, where=where, do="write the rest in the environment's `evaluation`")
+        laid_over = merge(environment_mapping(scale, env).get("evaluation") or {}, judged)
+        evaluation = validated(EvaluationSettings, laid_over, where=f"{where}: evaluation")
+        environment = environment.model_copy(update={"evaluation": evaluation})
     hyperparameters = content.get("hyperparameters", {})
     shell = validated(MethodSettings, {**content, "hyperparameters": {}}, where=where)
     module = algorithm_module(shell.algorithm, where=where)
@@ -309,9 +124,9 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
 
 
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:
-    """The checked settings of an environment."""
+    """The checked settings of an environment, but for the hyperparameters of its source: see `source_hyperparameters`."""
     content = environment_mapping(scale, env)
-    where = f"{config_folder() / 'environments' / environment_stem(env)[0]}.yaml (scale {scale})"
+    where = f"{_environment_path(env)} (scale {scale})"
     checked = validated(EnvironmentSettings, content, where=where)
     module_of("world", checked.world, where=where)
     if checked.images is not None:
@@ -319,8 +134,148 @@ def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     return checked
 
 
+def _environment_path(env: str) -> Path:
+    return config_path("environments", environment_stem(env)[0])
+
+
+def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
+    """The checked hyperparameters of what makes the histories of an environment."""
+    where = f"{_environment_path(env)} (scale {scale}): source"
+    module = algorithm_module(source.algorithm, where=f"{where}.algorithm", does="source")
+    return validated(module.Hyperparameters, source.hyperparameters, where=f"{where}.hyperparameters")
+
+
+@remembered
+def figure_settings(scale: str, figure: str) -> FigureSettings:
+    """The checked settings of a figure at a scale; `seeds` default to the scale's."""
+    content = {**merged(figure_layers(scale, figure)), "name": figure}
+    return validated(FigureSettings, content, where=config_path("figures", figure))
+
+
+# ------------------------------------------------------------------------------------------------ checked, as JSON
+
+
+@remembered
+def resolved(scale: str, env: str, method: str) -> dict[str, Any]:
+    """The settings of a run of whatever seed, every default included: `{"environment": {...}, "method": {...}}`."""
+    prepared = still.prepared(f"{scale} {env} {method}")
+    return prepared if prepared is not None else dumped(resolve(scale, env, method, 0))
+
+
+def dumped(settings: Settings) -> dict[str, Any]:
+    """Settings as plain JSON values, without scale and seed."""
+    return settings.model_dump(mode="json", include={"environment", "method"})
+
+
+@remembered
+def resolved_environment(scale: str, env: str) -> dict[str, Any]:
+    """The settings of an environment, every default included, also those of its source of histories."""
+    prepared = still.prepared(f"{scale} {env}")
+    if prepared is not None:
+        return prepared
+    environment = environment_settings(scale, env)
+    values = environment.model_dump(mode="json")
+    if environment.source is not None:
+        checked = source_hyperparameters(scale, env, environment.source)
+        values["source"]["hyperparameters"] = checked.model_dump(mode="json")
+    return values
+
+
 def canonical(value: Any) -> str:
     """A settings model or mapping as canonical JSON: equal settings give equal text."""
     if hasattr(value, "model_dump"):
         value = value.model_dump(mode="json")
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+# --------------------------------------------------------------------- what is listed by name in one file of its own
+
+
+def _listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, str]:
+    """What a file that lists things by name says of one of them, and where that stands.
+
+    Raises:
+        UserError: nothing has this name; the message names the nearest one.
+    """
+    path = config_folder() / f"{file}.yaml"
+    entries = read_yaml(path)
+    if section:
+        entries = entries.get(section) or {}
+    if name not in entries:
+        raise UserError(f"no {title} named '{name}'", where=path, do=nearest(name, entries))
+    return entries[name], f"{path}: {section}.{name}" if section else f"{path}: {name}"
+
+
+def language_model(name: str) -> LanguageModelSettings:
+    """Where the language model of this name comes from."""
+    content, where = _listed("language model", name, "language_models")
+    return validated(LanguageModelSettings, content, where=where)
+
+
+def vision_language_model(name: str, scale: str | None = None) -> VisionLanguageModelSettings:
+    """Where the vision-language model of this name comes from, at a scale that may say how it is trained."""
+    content, where = _listed("vision-language model", name, "vision_language_models")
+    at_scale = scale_settings(scale).vision_language_models.get(name, {}) if scale is not None else {}
+    return validated(VisionLanguageModelSettings, merge(content, at_scale), where=where)
+
+
+def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
+    """A frozen model of either kind; a name that both kinds have is a language model's."""
+    seeing = config_folder() / "vision_language_models.yaml"
+    if name in read_yaml(config_folder() / "language_models.yaml") or not seeing.is_file():
+        return language_model(name)
+    return vision_language_model(name) if name in read_yaml(seeing) else language_model(name)
+
+
+def token_vocabulary(name: str) -> TokenVocabularySettings:
+    """How the token vocabulary of this name is made."""
+    content, where = _listed("token vocabulary", name, "token_vocabularies", "vocabularies")
+    return validated(TokenVocabularySettings, content, where=where)
+
+
+def prompt_templates(name: str | None) -> tuple[str, ...]:
+    """The texts that stand around a word, `{}`; for no name the bare word."""
+    if name is None:
+        return ("{}",)
+    texts, where = _listed("templates", name, "token_vocabularies", "templates")
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.count("{}") == 1 for t in texts):
+        raise UserError(
+            f"the templates '{name}' are not such texts", where=where, do="write a list of texts with one {} each"
+        )
+    return tuple(texts)
+
+
+def published_data(name: str) -> PublishedDataSettings:
+    """Where the published data set of this name comes from."""
+    content, where = _listed("published data set", name, "published_data")
+    return validated(PublishedDataSettings, content, where=where)
+
+
+# ------------------------------------------------------------------------------------------------ what modules declare
+
+
+def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> Any:
+    """The module of an algorithm; importing it is what makes full checking slow (torch).
+
+    Args:
+        algorithm: the name of its file.
+        where: what to name in the error.
+        does: what it must be: a `method`, a `source` of histories or a `network`.
+    """
+    return load(does, algorithm, where=where)
+
+
+@remembered
+def figure_reads(scale: str, figure: str) -> str:
+    """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
+    return declaration("figure", figure_settings(scale, figure).kind, "READS") or "scores"
+
+
+def uses_gpu(algorithm: str) -> bool:
+    """Whether a source of histories learns on a GPU where there is one: its file has the line ``USES_GPU = True``."""
+    return declaration("source", algorithm, "USES_GPU") is True
+
+
+def has_scene(world: str) -> bool:
+    """Whether a world can be drawn from above: its file has a function `scene`."""
+    return declaration("world", world, "scene") is not None

@@ -1,17 +1,19 @@
-"""Remembered answers, for a process in which configuration and code stay as they are.
+"""For a process in which configuration and code stay as they are, as in Snakemake, which plans ten thousand jobs.
 
-Snakemake asks the same for every one of ten thousand jobs. Everything else reads the files again, as they may have changed.
+What is asked a second time is remembered, and resolved settings that were prepared by `recollect.stages.check` are taken
+as they are. Any other process reads the files again, as they may have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _still = False
+_prepared: Mapping[str, Any] = {}
 
 
 def hold_still() -> None:
@@ -20,12 +22,23 @@ def hold_still() -> None:
     _still = True
 
 
+def prepare(settings: Mapping[str, Any]) -> None:
+    """Hand over resolved settings by the names that they belong to: `"demo dark_room_10x10 radt"`."""
+    global _prepared
+    _prepared = settings
+
+
+def prepared(names: str) -> Any:
+    """The settings that were handed over for some names; None where there are none, or where files may change."""
+    return _prepared.get(names) if _still else None
+
+
 def remembered(function: Callable[P, R]) -> Callable[P, R]:
     """Ask a function only once for the same arguments, after `hold_still`. What it returns must not be changed."""
-    known = cache(function)
+    answers = cache(function)
 
     @wraps(function)
     def asked(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (known if _still else function)(*args, **kwargs)  # type: ignore[arg-type]
+        return (answers if _still else function)(*args, **kwargs)  # type: ignore[arg-type]
 
     return asked

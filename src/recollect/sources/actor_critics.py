@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from recollect.common.optimiser import adam_step
 from recollect.settings.errors import UserError
 
 
@@ -150,20 +151,8 @@ class ActorCritics:
         factor_E1 = (gradient_norm / (square_E.sqrt() + 1e-6)).clamp_(max=1.0)[:, None]
         for block_EP in blocks_EP:
             block_EP.mul_(factor_E1)
-        torch._fused_adam_(
-            [self.flat],
-            [self.gradient],
-            [self.first],
-            [self.second],
-            [],
-            [self.steps.add_(1)],
-            lr=learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=epsilon,
-            amsgrad=False,
-            maximize=False,
+        adam_step(
+            [self.flat], [self.gradient], [self.first], [self.second], [self.steps], lr=learning_rate, eps=epsilon
         )
 
     def _scratch(self, name: str, shape: Sequence[int]) -> torch.Tensor:

@@ -163,7 +163,8 @@ def train_ensembles(
                 if progress is not None:
                     recent = [ensemble.recorder.last_return() for ensemble in ensembles]
                     progress.update(played, episode_return=float(np.average(recent, weights=np.diff(bounds))))
-                if run is not None and not ensembles[0].finished and run.should_save(played):
+                every = hyperparameters.checkpoint_every
+                if run is not None and not ensembles[0].finished and run.due(played, every):
                     arrays = {f"{k}/{n}": a for k, e in enumerate(ensembles) for n, a in e.arrays().items()}
                     run.save(played, arrays, {"algorithm": kind.title, "seed": seed, "shards": shards})
     finally:

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 from recollect.common.advantages import advantages
 from recollect.common.image_encoders.registry import encoder_class
+from recollect.common.optimiser import Adam
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
@@ -119,7 +120,7 @@ def generate(
                 done = number * settings.transitions + min(agent.played, settings.transitions)
                 if progress is not None:
                     progress.update(done, episode_return=agent.last_return())
-                if run is not None and done < total and run.should_save(done):
+                if run is not None and done < total and run.due(done, settings.checkpoint_every):
                     run.save(done, agent.arrays(), {"task": number, "columns": columns.state()})
             if not agent.kept:
                 raise UserError(
@@ -207,9 +208,7 @@ class Agent:
         network = ActorCritic(shape, int(actions.n), settings, seed_of("ppo-images-weights", *self.keys))  # type: ignore[arg-type]
         # Channels last in memory, as in `nets.image_encoders`.
         self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimiser = torch.optim.Adam(
-            self.network.parameters(), lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
-        )
+        self.optimiser = Adam(self.network.named_parameters(), lr=settings.learning_rate, eps=settings.adam_epsilon)
         self.observation, _ = self.world.reset()
         self.rollouts = self.kept = 0
         self.return_E, self.last_return_E = np.zeros(E), np.full(E, np.nan)
@@ -304,7 +303,7 @@ class Agent:
             for chosen_B in order_MB:
                 batch = [torch.from_numpy(row[chosen_B]).to(self.device) for row in rows]
                 loss = self._loss(self._images(images[chosen_B]), *batch)
-                self.optimiser.zero_grad(set_to_none=True)
+                self.optimiser.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(self.network.parameters(), settings.gradient_norm)
                 self.optimiser.step()
@@ -333,8 +332,8 @@ class Agent:
             **{f"world/{name}": array for name, array in self.world.get_state().items()},
             **{f"network/{name}": value.detach() for name, value in self.network.state_dict().items()},
         }
-        for place, moments in self.optimiser.state_dict()["state"].items():
-            arrays |= {f"adam/{place}/{name}": value for name, value in moments.items()}
+        for name, value in self.optimiser.arrays().items():
+            arrays[f"adam/{name}"] = value
         for e, episode in enumerate(self.open):
             if episode:
                 image, action, reward = zip(*episode, strict=True)
@@ -357,13 +356,7 @@ class Agent:
         self.discounted_E, self.moments = np.array(arrays["discounted"]), np.array(arrays["moments"])
         self.world.set_state(part("world"))
         self.network.load_state_dict({name: torch.from_numpy(value) for name, value in part("network").items()})
-        parameters = list(self.network.parameters())
-        for key, value in part("adam").items():
-            place, name = key.split("/")
-            parameter, moment = parameters[int(place)], torch.from_numpy(value)
-            # In the parameter's own order in memory, by which the fused step goes.
-            moment = moment.to(self.device) if name == "step" else torch.empty_like(parameter).copy_(moment)
-            self.optimiser.state[parameter][name] = moment
+        self.optimiser.load({name: torch.from_numpy(value) for name, value in part("adam").items()})
         episodes = part("open")
         for e, episode in enumerate(self.open):
             if f"{e}/image" in episodes:

@@ -89,7 +89,8 @@ def generate(
                 recorder.step(action_E)
             if progress is not None:
                 progress.update(recorder.length, episode_return=recorder.last_return())
-            if run is not None and recorder.length < settings.transitions and run.should_save(recorder.length):
+            finished = recorder.length >= settings.transitions
+            if run is not None and not finished and run.due(recorder.length, settings.checkpoint_every):
                 run.save(recorder.length, recorder.arrays(), {"algorithm": "source_policies", "seed": seed})
     return recorder.histories()
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sealing
-from recollect.settings.catalogue import known
+from recollect.settings.catalogue import roots
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.loading import config_folder, config_folders, config_path, read_yaml, validated
 from recollect.settings.resolve import (
     algorithm_module,
     figure_settings,
@@ -41,10 +40,10 @@ def check() -> str:
         overrides = scale_settings(scale)
         for group in ("environments", "methods", "figures"):
             for name in getattr(overrides, group):
-                if name not in names(group) and not (group == "environments" and "_" in name):
+                if name not in names(group) and not (group == "environments" and ("_" in name or "." in name)):
                     raise UserError(
-                        f"the scale overrides '{name}', which is not in config/{group}",
-                        where=config_folder() / "scales" / f"{scale}.yaml",
+                        f"the scale overrides '{name}', which is not among the {group}",
+                        where=config_path("scales", scale),
                         do=nearest(name, names(group)),
                     )
         for figure in names("figures"):
@@ -87,12 +86,10 @@ def check_vision() -> None:
 def state() -> str:
     """A hash of all configuration files and of all code."""
     total = hashlib.sha256()
-    for path in sorted(config_folder().rglob("*.yaml")):
-        total.update(path.as_posix().encode() + b"\0" + path.read_bytes())
-    package = Path(__file__).resolve().parents[1]
-    stages = [f"recollect.stages.{path.stem}" for path in (package / "stages").glob("[a-z]*.py")]
-    methods = [*known("method").values(), *known("source").values()]
-    total.update(code_fingerprint(*sorted(stages), *sorted({*methods})).encode())
+    files = [path for folder in config_folders() for path in folder.rglob("*.yaml")]
+    files += [path for package, folder in roots().items() for path in (folder / package).rglob("*.py")]
+    for path in sorted(files):
+        total.update(path.as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
 

@@ -54,7 +54,6 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> None:
         run = Run(
             target.parent,
             paths.history_checkpoints(scale, env),
-            checkpoint_every=getattr(chosen, "checkpoint_every", 0),
             settings_text=settings + code,
             env=env,
             method=source.algorithm,

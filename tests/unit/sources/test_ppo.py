@@ -142,11 +142,11 @@ def test_a_seed_changes_the_history_and_the_same_seed_repeats_it():
 @pytest.mark.parametrize("settings", [SMALL, ON_TABLE], ids=["rows", "table"])
 def test_a_run_that_was_killed_ends_with_the_same_bytes(settings, tmp_path):
     tasks = dark_room.tasks("train")[:3]
-    hyperparameters = ppo.Hyperparameters(**settings)
+    hyperparameters = ppo.Hyperparameters(**settings, checkpoint_every=200)
     whole = ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2)
 
     def run():
-        return Run(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=200, settings_text="same")
+        return Run(tmp_path / "run", tmp_path / "checkpoints", settings_text="same")
 
     class Killed(Run):
         def save(self, step, arrays, state):
@@ -154,7 +154,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bytes(settings, tmp_path):
             if step == 600:
                 raise KeyboardInterrupt
 
-    killed = Killed(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=200, settings_text="same")
+    killed = Killed(tmp_path / "run", tmp_path / "checkpoints", settings_text="same")
     with pytest.raises(KeyboardInterrupt):
         ppo.generate("dark_room", {}, tasks, hyperparameters, seed=2, run=killed, workers=2)
     assert run().resume().step == 600

@@ -47,7 +47,7 @@ def settings(**chosen: Any) -> ppo_images.Hyperparameters:
 def generated(folder: Path | None = None, stop_at: int | None = None, **chosen: Any) -> dict[str, np.ndarray]:
     run = None
     if folder is not None:
-        run = Run(folder / "data", folder / "checkpoints", checkpoint_every=60, settings_text="the same")
+        run = Run(folder / "data", folder / "checkpoints", settings_text="the same")
         save = run.save
 
         def killed(step: int, *what: Any) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import ValidationError
 
 from recollect.artifacts.run import Run
@@ -189,14 +185,11 @@ def test_a_rollout_that_is_unrolled_again_gives_what_was_played():
 class Clock(BaseWorld):
     """Shows the step, pays 1 at each; ends by itself after `data["length"]` steps, or is cut after 6."""
 
-    def __init__(
-        self, tasks: Sequence[Task], *, seeds: np.ndarray, autoreset_mode: AutoresetMode = AutoresetMode.DISABLED
-    ) -> None:
-        spaces: dict[str, Any] = {
-            "observation_space": Box(0, 1, (1,), np.float32), "action_space": Discrete(2)
-        }  # fmt: skip
-        super().__init__(tasks, seeds=seeds, autoreset_mode=autoreset_mode, horizon=6, **spaces)
-        self.length_B = np.array([task.data["length"] for task in tasks])
+    def _setup(self) -> None:
+        self.horizon = 6
+        self.single_observation_space = Box(0, 1, (1,), np.float32)
+        self.single_action_space = Discrete(2)
+        self.length_B = np.array([task.data["length"] for task in self.tasks])
 
     def _begin(self, index_N: np.ndarray) -> None:
         pass
@@ -274,9 +267,9 @@ def test_a_shorter_history_is_the_beginning_of_a_longer_one_and_a_seed_changes_i
 
 
 def test_a_run_that_was_killed_ends_with_the_same_bytes(tmp_path):
-    chosen, hyperparameters = tasks()[:3], recurrent_ppo.Hyperparameters(**SMALL)
+    chosen, hyperparameters = tasks()[:3], recurrent_ppo.Hyperparameters(**SMALL, checkpoint_every=80)
     whole = recurrent_ppo.generate("maze_runner", MAZE, chosen, hyperparameters, seed=2, workers=1)
-    places = {"checkpoint_every": 80, "settings_text": "same"}
+    places = {"settings_text": "same"}
 
     class Killed(Run):
         def save(self, step, arrays, state):
@@ -344,13 +337,10 @@ def test_initial_weights_are_those_of_torch_and_stable_baselines():
 class Recall(BaseWorld):
     """Shows a sign at the first step only; at the last of five steps the action that the sign named pays 1."""
 
-    def __init__(
-        self, tasks: Sequence[Task], *, seeds: np.ndarray, autoreset_mode: AutoresetMode = AutoresetMode.DISABLED
-    ) -> None:
-        spaces: dict[str, Any] = {
-            "observation_space": Box(-1, 1, (2,), np.float32), "action_space": Discrete(2)
-        }  # fmt: skip
-        super().__init__(tasks, seeds=seeds, autoreset_mode=autoreset_mode, horizon=5, **spaces)
+    def _setup(self) -> None:
+        self.horizon = 5
+        self.single_observation_space = Box(-1, 1, (2,), np.float32)
+        self.single_action_space = Discrete(2)
         self._sign_B = self._keep("sign", np.zeros(self.num_envs, np.int64))
 
     def _begin(self, index_N: np.ndarray) -> None:

@@ -1,0 +1,238 @@
+"""What says something about the settings of an environment, a method or a figure, in the order in which it counts.
+
+Of an environment, later wins: its file, the size in its name, the scale's entry for the file, the scale's entry for the
+very name. A scale that names another source of histories takes over none of the old one's hyperparameters.
+
+Of a method, later wins, beginning with the last of its `base` chain:
+
+1. the file of the base; in it the entry for this environment's file, then that for the environment's very name;
+2. the scale's entry for the base, with the same two entries in it;
+3. the same two for each method down to the method itself, so that its file wins over what a scale says of its base;
+4. of a variant (`radt.task_weight_0`): what each of these layers says under this name in `variants:`, in the same order,
+   after what they say of the variant that is its own `base:`;
+5. what the name says in so many words, `radt.learning_rate=0.001` (see `overrides`).
+
+An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
+says which option the trailing number sets (or word, where that option is a text).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.loading import DEFAULT, config_path, merge, names, read_yaml, validated
+from recollect.settings.overrides import taken_apart
+from recollect.settings.schema import ScaleSettings
+from recollect.settings.still import remembered
+
+
+class Layer(NamedTuple):
+    """Some settings, and where they stand."""
+
+    content: Mapping[str, Any]
+    file: Path | None  # None: in no file, see `origin`
+    place: tuple[str, ...] = ()  # the keys that lead to the content in that file
+    origin: str = ""
+
+    def inner(self, *keys: str) -> Layer:
+        """What stands in this layer under some keys; empty where nothing does."""
+        content: Any = self.content
+        for key in keys:
+            content = content.get(key) or {}
+        return self._replace(content=content, place=(*self.place, *keys))
+
+
+class MethodLayers(NamedTuple):
+    """The layers of a method, of its variant and of the changes in its name, from the lowest to the highest."""
+
+    own: list[Layer]
+    variant: list[Layer]
+    changes: list[Layer]
+
+
+def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+    """The settings that some layers add up to."""
+    return merge(*(layer.content for layer in layers))
+
+
+@remembered
+def scale_settings(scale: str) -> ScaleSettings:
+    """The settings of a scale (`smoke`, `demo`, `paper`, or a file of the user's)."""
+    path = _scale_path(scale)
+    return validated(ScaleSettings, read_yaml(path), where=path)
+
+
+def _scale_path(scale: str) -> Path:
+    return config_path("scales", scale)
+
+
+# --------------------------------------------------------------------------------------------------- environments
+
+
+@remembered
+def environment_stem(env: str) -> tuple[str, int | str | None]:
+    """The file that an environment's name stands for, and what the rest of the name sets (None: it is the file's own).
+
+    `tmaze_passive_50` is (`tmaze_passive`, 50). Where the option that the file's `parameter` names is a text, so is the
+    rest: `mini_grid_MemoryS11` is (`mini_grid`, `MemoryS11`).
+    """
+    if config_path("environments", env).is_file():
+        return env, None
+    head, dot, words = env.partition(".")
+    file = config_path("environments", head)
+    if dot and file.is_file() and read_yaml(file).get("world") == "gymnasium":
+        return head, gymnasium_id(words)
+    for underscore in re.finditer("_", env):
+        stem, rest = env[: underscore.start()], env[underscore.end() :]
+        path = config_path("environments", stem)
+        if rest and path.is_file():
+            content = read_yaml(path)
+            if isinstance((content.get("options") or {}).get(content.get("parameter")), str):
+                return stem, rest
+    numbered = re.fullmatch(r"(.+)_(\d+)", env)
+    return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
+
+
+def gymnasium_id(words: str) -> str:
+    """The id that `gymnasium.make` takes, of an environment's name behind its first dot.
+
+    `CartPole-v1` is itself, `mygym.Bandit-v0` is `mygym/Bandit-v0`, and `ale_py.ALE.Pong-v5` is `ale_py:ALE/Pong-v5`.
+    """
+    parts = words.split(".", 2)
+    if len(parts) == 3:
+        return f"{parts[0]}:{parts[1]}/{parts[2]}"
+    return "/".join(parts)
+
+
+def environment_layers(scale: str, env: str) -> list[Layer]:
+    """The layers of an environment, from the lowest to the highest."""
+    stem, value = environment_stem(env)
+    path = config_path("environments", stem)
+    if value is not None and not path.is_file():
+        do = f"{nearest(env, names('environments'))} (or add a file)"
+        raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
+    file = Layer(read_yaml(path), path)
+    layers = [file]
+    if value is not None:
+        if "parameter" not in file.content:
+            raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")
+        layers.append(Layer({"options": {file.content["parameter"]: value}}, None, origin=f"the name '{env}'"))
+    overrides = scale_settings(scale).environments
+    for name in dict.fromkeys((stem, env)):
+        if name in overrides:
+            layer = Layer(overrides[name], _scale_path(scale), ("environments", name))
+            if _names_another_source(merged(layers), layer.content):
+                layers.append(layer._replace(content={"source": {"hyperparameters": DEFAULT}}))
+            layers.append(layer)
+    return layers
+
+
+def _names_another_source(below: Mapping[str, Any], layer: Mapping[str, Any]) -> bool:
+    old, new = below.get("source"), layer.get("source")
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return False
+    return bool(new.get("algorithm", old.get("algorithm")) != old.get("algorithm"))
+
+
+# -------------------------------------------------------------------------------------------------------- methods
+
+
+def method_path(method: str) -> Path:
+    """The file of a method, or of the method that it is a variant of."""
+    return config_path("methods", base_method(method))
+
+
+def base_method(method: str) -> str:
+    """The method that a variant is one of; any other method itself."""
+    return method.partition(".")[0]
+
+
+def method_layers(scale: str, env: str, method: str) -> MethodLayers:
+    """The layers of a method, or of a variant of one, in one environment."""
+    base, _, variant = method.partition(".")
+    overrides = scale_settings(scale).methods
+    stem, _ = environment_stem(env)
+    own: list[Layer] = []
+    for name in reversed(_base_chain(base)):  # the lowest base first
+        own += _with_environment(Layer(read_yaml(method_path(name)), method_path(name)), stem, env)
+        own += _with_environment(Layer(overrides.get(name, {}), _scale_path(scale), ("methods", name)), stem, env)
+    if not variant:
+        return MethodLayers(own, [], [])
+    listed, changed = taken_apart(variant)
+    of_variant: list[Layer] = []
+    for layer in _variant_layers(own, base, listed) if listed else ():
+        of_variant += _with_environment(layer, stem, env)
+    changes = [Layer(changed, None, origin=f"--set, which made the name '{method}'")] if changed else []
+    return MethodLayers(own, of_variant, changes)
+
+
+def _base_chain(method: str) -> list[str]:
+    """A method, its base, the base's base and so on."""
+    chain: list[str] = []
+    name: str | None = method
+    while name is not None:
+        if name in chain:
+            what = f"the `base` of method '{method}' leads back to '{name}'"
+            raise UserError(what, where=method_path(name), do="break the circle")
+        chain.append(name)
+        name = read_yaml(method_path(name)).get("base")
+    return chain
+
+
+def _with_environment(layer: Layer, stem: str, env: str) -> list[Layer]:
+    """A layer of a method, then its entries for an environment's file and for the environment's very name."""
+    entries = layer.content.get("environments") or {}
+    if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping | None) for entry in entries.values()):
+        what = f"`environments` must map names of environments to settings, not be {entries!r}"
+        raise UserError(what, where=_named(layer), do="write `environments: {<name>: {hyperparameters: ...}}`")
+    there = [name for name in dict.fromkeys((stem, env)) if name in entries]
+    return [layer, *(layer.inner("environments", name) for name in there)]
+
+
+def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[str, ...] = ()) -> list[Layer]:
+    """What the layers of a method say of one of its variants, after what they say of the variant that is its base."""
+    listed: dict[str, list[Layer]] = {}
+    for layer in own:
+        variants = layer.content.get("variants") or {}
+        if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping | None) for v in variants.values()):
+            do = "write `variants: {<name>: {hyperparameters: ...}}`"
+            raise UserError(f"`variants` must map names to settings, not be {variants!r}", where=_named(layer), do=do)
+        for name in variants:
+            listed.setdefault(str(name), []).append(layer.inner("variants", name))
+    where = method_path(base)
+    if variant not in listed:
+        raise UserError(f"method '{base}' has no variant named '{variant}'", where=where, do=nearest(variant, listed))
+    if variant in above:
+        what = f"the `base` of the variant '{above[0]}' leads back to '{variant}'"
+        raise UserError(what, where=where, do="break the circle")
+    layers = listed[variant]
+    below = merged(layers).get("base")
+    return layers if below is None else [*_variant_layers(own, base, str(below), (*above, variant)), *layers]
+
+
+def _named(layer: Layer) -> str:
+    return f"{layer.file}: {'.'.join(layer.place)}" if layer.place else str(layer.file)
+
+
+def variant_base(scale: str, env: str, method: str) -> str:
+    """What a variant is a variant of: its method, or the variant of it that its `base:` names."""
+    below = merged(method_layers(scale, env, method).variant).get("base")
+    return base_method(method) if below is None else f"{base_method(method)}.{below}"
+
+
+# -------------------------------------------------------------------------------------------------------- figures
+
+
+def figure_layers(scale: str, figure: str) -> list[Layer]:
+    """The layers of a figure, from the lowest to the highest; its seeds default to the scale's."""
+    path = config_path("figures", figure)
+    at_scale = scale_settings(scale)
+    return [
+        Layer({"seeds": list(at_scale.seeds)}, _scale_path(scale)),
+        Layer(read_yaml(path), path),
+        Layer(at_scale.figures.get(figure, {}), _scale_path(scale), ("figures", figure)),
+    ]
