@@ -176,3 +176,8 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
             do="evaluate that run again: all its seeds need the same tasks and episodes",
         )
     return scores_SNE, [int(task) for task in tasks], [int(episode) for episode in episodes]
+
+
+def last_episodes(scores_SNE: NDArray[np.float64], last: int | str) -> NDArray[np.float64]:
+    """The scores of so many last episodes, or of `all`."""
+    return scores_SNE if last == "all" else scores_SNE[:, :, -int(last) :]

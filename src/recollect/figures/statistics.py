@@ -34,6 +34,14 @@ class Interval(NamedTuple):
     low: Floats
     high: Floats
 
+    def numbers(self) -> dict[str, float]:
+        """A single aggregate as the columns `y`, `low` and `high` of a figure's table."""
+        return {"y": float(self.value), "low": float(self.low), "high": float(self.high)}
+
+    def columns(self) -> dict[str, Floats]:
+        """An aggregate along one axis, as the same columns."""
+        return {"y": self.value, "low": self.low, "high": self.high}
+
 
 def mean(scores: Floats, axis: int = 0) -> Floats:
     """The mean along one axis."""

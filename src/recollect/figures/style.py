@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 
-from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
+from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, ExtraRow, FigureSpec
 from recollect.settings.seeding import seed_of
 
 STYLE_FILE = Path(__file__).with_name("recollect.mplstyle")
@@ -97,21 +97,27 @@ def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
     """
     looks: dict[str, MethodStyle] = {}
     for method in methods:
-        known = METHOD_STYLES.get(method) or SEQUENCE_STYLES.get(method.rsplit("_", 1)[-1])
-        if known is not None and known not in looks.values():
-            looks[method] = known
+        fixed = METHOD_STYLES.get(method) or SEQUENCE_STYLES.get(method.rsplit("_", 1)[-1])
+        if fixed is not None and fixed not in looks.values():
+            looks[method] = fixed
     for sequence, markers in FAMILY_MARKERS.items():
         variants = [name for name in methods if "." in name and name.partition(".")[0].endswith(f"_{sequence}")]
         for method, (share, dash), marker in zip(variants, FAMILY, markers, strict=False):
             looks[method] = MethodStyle(shaded(SEQUENCE_STYLES[sequence].color, share), marker, dash)
     for method in methods:
         if method not in looks:
-            first = seed_of("method style", method) % len(SPARE_STYLES)
-            order = [SPARE_STYLES[(first + i) % len(SPARE_STYLES)] for i in range(len(SPARE_STYLES))]
-            unused = [look for look in order if look not in looks.values()]
-            new_color = [look for look in unused if look.color not in {taken.color for taken in looks.values()}]
-            looks[method] = (new_color or unused or order)[0]
+            looks[method] = _spare_style(method, list(looks.values()))
     return {method: looks[method] for method in methods}
+
+
+def _spare_style(method: str, taken: Sequence[MethodStyle]) -> MethodStyle:
+    """The first spare style, from the method's own place on, that is not taken; best one whose colour is not either."""
+    first = seed_of("method style", method) % len(SPARE_STYLES)
+    order = SPARE_STYLES[first:] + SPARE_STYLES[:first]
+    colors = {look.color for look in taken}
+    unused = [look for look in order if look not in taken]
+    of_new_color = [look for look in unused if look.color not in colors]
+    return (of_new_color or unused or order)[0]
 
 
 def tinted(color: str, share: float) -> tuple[float, float, float]:
@@ -192,8 +198,19 @@ def draw_published(
     )  # fmt: skip
 
 
+def draw_references(axes: Axes, figure: FigureSpec, panel: str, *, until: float = float("inf")) -> list[ExtraRow]:
+    """Draw the published curves of a panel; gives their rows of the figure's table."""
+    looks = styles_of(figure.methods)
+    rows: list[ExtraRow] = []
+    for item in figure.references_of(panel):
+        if item.method in looks:
+            draw_published(axes, item.x, item.y, looks[item.method], until)
+            rows += [(panel, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)]
+    return rows
+
+
 def published_label(figure: FigureSpec) -> str:
-    """What the legend calls published values: how they were had, too."""
+    """The legend's name for published values; it says how they were read."""
     readings = dict.fromkeys(item.reading for item in figure.references if item.scale == figure.scale)
     return f"published ({' and '.join(readings)})"
 
@@ -201,6 +218,18 @@ def published_label(figure: FigureSpec) -> str:
 def draw_line(axes: Axes, y: float) -> None:
     """Draw a constant (an optimum, chance) as a dotted line."""
     axes.axhline(y, color=BLACK, linestyle=DOTS, linewidth=0.9, zorder=1.8)
+
+
+def draw_constant(axes: Axes, panel: str, name: str, y: float, ends: tuple[float, float]) -> list[ExtraRow]:
+    """Draw a constant that the legend names; gives its rows of the figure's table, one at each end of the x axis."""
+    draw_line(axes, y)
+    return [(panel, LINE + name, x, y) for x in ends]
+
+
+def hide_unused(grid: np.ndarray, used: int) -> None:
+    """Show only the first so many panels of a grid."""
+    for axes in grid.ravel()[used:]:
+        axes.set_visible(False)
 
 
 def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Sequence[str]) -> list[Line2D]:
@@ -302,16 +331,23 @@ def _broken(figure: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
         return rows
 
     available = figure.get_figwidth() - 0.15
-    fewest = len(rows_within(available))
-    limits = np.linspace(max(inches, default=0.0), available, 30)  # the narrowest limit gives the most even rows
-    return next((rows for limit in limits if len(rows := rows_within(float(limit))) <= fewest), rows_within(available))
+    shortest = rows_within(available)
+    for limit in np.linspace(max(inches, default=0.0), available, 30):
+        rows = rows_within(float(limit))
+        if len(rows) <= len(shortest):  # the narrowest limit gives the most even rows
+            return rows
+    return shortest
+
+
+def count_ticks(last: float) -> list[int]:
+    """Ticks of an axis that counts from 1: there, and at round numbers."""
+    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if last / size <= 5)
+    return [1, *range(2 if step == 1 else step, int(last) + 1, step)]
 
 
 def episode_axis(axes: Axes, last: float) -> None:
     """Ticks at episode 1 and at round numbers, so that the axis shows that counting starts at 1."""
-    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if last / size <= 5)
-    ticks = [1, *range(2 if step == 1 else step, int(last) + 1, step)]
-    axes.set_xticks(ticks)
+    axes.set_xticks(count_ticks(last))
     margin = 0.02 * max(last - 1, 1)
     axes.set_xlim(1 - margin, last + margin)
 
