@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
-from recollect.figures import captions, reading, statistics, style
+from recollect.figures import captions, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import (
     PUBLISHED,
@@ -33,9 +33,9 @@ from recollect.figures.spec import (
     panels_of,
 )
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.seeding import generator
 
 OVER = "seeds and tasks"
+WORDS = ("lines", "Open diamonds")
 BAR = 0.155  # inches from bar to bar
 ROOM = 1.22  # how far the axis goes beyond the longest bar, for the numbers at the edge
 DIAMOND: dict[str, Any] = {  # a published value
@@ -62,10 +62,6 @@ class Options(ScoreOptions):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, or scores that the figure needs are missing.
     """
@@ -90,20 +86,12 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
         "y": f"{' or '.join(one_or_more(options.metric))}, {episodes}: {word} over seeds and tasks",
         "low, high": captions.bounds_meant(options.statistic),
     }
+    notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
     with style.paper_style():
         canvas, extra_rows = _plot(table, bars, titles, figure, options)
+        handles = [_published_handle(figure)] if extra_rows else []
         return finished(
-            canvas,
-            figure,
-            options,
-            table,
-            extra_rows,
-            meaning,
-            over=OVER,
-            handles=[_published_handle(figure)] if extra_rows else [],
-            notes=[f"{episodes[0].upper()}{episodes[1:]} of a run."],
-            intervals="lines",
-            published="Open diamonds",
+            canvas, figure, options, table, extra_rows, meaning, over=OVER, handles=handles, notes=notes, words=WORDS
         )
 
 
@@ -143,10 +131,7 @@ def _measured(
             cell = rows[(rows["env"] == panel.environment) & (rows["method"] == method)]
             scores_SNE, tasks, _ = reading.score_array(cell, figure)
             score_SN = reading.last_episodes(scores_SNE, options.last).mean(2)
-            rng = generator("bootstrap", figure.name, panel.name, method)
-            bounds = statistics.stratified_bootstrap(
-                score_SN, rng, statistic=options.statistic, resamples=options.resamples
-            )
+            bounds = options.interval(score_SN, figure.name, panel.name, method)
             about = {"panel": panel.name, "method": method, "x": float(place)}
             parts.append({**about, **bounds.numbers(), "seeds": len(figure.seeds), "tasks": len(tasks)})
     return pd.DataFrame(parts)[list(TABLE_COLUMNS)]

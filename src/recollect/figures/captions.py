@@ -8,6 +8,7 @@ from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
 from recollect.figures.statistics import Statistic, narrow_interval_warning
 
 STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
+CURVES = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
 RANDOM_MODEL = "A random model took the place of a pretrained one."
 
 
@@ -90,16 +91,15 @@ def notes_on_method(
     statistic: Statistic,
     resamples: int,
     over: str,
-    *,
-    intervals: str = "bands",
-    published: str = "Dashed with open markers",
+    words: tuple[str, str] = CURVES,
 ) -> list[str]:
     """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources.
 
     Args:
         over: what the interval is over, where there are several seeds: `seeds`, `seeds and tasks`.
-        intervals, published: how the two are drawn, in words.
+        words: how intervals and published values are drawn.
     """
+    intervals, published = words
     rows = lines_of(table)
     word = STATISTIC_WORDS[statistic]
     counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"

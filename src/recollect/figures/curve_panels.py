@@ -46,10 +46,6 @@ class Options(learning_curves.CurveOptions):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`. Several tasks or episodes at one step are averaged first.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, scores that the figure needs are missing, or every run of a cell stopped too early.
     """
@@ -87,17 +83,8 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         canvas, extra_rows = _plot(table, ends, figure, options)
         if options.line_source and any(method.startswith(LINE) for _, method, _, _ in extra_rows):
             notes.append(f"Dotted: {options.line_source}.")
-        return finished(
-            canvas,
-            figure,
-            options,
-            table,
-            extra_rows,
-            meaning,
-            over=OVER,
-            more_print=learning_curves.dropped_print(dropped),
-            notes=notes,
-        )
+        lines = learning_curves.dropped_print(dropped)
+        return finished(canvas, figure, options, table, extra_rows, meaning, over=OVER, more_print=lines, notes=notes)
 
 
 def _by_environment(value: object) -> dict[str, float]:

@@ -24,8 +24,7 @@ def finished(
     handles: Sequence[Line2D] | None = None,
     more_print: Sequence[str] = (),
     notes: Sequence[str] = (),
-    intervals: str = "bands",
-    published: str = "Dashed with open markers",
+    words: tuple[str, str] = captions.CURVES,
 ) -> Drawn:
     """A figure of aggregated scores, with all that stands around its panels.
 
@@ -36,15 +35,13 @@ def finished(
         over: what the intervals are over: `seeds`, or `seeds and tasks`.
         handles: of the legend; None: a line per method and per kind of extra row.
         more_print, notes: lines of the small print and sentences of the caption that only this kind has.
-        intervals, published: how the two are drawn, in words.
+        words: how intervals and published values are drawn.
     """
     if handles is None:
         handles = style.legend_handles(figure, style.styles_of(figure.methods), _names_of(extra_rows))
     style.finish(canvas, figure, handles, [*captions.small_print(figure, table, options.statistic), *more_print])
     whole = with_extra_rows(table, extra_rows)
-    told = captions.notes_on_method(
-        figure, whole, options.statistic, options.resamples, over, intervals=intervals, published=published
-    )
+    told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, over, words)
     return Drawn(canvas, whole, dict(meaning), (*told, *notes))
 
 

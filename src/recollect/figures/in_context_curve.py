@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from recollect.figures import captions, reading, statistics, style
+from recollect.figures import captions, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import (
     TABLE_COLUMNS,
@@ -31,7 +31,6 @@ from recollect.figures.spec import (
     panels_of,
 )
 from recollect.settings.errors import UserError
-from recollect.settings.seeding import generator
 
 OVER = "seeds and tasks"
 MARKERS = 8  # per line, where there are many episodes
@@ -62,10 +61,6 @@ class Options(ScoreOptions):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, or scores that the figure needs are missing.
     """
@@ -86,16 +81,8 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     table = _measured(rows, panels, figure, options)
     with style.paper_style():
         canvas, extra_rows, not_drawn = _plot(table, panels, figure, options)
-        return finished(
-            canvas,
-            figure,
-            options,
-            table,
-            extra_rows,
-            _meaning(options),
-            over=OVER,
-            notes=[_what_is_drawn(rows, options), *not_drawn],
-        )
+        notes = [_what_is_drawn(rows, options), *not_drawn]
+        return finished(canvas, figure, options, table, extra_rows, _meaning(options), over=OVER, notes=notes)
 
 
 def _meaning(options: Options) -> dict[str, str]:
@@ -147,12 +134,7 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
             scores_SNX, x, tasks_of[method] = _points(cell, figure, options)
             # Of one seed the tasks are resampled, in the place of seeds.
             resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX
-            bounds = statistics.stratified_bootstrap(
-                resampled,
-                generator("bootstrap", figure.name, panel.name, method),
-                statistic=options.statistic,
-                resamples=options.resamples,
-            )
+            bounds = options.interval(resampled, figure.name, panel.name, method)
             part = pd.DataFrame({"x": x, **bounds.columns()})
             part = part.assign(panel=panel.name, method=method, seeds=len(figure.seeds), tasks=scores_SNX.shape[1])
             parts.append(part)

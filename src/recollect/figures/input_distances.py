@@ -92,15 +92,11 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         "y": "Euclidean distance, divided by the largest of the matrix",
         "low, high": "empty: one episode",
     }
+    said = f"scale {figure.scale} · seed {seed} · one episode · each matrix divided by its largest distance"
+    note = f"Episode {options.episode + 1} of seed {seed}; steps of the episode along both axes."
     with style.paper_style():
-        return finished_example(
-            _plot(compared, figure, options),
-            figure,
-            _table(compared),
-            meaning,
-            said=f"scale {figure.scale} · seed {seed} · one episode · each matrix divided by its largest distance",
-            note=f"Episode {options.episode + 1} of seed {seed}; steps of the episode along both axes.",
-        )
+        canvas = _plot(compared, figure, options)
+        return finished_example(canvas, figure, _table(compared), meaning, said=said, note=note)
 
 
 def _table(compared: dict[str, dict[str, Compared]]) -> pd.DataFrame:

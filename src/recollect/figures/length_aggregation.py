@@ -62,10 +62,6 @@ class _Measured:
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`. Several tasks or episodes at one step are averaged first.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, scores that the figure needs are missing, or every run of a cell stopped too early.
     """
@@ -85,16 +81,9 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     }
     with style.paper_style():
         canvas, extra_rows = _plot(measured, figure, options)
+        lines = learning_curves.dropped_print(measured.dropped)
         return finished(
-            canvas,
-            figure,
-            options,
-            measured.table,
-            extra_rows,
-            meaning,
-            over=OVER,
-            more_print=learning_curves.dropped_print(measured.dropped),
-            notes=notes,
+            canvas, figure, options, measured.table, extra_rows, meaning, over=OVER, more_print=lines, notes=notes
         )
 
 

@@ -82,10 +82,6 @@ class Column:
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the table.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, or scores that the table needs are missing.
     """

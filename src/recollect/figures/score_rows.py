@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import Field
 
-from recollect.figures import captions, reading, statistics, style
+from recollect.figures import captions, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.seeding import generator
 
 OVER = "seeds and tasks"
+WORDS = ("lines", "Open markers")
 BETWEEN = 0.052  # inches from method to method within a row
 ROW = 0.06  # inches that a row has besides
 
@@ -41,10 +41,6 @@ class Options(ScoreOptions):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, or scores that the figure needs are missing.
     """
@@ -58,20 +54,12 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         "y": f"{options.metric}, mean over all episodes: {word} over seeds and tasks",
         "low, high": captions.bounds_meant(options.statistic),
     }
+    notes = ["Mean over all episodes of the final evaluation."]
     with style.paper_style():
         canvas, extra_rows = _plot(table, panels, figure, options)
+        handles = _handles(figure, with_published=bool(extra_rows))
         return finished(
-            canvas,
-            figure,
-            options,
-            table,
-            extra_rows,
-            meaning,
-            over=OVER,
-            handles=_handles(figure, with_published=bool(extra_rows)),
-            notes=["Mean over all episodes of the final evaluation."],
-            intervals="lines",
-            published="Open markers",
+            canvas, figure, options, table, extra_rows, meaning, over=OVER, handles=handles, notes=notes, words=WORDS
         )
 
 
@@ -97,12 +85,8 @@ def _measured(
                 tasks = sorted(set(cell["task"]))
                 # Tasks may have been played different numbers of times, so episodes are averaged first.
                 mean_by_task = cell.groupby(["seed", "task"])["value"].mean().unstack("task")
-                bounds = statistics.stratified_bootstrap(
-                    mean_by_task.loc[list(figure.seeds), tasks].to_numpy(float),
-                    generator("bootstrap", figure.name, panel, row, method),
-                    statistic=options.statistic,
-                    resamples=options.resamples,
-                )
+                score_SN = mean_by_task.loc[list(figure.seeds), tasks].to_numpy(float)
+                bounds = options.interval(score_SN, figure.name, panel, row, method)
                 about = {"panel": panel, "method": method, "x": float(place)}
                 parts.append({**about, **bounds.numbers(), "seeds": len(figure.seeds), "tasks": len(tasks)})
     return pd.DataFrame(parts)[list(TABLE_COLUMNS)]

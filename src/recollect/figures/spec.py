@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import BaseModel, Field, model_validator
 
-from recollect.figures.statistics import RESAMPLES, Statistic
+from recollect.figures.statistics import RESAMPLES, Floats, Interval, Statistic, stratified_bootstrap
 from recollect.settings.loading import validated
 from recollect.settings.schema import FigureSettings, Frozen
+from recollect.settings.seeding import generator
 
 #: Columns of the table beside every figure. Published values stand in it as method ``published:<method>`` and constant
 #: lines as ``line:<what>``, both with 0 seeds and 0 tasks.
@@ -36,6 +37,11 @@ class ScoreOptions(Frozen):
 
     statistic: Statistic = Field("mean", description="Aggregate over seeds (and tasks). Published figures: mean.")
     resamples: int = Field(RESAMPLES, ge=100, description="Bootstrap resamples.")
+
+    def interval(self, scores_SN: Floats, *names: str) -> Interval:
+        """The aggregate of scores with its bootstrap interval; the names of what it is of seed the resamples."""
+        rng = generator("bootstrap", *names)
+        return stratified_bootstrap(scores_SN, rng, statistic=self.statistic, resamples=self.resamples)
 
 
 class Reference(Frozen):

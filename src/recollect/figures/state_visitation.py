@@ -97,17 +97,12 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         "y": f"steps that begin in the cell in {captions.count(episodes, 'episode')}: mean over seeds",
         "low, high": "least and most of any seed; empty where there is one seed",
     }
+    table = pd.concat(parts, ignore_index=True)
+    said = f"scale {figure.scale} · {seeds} · mean visits, logarithmic colours, white: never"
+    note = f"Visits in the first {counted}, mean over {seeds}; split '{first.about['split']}'."
     with style.paper_style():
         canvas, handles = _plot(mean_HW, first, episodes, figure, options)
-        return finished_example(
-            canvas,
-            figure,
-            pd.concat(parts, ignore_index=True),
-            meaning,
-            said=f"scale {figure.scale} · {seeds} · mean visits, logarithmic colours, white: never",
-            note=f"Visits in the first {counted}, mean over {seeds}; split '{first.about['split']}'.",
-            handles=handles,
-        )
+        return finished_example(canvas, figure, table, meaning, said=said, note=note, handles=handles)
 
 
 def _name(trace: Trace, task: int) -> str:

@@ -36,10 +36,6 @@ class Options(bars.Options):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
 
-    Args:
-        scores: speeds in the form of a score table; its `attrs["machines"]` say where they were measured.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, or speeds that the figure needs are missing.
     """

@@ -93,16 +93,10 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         "y": "cosine of image and word (SHELM), or weight of the word in the mixture (HELM)",
         "low, high": "empty: one episode",
     }
+    words = f"below each image its words, best first: {' or '.join(units)}"
+    said = f"scale {figure.scale} · seed {seed} · one episode · {words}"
     with style.paper_style():
-        return finished_example(
-            _plot(strips, figure),
-            figure,
-            _table(strips),
-            meaning,
-            said=f"scale {figure.scale} · seed {seed} · one episode · "
-            f"below each image its words, best first: {' or '.join(units)}",
-            note=note,
-        )
+        return finished_example(_plot(strips, figure), figure, _table(strips), meaning, said=said, note=note)
 
 
 def _table(strips: dict[tuple[str, str], Strip]) -> pd.DataFrame:
