@@ -39,8 +39,6 @@ EARLY, LATE = style.MethodStyle(style.ORANGE, "s", style.DASH_DOT), style.Method
 
 
 class Options(TaskOptions):
-    """Options of kind `attention_maps`."""
-
     episodes: int = Field(5, ge=1, description="How many episodes are early, and how many late.")
     step_bin: int = Field(5, ge=1, description="Steps of an episode that are averaged into one row of a map.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")

@@ -45,8 +45,6 @@ TINT = 0.55  # how far a variant's bar goes from its method's colour to white
 
 
 class Options(ScoreOptions):
-    """Options of kind `bars`."""
-
     metric: str | tuple[str, ...] = Field("return", description="Metric that is drawn; of several, a panel for each.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     last: PositiveInt | Literal["all"] = Field(5, description="Mean over so many last episodes. Published: 5.")
@@ -69,7 +67,6 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
 
 
 def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Drawn:
-    """The same with checked options."""
     panels = panels_of(figure.environments, options.split, options.metric)
     bars = {panel.name: {method: figure.label(method) for method in figure.methods} for panel in panels}
     titles = {panel.name: _title(panel, figure, options) for panel in panels}

@@ -21,8 +21,6 @@ OVER = "seeds"
 
 
 class Options(learning_curves.CurveOptions):
-    """Options of kind `curve_panels`."""
-
     ends: int | dict[str, int] = Field(
         default_factory=dict,
         description="Last step of the plots, or environment -> its own; otherwise the last that all complete runs reach.",

@@ -39,8 +39,6 @@ DECISION = "decision"
 
 
 class Options(TaskOptions):
-    """Options of kind `history_attention`."""
-
     decision: dict[str, tuple[int, int]] = Field(
         default_factory=dict,
         description="Environment -> first and last step of the decision. Steps count from 1, or from the last, which is -1. "

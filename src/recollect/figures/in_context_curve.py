@@ -38,8 +38,6 @@ SQUEEZE = 2.0  # an optimum further above the curves than this is named, not dra
 
 
 class Options(ScoreOptions):
-    """Options of kind `in_context_curve`."""
-
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
@@ -118,7 +116,6 @@ def _optimum(options: Options, panel: str) -> float | None:
 
 
 def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, options: Options) -> pd.DataFrame:
-    """The measured rows of the figure's table."""
     parts = []
     for panel in panels:
         of_panel = rows[(rows["env"] == panel.environment) & (rows["split"] == panel.split)]

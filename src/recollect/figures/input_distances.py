@@ -31,8 +31,6 @@ IMAGES, INPUTS = "images", "inputs"
 
 
 class Options(EpisodeOptions):
-    """Options of kind `input_distances`."""
-
     steps: int = Field(
         60, ge=2, description="Steps at most, spread evenly over those that are traced with their inputs."
     )

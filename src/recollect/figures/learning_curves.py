@@ -7,7 +7,7 @@ value of a run is the mean over its last 15 points, 5 % of the plot. (PyBullet: 
 grid points before the first evaluation take its value, and runs are summed up by their mean.
 
 Ours differs in one thing: a dropped run is named in the figure's caption instead of in a line on the terminal. The
-interquartile mean is there for the asking.
+interquartile mean over runs can be chosen in place of the mean.
 """
 
 from __future__ import annotations

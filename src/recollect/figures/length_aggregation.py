@@ -28,8 +28,6 @@ OVER = "seeds"
 
 
 class Options(learning_curves.CurveOptions):
-    """Options of kind `length_aggregation`."""
-
     lengths: dict[str, float] = Field(
         default_factory=dict,
         description="Environment -> its memory (or credit-assignment) length, in steps; otherwise the number its name ends with.",

@@ -1,4 +1,4 @@
-"""Scores in, a checked frame out: a figure draws whole grids of environments, methods and seeds, or says what lacks."""
+"""Scores in, a checked frame out: a figure draws whole grids of environments, methods and seeds, or says what is missing."""
 
 from __future__ import annotations
 
@@ -67,9 +67,8 @@ def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str)
             do = f"set the option '{column}' ({nearest(wanted, present)})"
             raise UserError(f"no scores with {column} '{wanted}'", where=where, do=do)
     rows = scores[(scores["metric"] == metric) & (scores["split"] == split)]
-    rows = rows[
-        rows["env"].isin(figure.environments) & rows["method"].isin(figure.methods) & rows["seed"].isin(figure.seeds)
-    ]
+    for column, names in (("env", figure.environments), ("method", figure.methods), ("seed", figure.seeds)):
+        rows = rows[rows[column].isin(names)]
     _check_grid(scores, rows, figure, metric, split)
     bad = rows[~np.isfinite(rows["value"].to_numpy(float))]
     if len(bad):
@@ -90,28 +89,23 @@ def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str)
 
 
 def _check_grid(scores: pd.DataFrame, rows: pd.DataFrame, figure: FigureSpec, metric: str, split: str) -> None:
-    have = {(str(env), str(method)): set(group["seed"]) for (env, method), group in rows.groupby(["env", "method"])}
-    methods, environments = set(scores["method"].astype(str)), set(scores["env"].astype(str))
     where = f"figure '{figure.name}'"
-    for names, present, what in (
-        (figure.environments, environments, "environment"),
-        (figure.methods, methods, "method"),
-    ):
-        unknown = [name for name in names if name not in present]
+    for column, wanted, noun in (("env", figure.environments, "environment"), ("method", figure.methods, "method")):
+        present = set(scores[column].astype(str))
+        unknown = [name for name in wanted if name not in present]
         if unknown:
-            raise UserError(
-                f"no scores of {what} {', '.join(unknown)}",
-                where=where,
-                do=f"run it, or correct the name ({nearest(unknown[0], present)})",
-            )
+            do = f"run it, or correct the name ({nearest(unknown[0], present)})"
+            raise UserError(f"no scores of {noun} {', '.join(unknown)}", where=where, do=do)
+    seeds_of = {(str(env), str(method)): set(run["seed"]) for (env, method), run in rows.groupby(["env", "method"])}
     lacking = []
     for environment in figure.environments:
         for method in figure.methods:
-            missing = [seed for seed in figure.seeds if seed not in have.get((environment, method), set())]
-            if missing:
-                everything = len(missing) == len(figure.seeds)
-                which = "any seed" if everything else f"seed{'s'[: len(missing) > 1]} {', '.join(map(str, missing))}"
-                lacking.append(f"{method} on {environment}: {which}")
+            missing = [seed for seed in figure.seeds if seed not in seeds_of.get((environment, method), set())]
+            if len(missing) == len(figure.seeds):
+                lacking.append(f"{method} on {environment}: any seed")
+            elif missing:
+                noun = "seeds" if len(missing) > 1 else "seed"
+                lacking.append(f"{method} on {environment}: {noun} {', '.join(map(str, missing))}")
     if lacking:
         raise UserError(
             f"no {split} {metric} of {'; '.join(lacking)}",
@@ -162,9 +156,9 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
     tasks, episodes = sorted(set(rows["task"])), sorted(set(rows["episode"]))
     shape = (len(figure.seeds), len(tasks), len(episodes))
     scores_SNE = np.full(shape, np.nan)
-    place = [pd.Index(keys).get_indexer(pd.Index(rows[name])) for keys, name in
-             ((figure.seeds, "seed"), (tasks, "task"), (episodes, "episode"))]  # fmt: skip
-    scores_SNE[tuple(place)] = rows["value"].to_numpy(float)
+    axes = ((figure.seeds, "seed"), (tasks, "task"), (episodes, "episode"))
+    place = tuple(pd.Index(values).get_indexer(pd.Index(rows[column])) for values, column in axes)
+    scores_SNE[place] = rows["value"].to_numpy(float)
     holes = np.argwhere(np.isnan(scores_SNE))
     if len(holes):
         seed, task, episode = holes[0]

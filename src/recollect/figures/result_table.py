@@ -46,8 +46,6 @@ class Group(Frozen):
 
 
 class Options(Frozen):
-    """Options of kind `result_table`."""
-
     metric: str = "return"
     groups: dict[str, Group] | None = Field(
         None, description="Head of a column -> what it is of; null: one per environment."
@@ -75,7 +73,6 @@ class Column:
 
     @property
     def width(self) -> float:
-        """Inches."""
         return 0.56 if self.published else 0.86
 
 

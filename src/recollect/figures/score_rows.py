@@ -27,8 +27,6 @@ ROW = 0.06  # inches that a row has besides
 
 
 class Options(ScoreOptions):
-    """Options of kind `score_rows`."""
-
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str = Field("eval", description="Task split of rows that name none.")
     panels: dict[str, dict[str, str]] = Field(

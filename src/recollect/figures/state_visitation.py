@@ -31,8 +31,6 @@ BESIDE = 0.95  # inches that the colour bar and the names of the methods take
 
 
 class Options(TaskOptions):
-    """Options of kind `state_visitation`."""
-
     episodes: int | None = Field(None, ge=1, description="Only the first episodes are counted; null: all.")
     panel: float = Field(0.98, gt=0.3, description="Height of a panel, inches.")
 
@@ -110,7 +108,6 @@ def _name(trace: Trace, task: int) -> str:
 
 
 def _rows(first: Trace, figure: FigureSpec, method: str, task: int, counts_SHW: np.ndarray) -> pd.DataFrame:
-    """The table's rows of one panel."""
     counts_SC = counts_SHW.reshape(len(counts_SHW), -1)
     several = len(counts_SC) > 1
     content = {

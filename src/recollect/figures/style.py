@@ -43,8 +43,6 @@ DOTS: Any = (0, (1, 1.5))
 
 @dataclass(frozen=True)
 class MethodStyle:
-    """How one method is drawn."""
-
     color: str
     marker: str
     dash: Any = SOLID

@@ -25,8 +25,6 @@ LABELS = {
 
 
 class Options(bars.Options):
-    """Options of kind `throughput`: those of `bars` with other defaults."""
-
     metric: str | tuple[str, ...] = Field(tuple(LABELS), description="Metrics that are drawn, a panel for each.")
     split: str | tuple[str, ...] = Field("speed", description="Of measured speeds.")
     last: PositiveInt | Literal["all"] = Field("all", description="Not of speeds, which have no episodes.")

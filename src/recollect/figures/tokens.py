@@ -29,8 +29,6 @@ CUT = 13  # letters of a word that fit below an image
 
 
 class Options(EpisodeOptions):
-    """Options of kind `tokens`."""
-
     images: int = Field(8, ge=1, description="Images of a row, spread evenly over the episode.")
     steps: tuple[int, ...] | None = Field(None, description="Show these steps, from 1, in their place.")
     words: int = Field(3, ge=1, description="Words below an image, at most.")
