@@ -110,11 +110,8 @@ def chosen_tasks(environment: EnvironmentSettings, split: str, wanted: Sequence[
         return [place * count // TASKS for place in range(TASKS)] if count >= TASKS else list(range(count))
     outside = [task for task in wanted if not 0 <= task < count]
     if outside:
-        raise UserError(
-            f"there is no task {outside[0]} in split '{split}'",
-            where=f"--task (environment {environment.name})",
-            do=f"name tasks from 0 to {count - 1}",
-        )
+        what = f"there is no task {outside[0]} in split '{split}'"
+        raise UserError(what, where=f"--task (environment {environment.name})", do=f"name tasks from 0 to {count - 1}")
     return sorted(set(wanted))
 
 

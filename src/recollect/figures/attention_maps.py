@@ -102,11 +102,8 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     of_seeds = grid[only_method(figure)]
     for trace in of_seeds:
         if "attention" not in trace.maps or "retrieved_episode" not in trace.facts:
-            raise UserError(
-                f"{trace.about['method']} reads no memory, so there is no attention to draw",
-                where=f"figure '{figure.name}'",
-                do="name a method that retrieves, such as radt",
-            )
+            what = f"{trace.about['method']} reads no memory, so there is no attention to draw"
+            raise UserError(what, where=f"figure '{figure.name}'", do="name a method that retrieves, such as radt")
     tasks = chosen_tasks(of_seeds, options.tasks, figure)
     maps: dict[str, np.ndarray] = {}  # name of the group -> [L, bins, W]
     profiles: dict[str, statistics.Interval] = {}  # -> [L, W]

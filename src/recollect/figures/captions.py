@@ -51,7 +51,7 @@ def over_tasks(table: pd.DataFrame) -> bool:
 
 
 def has_intervals(table: pd.DataFrame) -> bool:
-    """Whether a figure says something of intervals."""
+    """Whether a figure has intervals."""
     return bool(lines_of(table)["seeds"].max() > 1) or over_tasks(table)
 
 
@@ -78,7 +78,7 @@ def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -
 
 
 def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
-    """The caption: the author's text, then what was done, dropped and must be warned of."""
+    """The caption: the author's text, then what was done and dropped, and warnings."""
     parts = [figure.caption.strip() or figure.title.strip(), *notes]
     if figure.is_wiring_test:
         parts.insert(0, SMOKE_WORDS)

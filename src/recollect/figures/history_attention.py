@@ -71,11 +71,9 @@ def by_step(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
         UserError: the policy does not attend to its history.
     """
     if "history_attention" not in trace.maps:
-        raise UserError(
-            f"{trace.about['method']} does not attend to its history, so there is no attention to draw",
-            where=f"trace of {trace.about['env']}, seed {trace.about['seed']}",
-            do="name a method with a transformer, such as dqn_gpt",
-        )
+        what = f"{trace.about['method']} does not attend to its history, so there is no attention to draw"
+        do = "name a method with a transformer, such as dqn_gpt"
+        raise UserError(what, where=f"trace of {trace.about['env']}, seed {trace.about['seed']}", do=do)
     weights_MLC = trace.maps["history_attention"].astype(np.float64)
     step_M, horizon = trace.played.timestep[trace.map_row], int(trace.about["horizon"])
     context = weights_MLC.shape[2]

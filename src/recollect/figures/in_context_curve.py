@@ -71,11 +71,8 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     if options.x == "episode":
         rows = rows[rows["step"] == options.step] if options.step is not None else reading.last_step(rows, figure)
     if rows.empty:
-        raise UserError(
-            f"no evaluation at training step {options.step}",
-            where=f"figure '{figure.name}'",
-            do="correct the option 'step'",
-        )
+        what = f"no evaluation at training step {options.step}"
+        raise UserError(what, where=f"figure '{figure.name}'", do="correct the option 'step'")
     table = _measured(rows, panels, figure, options)
     with style.paper_style():
         canvas, extra_rows, not_drawn = _plot(table, panels, figure, options)
@@ -123,11 +120,9 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
         for method in figure.methods:
             cell = of_panel[of_panel["method"] == method]
             if cell.empty:
-                raise UserError(
-                    f"no evaluation of {method} on {panel.environment} at training step {options.step}",
-                    where=f"figure '{figure.name}'",
-                    do="correct the option 'step', or leave it out for the last evaluation",
-                )
+                what = f"no evaluation of {method} on {panel.environment} at training step {options.step}"
+                do = "correct the option 'step', or leave it out for the last evaluation"
+                raise UserError(what, where=f"figure '{figure.name}'", do=do)
             scores_SNX, x, tasks_of[method] = _points(cell, figure, options)
             # Of one seed the tasks are resampled, in the place of seeds.
             resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX
@@ -158,11 +153,9 @@ def _averaged(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means of so many successive episodes [S, N, X], and where they stand, episodes counted from 1."""
     if len(episodes) % size:
-        raise UserError(
-            f"{len(episodes)} episodes cannot be averaged by {size}",
-            where=f"figure '{figure.name}'",
-            do="choose an option 'average' that divides the number of episodes",
-        )
+        what = f"{len(episodes)} episodes cannot be averaged by {size}"
+        do = "choose an option 'average' that divides the number of episodes"
+        raise UserError(what, where=f"figure '{figure.name}'", do=do)
     middle = np.array(episodes, float).reshape(-1, size).mean(1) + 1
     return scores_SNE.reshape(*scores_SNE.shape[:2], -1, size).mean(3), middle
 

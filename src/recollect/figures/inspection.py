@@ -81,11 +81,9 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
     """One traced task as the page's script reads it."""
     scene, task = entry["scene"], int(entry["index"])
     if scene is None or trace.cell_N2 is None:
-        raise UserError(
-            f"the world of {trace.about['env']} cannot be drawn from above",
-            where=f"inspection page, task '{entry['name']}'",
-            do="give its file a function `scene` (docs/adding.md)",
-        )
+        what = f"the world of {trace.about['env']} cannot be drawn from above"
+        do = "give its file a function `scene` (docs/adding.md)"
+        raise UserError(what, where=f"inspection page, task '{entry['name']}'", do=do)
     table = trace.played.episodes
     of_task = table.task == task
     first = int(table.start[of_task][0])

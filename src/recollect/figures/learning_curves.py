@@ -113,11 +113,9 @@ def curves_of(
                 f"(stopped at {steps[-1]:,} of {end:,} steps)"
             )
     if not curves:
-        raise UserError(
-            f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps",
-            where=f"figure '{figure.name}'",
-            do=f"let the runs finish, or set the option 'ends.{environment}'",
-        )
+        what = f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps"
+        do = f"let the runs finish, or set the option 'ends.{environment}'"
+        raise UserError(what, where=f"figure '{figure.name}'", do=do)
     return curves
 
 

@@ -73,18 +73,12 @@ def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str)
     bad = rows[~np.isfinite(rows["value"].to_numpy(float))]
     if len(bad):
         first = bad.iloc[0]
-        raise UserError(
-            f"{len(bad)} of {len(rows)} scores are not finite numbers; first: {_name(first)} has {first['value']}",
-            where=where,
-            do="find out why that run gives it; a figure does not skip scores",
-        )
+        what = f"{len(bad)} of {len(rows)} scores are not finite numbers; first: {_name(first)} has {first['value']}"
+        raise UserError(what, where=where, do="find out why that run gives it; a figure does not skip scores")
     twice = rows[rows.duplicated(KEYS)]
     if len(twice):
-        raise UserError(
-            f"{len(twice)} scores stand twice; first: {_name(twice.iloc[0])}",
-            where=where,
-            do="give each score file once",
-        )
+        what = f"{len(twice)} scores stand twice; first: {_name(twice.iloc[0])}"
+        raise UserError(what, where=where, do="give each score file once")
     return rows.sort_values(KEYS, ignore_index=True)
 
 
@@ -107,11 +101,8 @@ def _check_grid(scores: pd.DataFrame, rows: pd.DataFrame, figure: FigureSpec, me
                 noun = "seeds" if len(missing) > 1 else "seed"
                 lacking.append(f"{method} on {environment}: {noun} {', '.join(map(str, missing))}")
     if lacking:
-        raise UserError(
-            f"no {split} {metric} of {'; '.join(lacking)}",
-            where=where,
-            do=f"train and evaluate these runs, or take them out of config/figures/{figure.name}.yaml",
-        )
+        do = f"train and evaluate these runs, or take them out of config/figures/{figure.name}.yaml"
+        raise UserError(f"no {split} {metric} of {'; '.join(lacking)}", where=where, do=do)
 
 
 def _name(row: pd.Series) -> str:
@@ -133,11 +124,9 @@ def last_step(rows: pd.DataFrame, figure: FigureSpec) -> pd.DataFrame:
         steps = group.groupby("seed")["step"].max()
         if steps.nunique() > 1:
             ends = ", ".join(f"seed {seed} at {step}" for seed, step in steps.items())
-            raise UserError(
-                f"the runs of {method} on {env} end at different steps: {ends}",
-                where=f"figure '{figure.name}'",
-                do="train and evaluate them again, or set the option 'step'",
-            )
+            what = f"the runs of {method} on {env} end at different steps: {ends}"
+            do = "train and evaluate them again, or set the option 'step'"
+            raise UserError(what, where=f"figure '{figure.name}'", do=do)
     return rows
 
 

@@ -117,9 +117,7 @@ def _of_group(
                 about |= {"reading": group.reading, "scale": group.scale}
                 references.append(Reference(**points.model_dump(), **about))
     if not references:
-        raise UserError(
-            f"the published values '{name}' have no curve for {', '.join(panels)}",
-            where="references of a figure",
-            do=f"it has {', '.join(group.curves)}; map names with 'panels', or leave the reference out",
-        )
+        what = f"the published values '{name}' have no curve for {', '.join(panels)}"
+        do = f"it has {', '.join(group.curves)}; map names with 'panels', or leave the reference out"
+        raise UserError(what, where="references of a figure", do=do)
     return references

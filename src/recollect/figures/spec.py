@@ -39,7 +39,7 @@ class ScoreOptions(Frozen):
     resamples: int = Field(RESAMPLES, ge=100, description="Bootstrap resamples.")
 
     def interval(self, scores_SN: Floats, *names: str) -> Interval:
-        """The aggregate of scores with its bootstrap interval; the names of what it is of seed the resamples."""
+        """The aggregate of scores with its bootstrap interval. The names say what it is of, and seed the resampling."""
         rng = generator("bootstrap", *names)
         return stratified_bootstrap(scores_SN, rng, statistic=self.statistic, resamples=self.resamples)
 
@@ -84,7 +84,7 @@ class FigureSpec(FigureSettings):
 
     @property
     def is_wiring_test(self) -> bool:
-        """Whether its numbers mean nothing, which the figure then says."""
+        """Whether its numbers mean nothing. The figure then says so."""
         return self.scale == "smoke" or self.random_models
 
     def label(self, method: str) -> str:

@@ -56,11 +56,8 @@ def scene_of(trace: Trace, task: int) -> dict[str, Any]:
     entry: dict[str, Any] = trace.about["tasks"][trace.tasks.index(task)]
     scene: dict[str, Any] | None = entry["scene"]
     if scene is None or trace.cell_N2 is None:
-        raise UserError(
-            f"the world of {trace.about['env']} cannot be drawn from above",
-            where=f"task '{entry['name']}'",
-            do="give its file a function `scene` (docs/adding.md)",
-        )
+        what = f"the world of {trace.about['env']} cannot be drawn from above"
+        raise UserError(what, where=f"task '{entry['name']}'", do="give its file a function `scene` (docs/adding.md)")
     return scene
 
 

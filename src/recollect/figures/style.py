@@ -90,8 +90,8 @@ def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
     """The look of each method of a figure; no two of them get the same.
 
     Names in the tables above have a fixed look, and so have, in the order of the figure, the first variants of a GPT, a
-    transformer or an LSTM. Any other name (a user's own method) starts from a place in the spare
-    styles given by its name alone, and moves on only where that one is taken.
+    transformer or an LSTM. Any other name (a user's own method) gets a spare style that depends on its name alone,
+    or the next one where that is taken.
     """
     looks: dict[str, MethodStyle] = {}
     for method in methods:
@@ -109,7 +109,7 @@ def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
 
 
 def _spare_style(method: str, taken: Sequence[MethodStyle]) -> MethodStyle:
-    """The first spare style, from the method's own place on, that is not taken; best one whose colour is not either."""
+    """A spare style that is not taken, of a new colour if there is one; the name says where the search begins."""
     first = seed_of("method style", method) % len(SPARE_STYLES)
     order = SPARE_STYLES[first:] + SPARE_STYLES[:first]
     colors = {look.color for look in taken}
@@ -119,13 +119,13 @@ def _spare_style(method: str, taken: Sequence[MethodStyle]) -> MethodStyle:
 
 
 def tinted(color: str, share: float) -> tuple[float, float, float]:
-    """A colour mixed with so much white."""
+    """A colour mixed with white, whose share is given."""
     red, green, blue = (1 - (1 - part) * (1 - share) for part in to_rgb(color))
     return red, green, blue
 
 
 def shaded(color: str, share: float) -> str:
-    """A colour mixed with so much black, or (a negative share) with so much white."""
+    """A colour mixed with black or, where the share is negative, with white."""
     red, green, blue = to_rgb(color) if share > 0 else tinted(color, -share)
     rest = 1 - max(share, 0.0)
     return to_hex((red * rest, green * rest, blue * rest))
@@ -133,7 +133,7 @@ def shaded(color: str, share: float) -> str:
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Everything that is drawn or saved inside looks like a figure of this project, whatever the user's own rc says."""
+    """What is drawn or saved inside looks like a figure of this project, whatever the user's matplotlibrc says."""
     with mpl.rc_context():
         mpl.rcdefaults()
         sns.set_theme(context="paper", style="ticks", font="DejaVu Sans")
@@ -142,7 +142,7 @@ def paper_style() -> Iterator[None]:
 
 
 def blank_figure(width: float, height: float) -> Figure:
-    """An empty figure (inches) that no global state knows of, laid out so that nothing overlaps."""
+    """An empty figure (sizes in inches) outside of pyplot's global state, laid out so that nothing overlaps."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -299,13 +299,13 @@ def _freeze(figure: Figure) -> None:
 
 
 def _legend_rows(figure: Figure, methods: Sequence[Line2D], extras: Sequence[Line2D]) -> list[list[Line2D]]:
-    """The legend in one row where the width carries it, else the methods first and the rest in rows below."""
+    """The legend in one row where it fits, else the methods first and the rest in rows below."""
     whole = _broken(figure, [*methods, *extras])
     return whole if len(whole) == 1 else [*_broken(figure, methods), *_broken(figure, extras)]
 
 
 def _broken(figure: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
-    """Break legend entries into as few rows as the width carries, of about the same length."""
+    """Break legend entries into as few rows as fit the width, of about the same length."""
     font = FontProperties(size=mpl.rcParams["legend.fontsize"])
     renderer = cast(FigureCanvasAgg, figure.canvas).get_renderer()
     em = font.get_size_in_points() / 72
@@ -351,7 +351,7 @@ def episode_axis(axes: Axes, last: float) -> None:
 
 
 def step_axis(axes: Axes, last: float) -> None:
-    """Training steps from 0, in short."""
+    """Ticks at quarters of the training steps, in short form: ``800k``."""
     axes.set_xlim(0, 1.03 * last)
     axes.set_xticks([last * i / 4 for i in range(5)], [short_steps(last * i / 4) for i in range(5)])
 
@@ -359,11 +359,13 @@ def step_axis(axes: Axes, last: float) -> None:
 def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None:
     """Let the y axis start at 0 where no value is negative, so that heights can be compared by eye.
 
-    A little below it where a constant `line` at 0 would hide behind the x axis.
+    It starts a little lower where a constant `line` at 0 would hide behind the x axis.
     """
     beside = axes.get_shared_y_axes().get_siblings(axes)
-    drawn = [np.min(one.get_ydata()) for other in beside for one in other.lines if len(one.get_ydata())]
-    if np.nanmin([rows[["y", "low"]].min().min(), *drawn]) >= 0:
+    lowest = [rows[["y", "low"]].min().min()]
+    for other in beside:
+        lowest += [np.min(curve.get_ydata()) for curve in other.lines if len(curve.get_ydata())]
+    if np.nanmin(lowest) >= 0:
         axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1] if line == 0 else 0)
 
 

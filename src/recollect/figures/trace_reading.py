@@ -105,11 +105,9 @@ def chosen_tasks(traces: Sequence[Trace], wanted: Sequence[int] | None, figure: 
     traced = traces[0].tasks
     absent = [task for task in wanted or () if task not in traced]
     if absent:
-        raise UserError(
-            f"task {absent[0]} is not in the traces, which hold {', '.join(map(str, traced))}",
-            where=f"figure '{figure.name}': options.tasks",
-            do=f"run `recollect inspect` with `--task {absent[0]}` for every run of the figure",
-        )
+        what = f"task {absent[0]} is not in the traces, which hold {', '.join(map(str, traced))}"
+        do = f"run `recollect inspect` with `--task {absent[0]}` for every run of the figure"
+        raise UserError(what, where=f"figure '{figure.name}': options.tasks", do=do)
     return list(traced if wanted is None else wanted)
 
 
@@ -122,11 +120,9 @@ def chosen_episode(trace: Trace, options: EpisodeOptions, figure: FigureSpec) ->
     task = chosen_tasks([trace], None if options.task is None else [options.task], figure)[0]
     traced = int((trace.played.episodes.task == task).sum())
     if options.episode >= traced:
-        raise UserError(
-            f"episode {options.episode} of task {task} is not traced",
-            where=f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}",
-            do=f"choose an episode from 0 to {traced - 1}",
-        )
+        what = f"episode {options.episode} of task {task} is not traced"
+        do = f"choose an episode from 0 to {traced - 1}"
+        raise UserError(what, where=f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}", do=do)
     return trace.steps(task, options.episode)
 
 
