@@ -54,12 +54,6 @@ class Hyperparameters(dt.Hyperparameters):
 class DistillationPolicy(InContextPolicy):
     """Plays with the last complete episode in front of the current one."""
 
-    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
-        chosen = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
-
     def begin(self, rows: int) -> None:
         self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
 

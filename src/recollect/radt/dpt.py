@@ -68,11 +68,8 @@ class QueryPolicy(InContextPolicy):
     """Plays with the last complete episode as context; each step is a query that leaves no trace."""
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
-        chosen: Hyperparameters = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
-        self.context = chosen.context
+        super().__init__(network, settings)
+        self.context: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
         self.cached = CachedSteps(self.network, rows, min(self.context, self.horizon) + 2)

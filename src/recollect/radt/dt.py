@@ -192,11 +192,8 @@ class DecisionTransformerPolicy(InContextPolicy):
     """Plays with a context of the last `context` steps of the current episode."""
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
-        chosen = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
-        self.context: int = chosen.context
+        super().__init__(network, settings)
+        self.context: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None

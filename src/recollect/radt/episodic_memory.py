@@ -205,9 +205,9 @@ class EpisodicMemory:
         owner_M = task_M if owner_M is None else owner_M
         task = torch.as_tensor(task_M, device=self.device).long()
         total_return = torch.as_tensor(total_return_M, device=self.device).float()
-        stored = torch.ones_like(task, dtype=torch.bool)
+        stored = torch.arange(len(task), device=self.device)
         if self.settings.minimum_return is not None:
-            stored = total_return >= self.settings.minimum_return
+            stored = stored[total_return >= self.settings.minimum_return]
         task = task[stored]
         if len(task) == 0:
             return

@@ -89,14 +89,11 @@ class RetrievalPolicy(InContextPolicy):
         settings: Settings,
         demonstrations: Demonstrations | None = None,
     ) -> None:
-        chosen: Hyperparameters = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
+        super().__init__(network, settings)
+        self.chosen: Hyperparameters = settings.method.hyperparameters
         self.embedder = embedder
-        self.chosen = chosen
         self.demonstrations = demonstrations
-        full_values = {"full_values": chosen.values == "full"}
+        full_values = {"full_values": self.chosen.values == "full"}
         self.chunks = chunk_settings(memory_of(settings)).model_copy(update=full_values)
 
     def begin(self, rows: int) -> None:
@@ -106,6 +103,7 @@ class RetrievalPolicy(InContextPolicy):
         self.shown: dict[str, Tensor] | None = None
         if self.demonstrations is not None:
             self.shown = self.demonstrate(self.demonstrations, rows)
+        self.acted = 0  # calls of `act`
         self.shown_B = np.full(rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
         self.context = self.context_of(self.hits)
@@ -269,10 +267,9 @@ class RetrievalPolicy(InContextPolicy):
         if not self.chosen.acting.draws:
             return None
         select = self.chosen.acting.select
-        here = rows.cpu().numpy()
-        counter_BK = self.draws_B[here, None] * select + np.arange(select)
-        seeds = self.seeds_B[here].repeat(select)
-        return uniform(seeds, counter_BK.ravel(), RETRIEVAL_STREAM).reshape(counter_BK.shape)
+        counter_K = self.acted * select + np.arange(select)
+        seed_M = self.seeds_B[rows.cpu().numpy()].repeat(select)
+        return uniform(seed_M, np.tile(counter_K, len(rows)), RETRIEVAL_STREAM).reshape(len(rows), select)
 
     def logits(self) -> Tensor:
         query_BD = None if self.queries is None else self.queries.append(self.now())
@@ -287,6 +284,7 @@ class RetrievalPolicy(InContextPolicy):
                 self.retrieve(rows, query_BD[rows])
         changed_B = self.changed_B
         self.changed_B = np.zeros_like(changed_B)
+        self.acted += 1
         return self.reading.act(self, self.context, self.has_context_B, changed_B)
 
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:

@@ -26,31 +26,40 @@ def hidden_behind(
         query_BQD: token embeddings, each at the position behind its row's prefix.
         mask_BN: True where a prefix token is real; padding may stand anywhere, also in all of a row. None: all are.
     """
-    h, q = model._drop(prefix_BND, model.p_embedding), model._drop(query_BQD, model.p_embedding)
-    hidden_B11N = None
-    if mask_BN is not None and not (mask_BN.device.type == "cpu" and bool(mask_BN.all())):
+    h = model._drop(prefix_BND, model.p_embedding)
+    q = model._drop(query_BQD, model.p_embedding)
+    padding_B11N = None
+    all_real = mask_BN is None or (mask_BN.device.type == "cpu" and bool(mask_BN.all()))
+    if mask_BN is not None and not all_real:
         # Real tokens first: then the causal mask alone hides padding from them, and queries are told what is real.
-        order_BN = mask_BN.logical_not().to(device=h.device, dtype=torch.int8).argsort(dim=1, stable=True)
+        padding_BN = mask_BN.logical_not().to(h.device)
+        order_BN = padding_BN.to(torch.int8).argsort(dim=1, stable=True)
         h = h.take_along_dim(order_BN[:, :, None], 1)
-        hidden_B11N = mask_BN.to(h.device).take_along_dim(order_BN, 1).logical_not()[:, None, None]
+        padding_B11N = padding_BN.take_along_dim(order_BN, 1)[:, None, None]
     for block in model.blocks:
         assert isinstance(block, Block)
-        normed, own = block.norm_attention(h), block.qkv(block.norm_attention(q))
+        normed = block.norm_attention(h)
+        own = block.qkv(block.norm_attention(q))
         if block is model.blocks[-1]:  # of the prefix only what queries read is computed
-            k, v = model.split_heads(linear_part(block.qkv, normed, model.width, 3 * model.width), 2)
+            kv = linear_part(block.qkv, normed, model.width, 3 * model.width)
+            k, v = model.split_heads(kv, 2)
         else:
             qkv = block.qkv(normed)
             _, k, v = model.split_heads(qkv, 3)
             h = model._add(h, block.attention_out(model._self_attention(qkv, None)))
-            h = model._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu)))
+            inner = block.mlp_in(block.norm_mlp(h))
+            h = model._add(h, block.mlp_out(gelu(inner, model._gelu)))
         own_q, own_k, own_v = model.split_heads(own, 3)
         own_q = own_q * model.head_width**-0.5
         scores_BHQN = own_q @ k.transpose(-2, -1)
-        if hidden_B11N is not None:
-            scores_BHQN = scores_BHQN.masked_fill(hidden_B11N, float("-inf"))
-        weights = torch.cat([scores_BHQN, (own_q * own_k).sum(-1, keepdim=True)], -1).softmax(-1)
+        if padding_B11N is not None:
+            scores_BHQN = scores_BHQN.masked_fill(padding_B11N, float("-inf"))
+        # Behind the prefix each query attends to itself.
+        own_score_BHQ1 = (own_q * own_k).sum(-1, keepdim=True)
+        weights = torch.cat([scores_BHQN, own_score_BHQ1], -1).softmax(-1)
         weights = model._drop(weights, model.p_attention).to(v.dtype)
         y = weights[..., :-1] @ v + weights[..., -1:] * own_v
         q = model._add(q, block.attention_out(y.transpose(1, 2).flatten(2)))
-        q = model._add(q, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(q)), model._gelu)))
+        inner = block.mlp_in(block.norm_mlp(q))
+        q = model._add(q, block.mlp_out(gelu(inner, model._gelu)))
     return model.norm_final(q)
