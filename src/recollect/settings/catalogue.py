@@ -91,12 +91,15 @@ def module_of(kind: str, name: str, *, where: object) -> str:
 def load(kind: str, name: str, *, where: object) -> ModuleType:
     """Import the module of this name; see `module_of`."""
     module = module_of(kind, name, where=where)
-    top = module.partition(".")[0]
-    folder = str(roots()[top])
-    # The user's folder lies beside no package, so Python has to be told where it is. Last, so that it hides nothing.
-    if top == mine_folder().name and folder not in sys.path:
-        sys.path.append(folder)
+    reach_mine()
     return importlib.import_module(module)
+
+
+def reach_mine() -> None:
+    """Let Python find the modules of the user's folder. Its place is the last one, so that it hides no package."""
+    folder = str(mine_folder().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def declaration(kind: str, name: str, key: str) -> Any:
