@@ -54,6 +54,8 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
 class InContextPolicy(BatchedPolicy):
     """A sequence model that plays episode after episode of a task and remembers what its method lets it remember.
 
+    It is a `contract.Policy`, `Briefed` and `Traced`; what their methods take and give stands there.
+
     Args:
         network: the trained sequence model, in eval mode.
         settings: how actions are picked, the scale of rewards, and the target return of an episode.
@@ -76,7 +78,6 @@ class InContextPolicy(BatchedPolicy):
             )
 
     def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
-        """See `contract.Policy.start`."""
         size, device = len(seeds_B), self.device
         width = self.network.settings.observation_size
         whole = self.network.settings.observation_embedding == "one_hot"
@@ -96,7 +97,6 @@ class InContextPolicy(BatchedPolicy):
         super().start(seeds_B, horizon, episodes)
 
     def brief(self, tasks: Sequence[Task]) -> None:
-        """See `contract.Briefed.brief`."""
         numbers = self.network.settings.action_size
         if numbers:
             own_B = np.array([task.data.get("actions", numbers) for task in tasks])
@@ -105,14 +105,12 @@ class InContextPolicy(BatchedPolicy):
         self.listed_B = np.array(targets, np.float64)
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """See `contract.Policy.reset`."""
         self.step_B[mask_B] = 0
         self.episode_B[mask_B] = 0
         super().reset(mask_B)
 
     @torch.no_grad()
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        """See `contract.Policy.act`."""
         rows = np.arange(len(self.seeds_B))
         going = ~self.fresh_B
         ended, begun = self.next_step(done_B)
@@ -207,20 +205,17 @@ class InContextPolicy(BatchedPolicy):
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """See `contract.Policy.arrays`."""
         arrays = {}
         for name, value in self.network.state_dict().items():
             arrays[f"network/{name}"] = value.detach().cpu().numpy()
         return arrays
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """See `contract.Traced.traced`."""
         if not self.network.settings.return_to_go:
             return {}
         return {"return_to_go": self.target_B[rows_N].astype(np.float32)}
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """See `contract.Traced.maps`."""
         return {}
 
     @abstractmethod

@@ -34,7 +34,6 @@ class ContinuousEmbedding(nn.Linear):
     """Actions [..., A] -> [..., D]; where there is no action at all: zero, as the table of discrete actions has it."""
 
     def forward(self, action: Tensor) -> Tensor:
-        """NaN counts as zero."""
         known = ~action.isnan()
         embedded = super().forward(torch.where(known, action, 0.0))
         return embedded * known.any(-1, keepdim=True)

@@ -113,7 +113,6 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DistillationPolicy:
-    """The policy of a finished run."""
     network = build_network(settings, facts_of(settings.environment))
     dt.load_network(network, arrays, settings)
     return DistillationPolicy(network.to(inputs.device).eval(), settings)

@@ -167,7 +167,6 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> QueryPolicy:
-    """The policy of a finished run."""
     network = build_network(settings, facts_of(settings.environment))
     dt.load_network(network, arrays, settings)
     return QueryPolicy(network.to(inputs.device).eval(), settings)

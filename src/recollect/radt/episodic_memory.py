@@ -121,7 +121,6 @@ class Hits:
         )
 
     def select(self, queries: Tensor) -> Hits:
-        """Those of some queries."""
         return Hits(**{name: getattr(self, name)[queries] for name in self.__dataclass_fields__})
 
     def differ(self, rows: Tensor, found: Hits) -> Tensor:
@@ -351,6 +350,5 @@ class EpisodicMemory:
         return {name: getattr(self, name) for name in names}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave."""
         for name, own in self.state().items():
             own.copy_(state[name])

@@ -32,7 +32,6 @@ class Queries:
     last_B: Tensor
 
     def repeated(self, times: int) -> Queries:
-        """Every query so many times, one behind the other."""
         columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return Queries(**{name: column.repeat_interleave(times, 0) for name, column in columns.items()})
 

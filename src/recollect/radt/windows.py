@@ -196,7 +196,6 @@ class DistillationSampler(WindowSampler):
         self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
 
     def batch(self, step: int) -> Windows:
-        """See `WindowSampler.batch`."""
         draw = generator(self.purpose, self.seed, step)
         size = self.batch_size
         episode_B, end_B = self.ends(draw)
