@@ -12,7 +12,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.still import remembered
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -38,7 +37,6 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     return content
 
 
-@remembered
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 
