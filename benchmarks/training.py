@@ -211,7 +211,7 @@ def trainer(network: DecisionTransformer, case: Case) -> Callable[[], Tensor]:
         with torch.autocast(case.device, torch.bfloat16, enabled=case.device != "cpu"):
             logits_BTA, _ = forward(now, context, has_context)
         loss = F.cross_entropy(logits_BTA.flatten(0, 1)[real].float(), target)
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 0.25)
         optimiser.step()

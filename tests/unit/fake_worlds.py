@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 
 from recollect.environments import registry
-from recollect.environments.base import Task, World
+from recollect.environments.base import Task, World, WorldOptions
+
+
+class SignalOptions(WorldOptions):
+    last: bool = False
+    height: int = 5
+    width: int = 4
 
 
 class Signal(World):
@@ -20,25 +24,14 @@ class Signal(World):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode,
-        last: bool = False,
-        height: int = 5,
-        width: int = 4,
-    ) -> None:
+    options_model = SignalOptions
+
+    def _setup(self) -> None:
+        last, height, width = self.options.last, self.options.height, self.options.width
         self.channels_last, self.shape = last, (height, width)
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=3,
-            observation_space=Box(0, 255, (height, width, 3) if last else (3, height, width), np.uint8),
-            action_space=Discrete(2),
-        )
+        self.horizon = 3
+        self.single_observation_space = Box(0, 255, (height, width, 3) if last else (3, height, width), np.uint8)
+        self.single_action_space = Discrete(2)
         self._blue_B = self._keep("blue", np.zeros(self.num_envs, np.int64))
 
     def _begin(self, index_N: np.ndarray) -> None:
@@ -59,15 +52,10 @@ class Signal(World):
 class Aim(World):
     """The first observation is a number in [-1, 1], the others 0; each action pays 1 minus its distance to the number."""
 
-    def __init__(self, tasks: Sequence[Task], *, seeds: np.ndarray, autoreset_mode: AutoresetMode) -> None:
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=4,
-            observation_space=Box(-1, 1, (2,), np.float32),
-            action_space=Box(-1, 1, (2,), np.float32),
-        )
+    def _setup(self) -> None:
+        self.horizon = 4
+        self.single_observation_space = Box(-1, 1, (2,), np.float32)
+        self.single_action_space = Box(-1, 1, (2,), np.float32)
         self._goal_B = self._keep("goal", np.zeros(self.num_envs, np.float32))
 
     def _begin(self, index_N: np.ndarray) -> None:

@@ -69,7 +69,7 @@ def settings_of(
 
 
 def run_in(folder: Path, kind: Any = Run) -> Any:
-    return kind(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    return kind(folder, folder / "checkpoints", settings_text="same")
 
 
 def collector_of(settings: Settings) -> tuple[Collector, Agent]:

@@ -6,7 +6,7 @@ from upstream, and why:
 
 - A run is a function of its seed. It stops and goes on between epochs bit-exactly: a checkpoint has the networks, the worlds,
   what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
-- All actors are one batch in one process. `processes: 2` collects beside learning, see `amago_processes`.
+- All actors are one batch in one process. `processes: 2` collects beside learning, see `processes`.
 - An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
 - Losses on validation rollouts are not computed.
 """
@@ -17,15 +17,16 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from recollect.amago.agent import Agent
 from recollect.amago.exploration import Exploration, explored
-from recollect.amago.hindsight import Mode, Relabeler
+from recollect.amago.hindsight import Relabeler
+from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import WorldShape, world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.recorder import Recorder
@@ -37,54 +38,8 @@ from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.rollout import play_episodes
 from recollect.environments.base import World
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen, Settings
+from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
-
-
-class LoopHyperparameters(Frozen):
-    """The schedule. Defaults are those of the seed code's command line."""
-
-    epochs: int = Field(1000, ge=1, description="Longer runs learn more.")
-    actors: int = Field(12, ge=1, description="Rollouts played side by side. Paper: 8 to 36.")
-    steps_per_epoch: int = Field(1000, ge=1, description="Of each actor.")
-    updates_per_epoch: int = Field(1000, ge=1, description="More updates per step learn more from the same data.")
-    start_learning_at_epoch: int = Field(0, ge=0, description="Epochs before it only collect.")
-    start_collecting_at_epoch: int = Field(0, ge=0, description="Epochs before it only learn (protected data).")
-    batch_size: int = Field(24, ge=1, description="Windows per update. Paper: 24 (Crafter: 18).")
-    context: int | None = Field(None, ge=1, description="Longest window, and memory, in steps; null: a whole rollout.")
-    save_length: int | None = Field(
-        None, ge=1, description="Steps after which a trajectory is cut; null: the horizon, or 4 contexts if shorter."
-    )
-    stagger: bool = Field(True, description="Where the context is shorter, cuts are spread by up to a context.")
-    buffer: int = Field(20_000, ge=1, description="Trajectories that are kept. Paper: 5000 to 80,000.")
-    buffer_weights: Literal["trajectory", "timestep"] = Field("trajectory", description="What is drawn uniformly.")
-    truncation: Literal["end", "bootstrap"] = Field(
-        "end",
-        description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
-    )
-    relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
-    rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
-    sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
-    slow_inference: bool = Field(
-        False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
-    )
-    evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
-    evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
-    keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")
-    keep_every: int = Field(
-        0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
-    )
-    checkpoint_every: int = Field(1, ge=1, description="Epochs between checkpoints; only what a kill costs.")
-    processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
-
-    def context_of(self, horizon: int) -> int:
-        """Transitions of the longest window."""
-        return horizon if self.context is None else min(self.context, horizon)
-
-    def save_length_of(self, horizon: int) -> int:
-        """Steps after which a trajectory is cut."""
-        context = self.context_of(horizon)
-        return max(context, min(horizon, self.save_length or (horizon if context >= horizon else 4 * context)))
 
 
 class Collector:
@@ -97,7 +52,7 @@ class Collector:
         seed: of all that is drawn here.
     """
 
-    def __init__(self, hp: Any, policy: AmagoPolicy, world: World, *, seed: int) -> None:
+    def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: World, *, seed: int) -> None:
         self.hp, self.policy, self.world, self.seed = hp, policy, world, seed
         B, horizon = world.num_envs, world.horizon
         self.steps_of = WorldShape.of(world).steps
@@ -200,14 +155,14 @@ class Trainer:
     """A run in epochs, between any two of which it can stop.
 
     Args:
-        agent: its class (`amago.Agent`).
+        agent: its class.
         settings: of the run.
         device: where the networks are.
         run: its folder for the buffer; logs and scores.
     """
 
-    def __init__(self, agent: Any, settings: Settings, device: torch.device | str, run: Run) -> None:
-        self.hp: Any = settings.method.hyperparameters
+    def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
+        self.hp: AmagoHyperparameters = settings.method.hyperparameters
         hp, self.seed, self.run = self.hp, settings.seed, run
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         world, self.evaluation_world = make_worlds(settings.environment, self.seed, hp.actors, hp.evaluation_rollouts)
@@ -317,7 +272,7 @@ class Trainer:
                 if hp.keep_every and self.at.epoch % hp.keep_every == 0:  # before the checkpoint that goes on behind it
                     self.keep(f"epoch_{self.at.epoch:06d}", self.agent.network.policy_arrays())
                 progress.update(self.at.epoch)
-                if self.at.epoch % hp.checkpoint_every == 0 and self.at.epoch < hp.epochs:
+                if self.run.due(self.at.epoch, hp.checkpoint_every) and self.at.epoch < hp.epochs:
                     self.save()
 
     def finished(self) -> AmagoPolicy:
@@ -328,11 +283,10 @@ class Trainer:
         if self.hp.keep == "best":
             self.agent.network.load_policy_arrays(self.best)
         self.agent.network.eval()
-        policy: AmagoPolicy = self.agent.policy()
-        return policy
+        return self.agent.policy()
 
 
-def relabeler(hp: Any, world: Any, shortest: int) -> Relabeler | None:
+def relabeler(hp: AmagoHyperparameters, world: Any, shortest: int) -> Relabeler | None:
     """What relabels trajectories of a world, None where nothing does.
 
     Args:
@@ -357,12 +311,3 @@ def relabeler(hp: Any, world: Any, shortest: int) -> Relabeler | None:
             do=f"set save_length to {world.horizon} and stagger to false, or relabelling to none",
         )
     return Relabeler(hp.relabelling, world.goal_part, importance=hp.rare_goals)
-
-
-def train(agent: Any, settings: Settings, device: torch.device | str, run: Run) -> AmagoPolicy:
-    """Train an agent of this class: `processes` says how."""
-    if settings.method.hyperparameters.processes == 2:
-        from recollect.amago import processes as amago_processes
-
-        return amago_processes.train(agent, settings, device, run)
-    return Trainer(agent, settings, device, run).train()

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from recollect.common.draws import categorical_from_weights
+
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 BORDER = 0.99  # actions of the buffer are kept this far inside before tanh is inverted
 
@@ -83,8 +85,7 @@ class ClippedSoftmax(Distribution):
 
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
         """By the inverse of the cumulative distribution."""
-        until = self.probabilities(raw).double().cumsum(-1)
-        return (until[..., :-1] <= uniform.double() * until[..., -1:]).sum(-1)
+        return categorical_from_weights(self.probabilities(raw).double(), uniform[..., 0].double())
 
     def mode(self, raw: Tensor) -> Tensor:
         """See `Distribution`."""
@@ -156,11 +157,11 @@ class TanhMixture(Distribution):
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
         """See `Distribution`."""
         weight, mean, std = self._parts(raw)
-        until = weight.double().exp().cumsum(-1)
-        mode = (until[..., :-1] <= uniform[..., :1].double() * until[..., -1:]).sum(-1)[..., None, None]
-        index = mode.expand(*mode.shape[:-1], self.size)
-        mean, std = mean.gather(-2, index)[..., 0, :], std.gather(-2, index)[..., 0, :]
-        return (mean + std * standard_normal(uniform[..., 1:])).tanh()
+        mode = categorical_from_weights(weight.double().exp(), uniform[..., 0].double())
+        index = mode[..., None, None].expand(*mode.shape, 1, self.size)
+        mean_of_mode = mean.gather(-2, index)[..., 0, :]
+        std_of_mode = std.gather(-2, index)[..., 0, :]
+        return (mean_of_mode + std_of_mode * standard_normal(uniform[..., 1:])).tanh()
 
     def mode(self, raw: Tensor) -> Tensor:
         """The weighted mean."""

@@ -1,142 +1,150 @@
-"""What code a job can reach, as one short text: a changed loss retrains, a changed comment does not.
+"""What code a result is a function of, as one short text: a changed loss retrains, a reworded message does not.
 
 Snakemake does not see edits in imported modules, so each rule carries this fingerprint as a param. It follows the
-static imports of the given modules through the package's source without importing anything, and hashes the syntax
-trees without comments, docstrings, `pass`, positions and ``if TYPE_CHECKING`` blocks.
+static imports of the given modules through their source without importing anything, and hashes what runs.
 
+- **Walls.** Only science counts: the four papers, sources of histories, what they share, worlds and evaluation. Settings
+  loading, sealed files, progress, locks, stages, commands and figures are plumbing: an edit there makes no run stale. What
+  plumbing writes has one version number instead (`recollect.artifacts.formats`), which is part of every fingerprint.
+- **Words.** Comments, docstrings, descriptions of settings, and texts that only reach an error, a log or a progress line
+  do not count.
 - Modules loaded by name (importlib) are not seen: give them as arguments too, e.g. the method's and the world's.
-- Syntax trees differ between Python's minor versions, and so does the fingerprint.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from recollect.artifacts import formats
+from recollect.artifacts.running_code import imports_of, running_text
+from recollect.settings import catalogue
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.still import remembered
 
-_SOURCE = Path(__file__).resolve().parents[2]
-_BODIES = ("body", "orelse", "finalbody")
+#: What a result is a function of.
+SCIENCE = (
+    "recollect.radt",
+    "recollect.memory_rl",
+    "recollect.amago",
+    "recollect.helm",
+    "recollect.sources",
+    "recollect.common",
+    "recollect.environments",
+    "recollect.evaluation",
+    "recollect.settings.seeding",
+)
+#: What lies among it and yet changes no result: finding worlds by name, gymnasium's view of them, drawing them.
+PLUMBING = (
+    "recollect.environments.registry",
+    "recollect.environments.single",
+    "recollect.environments.scene",
+)
 
 
 @remembered
-def code_fingerprint(*modules: str, root: str | Path | None = None, package: str = "recollect") -> str:
-    """The first 16 hex digits of a sha256 over every module of the package that the given ones reach.
+def code_fingerprint(*modules: str) -> str:
+    """The first 16 hex digits of a sha256 over all science that the given modules reach.
 
     Args:
-        modules: dotted names, e.g. "recollect.stages.train", "recollect.radt.radt".
-        root: the folder that holds the package; default: where this package lies.
-        package: the package whose modules count; imports of others are left to the environment's lock file.
+        modules: dotted names, e.g. "recollect.radt.radt", "recollect.environments.dark_room". They count themselves,
+            wherever they lie; figures' modules reach other modules of figures, too.
 
     Raises:
         UserError: a module does not exist, or a file that is reached is not valid Python.
     """
-    total = hashlib.sha256()
-    for name, digest in reachable(*modules, root=root, package=package).items():
+    total = hashlib.sha256(f"formats {formats.VERSION}\n".encode())
+    for name, digest in reachable(*modules).items():
         total.update(f"{name} {digest}\n".encode())
     return total.hexdigest()[:16]
 
 
-def reachable(*modules: str, root: str | Path | None = None, package: str = "recollect") -> dict[str, str]:
-    """The modules that the given ones reach (themselves and package ``__init__`` files included) and their sha256.
+def reachable(*modules: str, roots: Mapping[str, Path] | None = None) -> dict[str, str]:
+    """The modules that count among those that the given ones reach, themselves included.
+
+    Args:
+        modules: dotted names.
+        roots: package -> the folder that holds it; default: this package, the user's own folder and plug-ins.
 
     Returns:
-        dotted name -> sha256 of its syntax tree, sorted by name.
+        dotted name -> sha256 of what runs in it, sorted by name.
     """
-    base = Path(root) if root is not None else _SOURCE
+    folders = catalogue.roots() if roots is None else roots
     for module in modules:
-        if not _in_package(module, package) or _file(base, module) is None:
-            known = [".".join(path.relative_to(base).with_suffix("").parts) for path in (base / package).rglob("*.py")]
-            what = f"there is no module '{module}'"
-            raise UserError(
-                what, where=base / package, do=nearest(module, [k.removesuffix(".__init__") for k in known])
-            )
+        if _file(folders, module) is None:
+            raise _unknown(module, folders)
     found: dict[str, str] = {}
-    waiting = [name for module in modules for name in _with_parents(module)]
     seen: set[str] = set()
+    waiting = [name for module in modules for name in _with_parents(module)]
     while waiting:
         module = waiting.pop()
-        if module in seen:
+        if module in seen or not (module in modules or _counts(module, modules)):
             continue
         seen.add(module)
-        file = _file(base, module)
+        file = _file(folders, module)
         if file is None:
-            continue
-        stat = file.stat()
-        found[module], imports = _parsed(file, module, package, stat.st_mtime_ns, stat.st_size)
-        waiting.extend(name for imported in imports for name in _with_parents(imported))
+            continue  # a name inside a module, or another package
+        status = file.stat()
+        found[module], imports = _parsed(file, module, status.st_mtime_ns, status.st_size)
+        for imported in imports:
+            waiting.extend(_with_parents(imported))
     return dict(sorted(found.items()))
 
 
+def _counts(module: str, given: tuple[str, ...]) -> bool:
+    """Whether a module that others import is part of what they compute."""
+    if not _inside(module, "recollect"):
+        return True  # a stranger's own package
+    if module == "recollect" or any(_inside(module, wall) for wall in PLUMBING):
+        return False
+    draws = any(_inside(name, "recollect.figures") for name in given)
+    return any(_inside(module, room) for room in SCIENCE) or (draws and _inside(module, "recollect.figures"))
+
+
 @lru_cache(maxsize=4096)
-def _parsed(file: Path, module: str, package: str, mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
-    """The sha256 of a file's syntax tree, and the names in the package that it may import."""
+def _parsed(file: Path, module: str, mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
+    """The sha256 of what runs in a file, and the names that it may import."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise UserError(f"not valid Python: {error}", where=file, do="mend the file") from error
-    tree.body = _bare(tree.body)
+    if _inside(module, "recollect.environments"):
+        # How a world is drawn from above is part of its file, and of no result.
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == "scene")]
     parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    imports = tuple(name for name in _imports(tree.body, parent) if _in_package(name, package))
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imports
+    return hashlib.sha256(running_text(tree).encode()).hexdigest(), tuple(imports_of(tree, parent))
 
 
-def _bare(statements: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements without what does nothing when the code runs.
-
-    Goes down statement lists only (expressions hold no statements), which is what makes it quick.
-    """
-    kept: list[ast.stmt] = []
-    for statement in statements:
-        match statement:
-            case ast.Expr(value=ast.Constant(value=str())):
-                continue  # a docstring, or another text that stands alone
-            case ast.Pass():
-                continue  # a class that gets a docstring in place of its `pass` is the same class
-            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
-                kept.extend(_bare(statement.orelse))
-                continue
-        for holder in [statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]:
-            for field in _BODIES:
-                inner = getattr(holder, field, None)
-                if inner:
-                    setattr(holder, field, _bare(inner))
-        kept.append(statement)
-    return kept
+def _unknown(module: str, folders: Mapping[str, Path]) -> UserError:
+    listed: list[str] = []
+    for package, folder in folders.items():
+        for path in (folder / package).rglob("*.py"):
+            listed.append(".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"))
+    where = ", ".join((folder / package).as_posix() for package, folder in folders.items())
+    return UserError(f"there is no module '{module}'", where=where, do=nearest(module, listed))
 
 
-def _imports(statements: list[ast.stmt], parent: str) -> Iterator[str]:
-    for statement in statements:
-        if isinstance(statement, ast.Import):
-            yield from (alias.name for alias in statement.names)
-        elif isinstance(statement, ast.ImportFrom):
-            parts = parent.split(".")
-            base = ".".join(parts[: len(parts) - statement.level + 1]) if statement.level else ""
-            source = ".".join(part for part in (base, statement.module) if part)
-            yield source
-            # What is imported may be a module of that package; names that are no modules are dropped by the reader.
-            yield from (f"{source}.{alias.name}" for alias in statement.names)
-        for holder in [statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]:
-            for field in _BODIES:
-                yield from _imports(getattr(holder, field, None) or [], parent)
-
-
-def _with_parents(module: str) -> list[str]:
+def _with_parents(module: str) -> Iterator[str]:
     parts = module.split(".")
-    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    for length in range(1, len(parts) + 1):
+        yield ".".join(parts[:length])
 
 
-def _in_package(module: str, package: str) -> bool:
+def _inside(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
+def _file(folders: Mapping[str, Path], module: str) -> Path | None:
+    folder = folders.get(module.partition(".")[0])
+    return None if folder is None else _found(folder, module)
+
+
 @remembered
-def _file(base: Path, module: str) -> Path | None:
-    path = base.joinpath(*module.split("."))
+def _found(folder: Path, module: str) -> Path | None:
+    path = folder.joinpath(*module.split("."))
     for candidate in (path / "__init__.py", path.with_name(path.name + ".py")):
         if candidate.is_file():
             return candidate

@@ -32,7 +32,6 @@ class Run:
     Args:
         folder: where the run's results go.
         checkpoint_folder: where its checkpoints go; outside declared outputs.
-        checkpoint_every: steps between checkpoints; 0 saves none by itself.
         settings_text: everything the run is a function of (resolved settings, code fingerprint, input hashes). A
             checkpoint made under another text is not used.
         evaluate: ``evaluate(policy, step) -> score rows``, for methods that are judged while they learn; None when not.
@@ -44,7 +43,6 @@ class Run:
         folder: str | Path,
         checkpoint_folder: str | Path,
         *,
-        checkpoint_every: int,
         settings_text: str,
         evaluate: Callable[[Any, int], pd.DataFrame] | None = None,
         env: str = "",
@@ -52,7 +50,6 @@ class Run:
         seed: int = 0,
     ) -> None:
         self.folder = Path(folder)
-        self.checkpoint_every = checkpoint_every
         self.evaluate = evaluate
         self.labels: dict[str, Any] = {"env": env, "method": method, "seed": seed}
         self._settings = hashlib.sha256(settings_text.encode()).hexdigest()
@@ -106,9 +103,11 @@ class Run:
         if self.evaluate is not None:
             self.log_scores(self.evaluate(policy, step))
 
-    def should_save(self, step: int) -> bool:
-        """Whether a multiple of `checkpoint_every` was passed since the last checkpoint (steps may jump over it)."""
-        every = self.checkpoint_every
+    def due(self, step: int, every: int) -> bool:
+        """Whether a checkpoint is due: a multiple of `every` was passed since the last one. 0: never.
+
+        Steps may jump over the multiple, as those of a rollout do.
+        """
         return every > 0 and step // every > self._last_saved // every
 
     def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Puts stored arrays into a network, and says which one does not fit."""
+"""Takes arrays out of a network, and puts stored ones back, saying which one does not fit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,26 @@ import torch
 from torch import nn
 
 from recollect.settings.errors import UserError
+
+
+def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of all parameters and buffers by name."""
+    return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def load_policy_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Put the arrays of a policy file into a network.
+
+    Raises:
+        UserError: they do not fit the network that the settings describe.
+    """
+    load_arrays(
+        network,
+        arrays,
+        what="the policy does not fit these settings",
+        where="policy arrays",
+        do="use the settings and the environment it was trained with, or train it again",
+    )
 
 
 def load_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray], *, what: str, where: object, do: str) -> None:

@@ -23,18 +23,17 @@ What differs from `dm_alchemy` (level `perceptual_mapping_randomized_with_rotati
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Alchemy-v0": {}}
 STONES, POTIONS, AXES = 3, 12, 3
 BONUS = 12  # of the best stone
 CORNERS_V3 = np.array([[(v >> axis & 1) * 2 - 1 for axis in range(AXES)] for v in range(8)], np.int8)
@@ -116,23 +115,14 @@ class Alchemy(BaseWorld):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "alchemy")
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.trials * chosen.trial_steps,
-            observation_space=Box(-1.0, 2.0, (5 * STONES + 2 * POTIONS,), np.float32),
-            action_space=Discrete(1 + STONES * (1 + POTIONS)),
-        )
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
+        self.horizon = chosen.trials * chosen.trial_steps
+        self.single_observation_space = Box(-1.0, 2.0, (5 * STONES + 2 * POTIONS,), np.float32)
+        self.single_action_space = Discrete(1 + STONES * (1 + POTIONS))
         B = self.num_envs
         self._edge_GV3, constraints_G = graphs()
         counts = np.bincount(constraints_G)

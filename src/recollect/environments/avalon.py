@@ -18,12 +18,10 @@ Source: specification 2.6 of HELM, and the package's published interface.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, field_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -128,24 +126,15 @@ class Avalon(ReplayedWorld):
     Observations: uint8 [B, 3, 96, 96]. Actions: float32 [B, 21] in [-1, 1].
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "avalon")
-        super().__init__(
-            tasks,
-            [Player(chosen, place) for place in range(len(tasks))],
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            shape=(4 if chosen.depth else 3, SIDE, SIDE),
-            action_space=Box(-1.0, 1.0, (NUMBERS + BITS,), np.float32),
-        )
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
+        self.horizon = chosen.horizon
+        self.single_observation_space = Box(0, 255, (4 if chosen.depth else 3, SIDE, SIDE), np.uint8)
+        self.single_action_space = Box(-1.0, 1.0, (NUMBERS + BITS,), np.float32)
+        self._play([Player(chosen, place) for place in range(len(self.tasks))])
 
 
 World = Avalon

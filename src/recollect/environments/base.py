@@ -4,8 +4,8 @@ A world is told which task each instance plays and with which seed. In the DISAB
 resets by itself: the caller passes a mask of the instances to reset, so instances may stand at different steps of their
 episodes. All state is a handful of arrays; ``get_state`` / ``set_state`` carry a run over a restart bit-exactly.
 
-To write a world, subclass :class:`World`, register the arrays of its state with ``_keep``, and write ``_begin``,
-``_advance`` and ``_observe``; the file also has ``World = TheClass`` and a function ``tasks(split, **options)``.
+To write a world, subclass :class:`World` as ``World``, name the model of its options, and write ``_setup``, ``_begin``,
+``_advance`` and ``_observe``; the file also has a function ``tasks(split, **options)``.
 """
 
 from __future__ import annotations
@@ -82,25 +82,32 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         seeds: one per instance, uint64 [B]. An instance's trace depends on its task, seed and actions only.
         autoreset_mode: DISABLED (the caller resets by mask) or SAME_STEP (an ended instance starts anew within the same
             step; its last observation is ``info["final_obs"][i]`` where ``info["_final_obs"][i]``).
+        options: what `options_model` says.
+
+    Attributes:
         horizon: number of steps after which every episode ends.
-        observation_space, action_space: of one instance.
 
     Arrays that ``reset`` and ``step`` return are the caller's to keep: they are never written again.
     """
 
     # True: the end at the horizon is `terminated` (there is nothing after it to bootstrap from); False: `truncated`.
     horizon_terminates: ClassVar[bool] = False
+    options_model: ClassVar[type[WorldOptions]] = WorldOptions
+
+    options: Any
+    horizon: int
+    single_observation_space: Space[Any]
+    single_action_space: Space[Any]
 
     def __init__(
         self,
         tasks: Sequence[Task],
         *,
         seeds: np.ndarray,
-        autoreset_mode: AutoresetMode,
-        horizon: int,
-        observation_space: Space[Any],
-        action_space: Space[Any],
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
     ) -> None:
+        self.options = self.options_model.parse(options, type(self).__module__.rpartition(".")[2])
         name = type(self).__name__
         if autoreset_mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
             raise UserError(
@@ -119,19 +126,26 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.num_envs = len(tasks)
         self.autoreset_mode = autoreset_mode
         self.metadata = {"autoreset_mode": autoreset_mode, "render_modes": []}
-        self.horizon = int(horizon)
-        self.single_observation_space, self.single_action_space = observation_space, action_space
-        self.observation_space = batch_space(observation_space, self.num_envs)
-        self.action_space = batch_space(action_space, self.num_envs)
         self._kept: dict[str, np.ndarray] = {}
         self._seeds_B = self._keep("seeds", seeds_B)
         self._draws_B = self._keep("draws", np.zeros(self.num_envs, dtype=np.uint64))
         self._timestep_B = self._keep("timestep", np.zeros(self.num_envs, dtype=np.int32))
         self._ended_B = self._keep("ended", np.ones(self.num_envs, dtype=bool))  # ended, or never begun
         self._any_ended = True
+        self._cut_B: np.ndarray | None = None  # bool [B], episodes that the world itself cut short at this step
+        self._setup()
         self._steps_to_end = self.horizon  # steps until the first instance meets the horizon
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     # ---- what a world writes
+
+    def _setup(self) -> None:
+        """Set ``horizon``, ``single_observation_space`` and ``single_action_space``, and register arrays with ``_keep``.
+
+        Tasks, options and ``num_envs`` are there already.
+        """
+        raise NotImplementedError
 
     def _begin(self, index_N: np.ndarray) -> None:
         """Put the instances ``index_N`` (int64 [N], without repeats) at the start of an episode."""
@@ -145,7 +159,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             last_B: bool [B], which instances are at their horizon; None where none is (the usual case, kept cheap).
 
         Returns:
-            rewards float32 [B], and bool [B] of episodes that ended before the horizon (None where none can).
+            rewards float32 [B], and bool [B] of episodes that ended before the horizon (None where none can). A world that
+            cuts episodes short before the horizon sets ``_cut_B`` (bool [B]) besides.
         """
         raise NotImplementedError
 
@@ -205,15 +220,16 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         rewards_B, terminated_B = self._advance(actions_B, last_B)
         observations_BD = self._observe()
         never_B = np.zeros(self.num_envs, dtype=bool)
-        if last_B is None and (terminated_B is None or not terminated_B.any()):
+        cut_B = self._cut_B
+        if last_B is None and not any(ends_B is not None and ends_B.any() for ends_B in (terminated_B, cut_B)):
             return observations_BD, rewards_B, never_B, never_B.copy(), {}
 
         terminated_B = never_B if terminated_B is None else terminated_B
-        truncated_B = np.zeros(self.num_envs, dtype=bool)
+        truncated_B = np.zeros(self.num_envs, dtype=bool) if cut_B is None else cut_B & ~terminated_B
         if last_B is not None and self.horizon_terminates:
-            terminated_B = terminated_B | last_B
+            terminated_B = terminated_B | (last_B & ~truncated_B)
         elif last_B is not None:
-            truncated_B = last_B & ~terminated_B
+            truncated_B |= last_B & ~terminated_B
         ended_B = terminated_B | truncated_B
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info = {"final_obs": observations_BD, "_final_obs": ended_B}

@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, model_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/ContinuousRecognition-v0": {}}
 SIDE, SIZE, SWING = 80, 60, 35  # pixels of the view, of a stimulus (75 % of it), from the cross to a button
 TURN_A = np.array([0, -1, 1], dtype=np.int8)
 CROSS, IMAGE, RIGHT, WRONG = range(
@@ -151,23 +151,14 @@ class ContinuousRecognition(BaseWorld):
     Observations: uint8 [B, 3, 80, 80]. Actions: 0 stay, 1 look left, 2 look right.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "continuous_recognition")
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            observation_space=Box(0, 255, (3, SIDE, SIDE), np.uint8),
-            action_space=Discrete(len(TURN_A)),
-        )
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
+        self.horizon = chosen.horizon
+        self.single_observation_space = Box(0, 255, (3, SIDE, SIDE), np.uint8)
+        self.single_action_space = Discrete(len(TURN_A))
         B = self.num_envs
         self._gaze_B = self._keep("gaze", np.zeros(B, np.int8))
         self._answered_B = self._keep("answered", np.zeros(B, np.int16))

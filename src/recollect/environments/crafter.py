@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
@@ -139,17 +138,13 @@ class Crafter(ReplayedWorld):
     ``info["success"]``, where episodes end, which completed their instruction.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "crafter")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         self.observation_parts = parts = chosen.parts()
-        longest = max((len(task.data["instruction"]) for task in tasks if task.data), default=0)
+        longest = max((len(task.data["instruction"]) for task in self.tasks if task.data), default=0)
         if chosen.instructions and longest > chosen.most_goals:
             do = f"set most_goals to {longest}, or leave out the split"
             raise UserError(
@@ -163,15 +158,10 @@ class Crafter(ReplayedWorld):
         if chosen.instructions:
             hide, offset = chosen.hide_future, 128.0 if small else 0.0
             self.goal_part = GoalPart(parts["goals"][0], K, instructions.GOAL_WORDS, offset, hide)
-        super().__init__(
-            tasks,
-            [Player(chosen) for _ in tasks],
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            observation_space=space,
-            action_space=Discrete(ACTIONS),
-        )
+        self.horizon = chosen.horizon
+        self.single_observation_space = space
+        self.single_action_space = Discrete(ACTIONS)
+        self._play([Player(chosen) for _ in self.tasks])
         self._goals_BKW = self._keep("goals", np.full((self.num_envs, K, instructions.GOAL_WORDS), np.nan, np.float32))
         self._reached_B = self._keep("reached", np.zeros(self.num_envs, np.int64))
         self._climbed_B = self._keep("reached_in_tech_tree", np.zeros(self.num_envs, np.int64))

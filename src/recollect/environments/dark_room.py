@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -28,6 +27,7 @@ from recollect.environments.base import World as BaseWorld
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 from recollect.settings.errors import UserError
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkRoom-v0": {}}
 # Actions 0..4: north, east, south, west, stay, as changes of (row, column).
 ACTIONS = ("north", "east", "south", "west", "stay")
 MOVES_A2 = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)], dtype=np.int16)
@@ -105,27 +105,15 @@ class DarkRoom(BaseWorld):
 
     _goal_key: ClassVar[str] = "goal"  # the entry of a task's data that holds the cell which pays at every step
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self._build(tasks, seeds, autoreset_mode, Options.parse(options, "dark_room"))
+    options: Options
+    options_model = Options
 
-    def _build(self, tasks: Sequence[Task], seeds: np.ndarray, mode: AutoresetMode, room: Options) -> None:
-        self.options = room
+    def _setup(self) -> None:
+        room = self.options
         high_2 = np.array([room.height - 1, room.width - 1], dtype=np.int16)
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=mode,
-            horizon=room.steps,
-            observation_space=Box(np.zeros(2, dtype=np.int16), high_2, dtype=np.int16),
-            action_space=Discrete(5),
-        )
+        self.horizon = room.steps
+        self.single_observation_space = Box(np.zeros(2, dtype=np.int16), high_2, dtype=np.int16)
+        self.single_action_space = Discrete(5)
         # A position is a pair of int16 that is also read as one int32 ("packed"): one comparison tests a cell.
         self._position_B2 = self._keep("position", np.zeros((self.num_envs, 2), dtype=np.int16))
         self._packed_B = self._position_B2.view(np.int32)[:, 0]

@@ -16,11 +16,10 @@ Source: RA-DT (arXiv 2410.07071), specification 1.7 and 5; numbers from its rele
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, check_split
@@ -116,22 +115,14 @@ class Simulator:
 class DMControl(SimulatedWorld):
     """DMControl in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "dm_control")
-        super().__init__(
-            tasks,
-            [Simulator(task.name, task.data["actions"]) for task in tasks],
-            chosen,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
+        self.horizon = chosen.horizon
+        self._simulate(
+            [Simulator(task.name, task.data["actions"]) for task in self.tasks],
             observation_size=OBSERVATION_SIZE,
             action_size=ACTION_SIZE,
             goal_entries=GOAL,

@@ -14,17 +14,16 @@ the step after). Lakes are those of gymnasium's generator in distribution, not i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/MetaFrozenLake-v0": {}}
 MOVES_A2 = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)], np.int64)  # stay, +x, -x, +y, -y
 RECOVERY = -0.1
 
@@ -71,23 +70,14 @@ class FrozenLakeMeta(BaseWorld):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = lake = Options.parse(options, "frozen_lake_meta")
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=lake.attempts * lake.longest,
-            observation_space=Box(0.0, 1.0, (4,), np.float32),
-            action_space=Discrete(len(MOVES_A2)),
-        )
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        lake = self.options
+        self.horizon = lake.attempts * lake.longest
+        self.single_observation_space = Box(0.0, 1.0, (4,), np.float32)
+        self.single_action_space = Discrete(len(MOVES_A2))
         B, N = self.num_envs, lake.size
         self._lake_BXY = self._keep("lake", np.zeros((B, N, N), bool))  # holes
         self._now_BXY = self._keep("lake_now", np.zeros((B, N, N), bool))  # of this attempt

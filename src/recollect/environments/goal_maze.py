@@ -15,13 +15,12 @@ What differs from upstream, and why:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments import maze_runner
@@ -30,6 +29,7 @@ from recollect.environments.base import World as BaseWorld
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.maze_runner import MOVES_A2, maze, tables
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/GoalMazeRunner-v0": {}}
 SEEN = 6  # entries of an observation that are MazeRunner's own
 
 
@@ -75,28 +75,19 @@ class GoalMaze(BaseWorld):
     Where episodes end, ``info["success"]`` says which reached the last goal.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = runner = Options.parse(options, "goal_maze")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        runner = self.options
         self.horizon_terminates = runner.limit_terminates  # type: ignore[misc]
         K, side, own = runner.most_goals, runner.side, SEEN + runner.timer
         self.goal_part = GoalPart(slice(own, own + 2 * K), K, 2, hide_future=runner.hide_future)
         low_D, high_D = np.zeros(own + 2 * K, np.float32), np.ones(own + 2 * K, np.float32)
         low_D[own:], high_D[own:] = -3, side
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=runner.horizon,
-            observation_space=Box(low_D, high_D, dtype=np.float32),
-            action_space=Discrete(len(MOVES_A2)),
-        )
+        self.horizon = runner.horizon
+        self.single_observation_space = Box(low_D, high_D, dtype=np.float32)
+        self.single_action_space = Discrete(len(MOVES_A2))
         B, cells = self.num_envs, side**2
         self._odd_B = np.array([task.split == "eval" for task in self.tasks])
         self._maze_B = self._keep("maze", np.zeros(B, np.int64))

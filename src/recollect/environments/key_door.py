@@ -18,16 +18,15 @@ and why:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from recollect.environments.base import Task
 from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, published_cells, split_range
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyDoor-v0": {}}
 KEY_SEED = 42  # seed of the published key lists
 
 
@@ -71,16 +70,10 @@ class KeyDoor(DarkRoom):
 
     _goal_key: ClassVar[str] = "door"
     options: KeyDoorOptions
+    options_model = KeyDoorOptions
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self._build(tasks, seeds, autoreset_mode, KeyDoorOptions.parse(options, "key_door"))
+    def _setup(self) -> None:
+        super()._setup()
         self._packed_key_B = self._cells_B2(self.tasks, "key").view(np.int32)[:, 0].copy()
         self._has_key_B = self._keep("has_key", np.zeros(self.num_envs, dtype=bool))
 

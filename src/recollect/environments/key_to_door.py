@@ -11,11 +11,9 @@ Rules, differences and options shared with Visual Match: :mod:`recollect.environ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, check_split
@@ -33,6 +31,7 @@ from recollect.environments.three_rooms import (
     places,
 )
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/KeyToDoor-v0": {}}
 FIRST = ("  #######  ", "  #kkkkk#  ", "  #kkkkk#  ", "  ##   ##  ", "  #+++++#  ", "  #+++++#  ", "  #######  ")
 LAST = {
     "sr": ("           ", "   ##d##   ", "   #   #   ", "   # + #   ", "   #   #   ", "   #####   ", "           "),
@@ -64,16 +63,12 @@ def tasks(split: str, **options: Any) -> list[Task]:
 class KeyToDoor(ThreeRooms):
     """Key-to-Door in a batch; see :class:`recollect.environments.three_rooms.ThreeRooms` and :class:`Options`."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = game = Options.parse(options, "key_to_door")
-        self._build(tasks, seeds, autoreset_mode, game, game.reward_steps or REWARD_STEPS[game.reward_room])
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        game = self.options
+        self._build(game.reward_steps or REWARD_STEPS[game.reward_room])
         self._keys_N, self._first_room = places(FIRST, KEY)
         self._starts_N, _ = places(FIRST, AGENT)
         self._first_room[self._starts_N] = FLOOR[0]

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, model_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -27,6 +26,10 @@ from recollect.environments.base import World as BaseWorld
 from recollect.environments.scene import Mark, Scene
 from recollect.settings.errors import UserError
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+    "recollect/MazeRunner-v0": {},
+    "recollect/MazeRunner30-v0": {"size": 30, "horizon": 1000},
+}
 # Actions 0..4: west, north, east, south, stay, as changes of (row, column).
 ACTIONS = ("west", "north", "east", "south", "stay")
 MOVES_A2 = ((0, -1), (-1, 0), (0, 1), (1, 0), (0, 0))
@@ -187,23 +190,14 @@ class MazeRunner(BaseWorld):
     Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the last goal.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = runner = Options.parse(options, "maze_runner")
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=runner.horizon,
-            observation_space=Box(0.0, 1.0, (6,), np.float32),
-            action_space=Discrete(len(MOVES_A2)),
-        )
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        runner = self.options
+        self.horizon = runner.horizon
+        self.single_observation_space = Box(0.0, 1.0, (6,), np.float32)
+        self.single_action_space = Discrete(len(MOVES_A2))
         side, self._start = runner.side, runner.start[0] * runner.side + runner.start[1]
         of_task = [self._goals(task) for task in self.tasks]
         mazes = sorted({int(task.data["seed"]) for task in self.tasks})

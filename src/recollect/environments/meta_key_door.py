@@ -18,12 +18,10 @@ episode of the world is one episode, for protocols that reset by themselves; tas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, model_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -31,6 +29,7 @@ from recollect.environments.base import World as BaseWorld
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyToDoor-v0": {}}
 # Actions 0..4 as changes of (x, y); upstream's x is a row.
 MOVES_A2 = np.array([(0, -1), (-1, 0), (0, 1), (1, 0), (0, 0)], np.int16)
 PLACES = ("start", "key", "door")
@@ -100,23 +99,14 @@ class MetaKeyDoor(BaseWorld):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = room = Options.parse(options, "meta_key_door")
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=room.rollout_steps or room.longest,
-            observation_space=Box(0.0, 1.0, (4 + 4 * (not room.dark) + room.show_reset,), np.float32),
-            action_space=Discrete(5),
-        )
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        room = self.options
+        self.horizon = room.rollout_steps or room.longest
+        self.single_observation_space = Box(0.0, 1.0, (4 + 4 * (not room.dark) + room.show_reset,), np.float32)
+        self.single_action_space = Discrete(5)
         # Entry of the observation that tells agents of soft resets, as the seed code does (the newer one does not).
         self.episode_clock = 3 if room.timing == "seed" and room.rollout_steps is not None else None
         whole = (room.rollout_steps or 0) % room.episode_steps == 0

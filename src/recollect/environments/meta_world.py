@@ -17,11 +17,9 @@ Source: RA-DT (arXiv 2410.07071), specification 1.6 and 5; numbers from its rele
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, check_split
@@ -150,25 +148,14 @@ class MetaWorld(SimulatedWorld):
 
     knows_success = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "meta_world")
-        super().__init__(
-            tasks,
-            [Simulator(task.name) for task in tasks],
-            chosen,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            observation_size=39,
-            action_size=4,
-            goal_entries=GOAL,
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
+        self.horizon = chosen.horizon
+        self._simulate(
+            [Simulator(task.name) for task in self.tasks], observation_size=39, action_size=4, goal_entries=GOAL
         )
 
     def scripted_actions(self) -> np.ndarray:

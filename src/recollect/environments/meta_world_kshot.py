@@ -13,12 +13,10 @@ episode is a success if the task was ever solved in it; `info["success"]` of a r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, field_validator
 
 from recollect.environments import meta_world
@@ -133,25 +131,16 @@ class MetaWorldKShot(ReplayedWorld):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "meta_world_kshot")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         self.parts = chosen.attempts  # scored one by one
-        super().__init__(
-            tasks,
-            [Player(chosen, task) for task in tasks],
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.attempts * chosen.attempt_steps,
-            observation_space=Box(-np.inf, np.inf, (SIZE,), np.float32),
-            action_space=Box(-1.0, 1.0, (ACTION_SIZE,), np.float32),
-        )
+        self.horizon = chosen.attempts * chosen.attempt_steps
+        self.single_observation_space = Box(-np.inf, np.inf, (SIZE,), np.float32)
+        self.single_action_space = Box(-1.0, 1.0, (ACTION_SIZE,), np.float32)
+        self._play([Player(chosen, task) for task in self.tasks])
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """As :meth:`recollect.environments.base.World.step`; also the share of attempts won, where rollouts end."""

@@ -13,14 +13,12 @@ Source: specification 2.1 of HELM; `tests/unit/environments/test_mini_grid.py` h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import Box, Discrete
 from minigrid.core.grid import Grid
 from minigrid.core.world_object import Door, Wall, WorldObj
 from minigrid.minigrid_env import MiniGridEnv
@@ -29,6 +27,7 @@ from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.replayed import ReplayedWorld
 from recollect.settings.errors import UserError, nearest
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/MiniGrid-v0": {}}
 VIEW, TILE = 7, 8  # cells along a side of an image, pixels along a side of a cell
 AGENT = (VIEW - 1, VIEW // 2)  # where the agent stands in an image, row and column, looking up
 MARGIN = VIEW - 1  # of wall around a grid
@@ -162,28 +161,18 @@ class MiniGrid(ReplayedWorld):
     2 forward, 3 pick up, 4 drop, 5 toggle, 6 done; Dynamic-Obstacles has the first three). The horizon is the package's.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = Options.parse(options, "mini_grid")
-        players = [Player(self.options.id) for _ in tasks]
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        players = [Player(self.options.id) for _ in self.tasks]
         self.inner = [player.inner for player in players]
         one = self.inner[0]
         assert isinstance(one.action_space, Discrete)
-        super().__init__(
-            tasks,
-            players,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=one.max_steps,
-            shape=(3, VIEW * TILE, VIEW * TILE),
-            action_space=Discrete(MOVES if self.options.moves_only else int(one.action_space.n)),
-        )
+        self.horizon = one.max_steps
+        self.single_observation_space = Box(0, 255, (3, VIEW * TILE, VIEW * TILE), np.uint8)
+        self.single_action_space = Discrete(MOVES if self.options.moves_only else int(one.action_space.n))
+        self._play(players)
         B = self.num_envs
         self._tiles, self._see_through = tiles(), one.see_through_walls
         # Of each instance what is looked at in each step: the grid's things, and its doors, whose state alone changes.

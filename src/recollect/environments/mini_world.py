@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import Box, Discrete
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.replayed import ReplayedWorld
@@ -123,25 +121,15 @@ class MiniWorld(ReplayedWorld):
     3 back (Sign: end the episode), 4 pick up, 5 drop, 6 toggle, 7 done.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = Options.parse(options, "mini_world")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
         steps, actions = TASKS[self.options.task]
-        super().__init__(
-            tasks,
-            [Player(self.options.task) for _ in tasks],
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=steps,
-            shape=SHAPE,
-            action_space=Discrete(actions),
-        )
+        self.horizon = steps
+        self.single_observation_space = Box(0, 255, SHAPE, np.uint8)
+        self.single_action_space = Discrete(actions)
+        self._play([Player(self.options.task) for _ in self.tasks])
 
 
 World = MiniWorld

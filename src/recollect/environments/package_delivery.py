@@ -14,12 +14,10 @@ What differs from upstream: forks are n // 10 to n // 5 in number as in its code
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, model_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -67,27 +65,18 @@ class PackageDelivery(BaseWorld):
     Where episodes end, ``info["success"]`` says which delivered everything.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "package_delivery")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         K, length = chosen.most_packages, chosen.length
         self.goal_part = GoalPart(slice(3, 3 + K), K, 1, hide_future=chosen.hide_future)
         low_D = np.array([0, 0, 0, *[-3] * K], np.float32)
         high_D = np.array([length, TRIES * K, 1, *[length] * K], np.float32)
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            observation_space=Box(low_D, high_D, dtype=np.float32),
-            action_space=Discrete(8),
-        )
+        self.horizon = chosen.horizon
+        self.single_observation_space = Box(low_D, high_D, dtype=np.float32)
+        self.single_action_space = Discrete(8)
         B = self.num_envs
         self._turn_BX = self._keep("turns", np.zeros((B, length), np.int8))  # 0: no fork; else the action that goes on
         self._destination_BK = self._keep("destinations", np.zeros((B, K), np.int64))  # 0 behind the last

@@ -1,97 +1,152 @@
-"""Environments with the interface of `gymnasium.Env`, one per instance, as worlds: flat observations, our kinds of action.
+"""Environments with the interface of `gymnasium.Env`, stepped by gymnasium's own vector environments, as worlds.
 
-- Observations: images (bytes with three axes) as they are; anything else flat and float32, a choice as one-hot.
+- Observations: an image (bytes with three axes) stays as it is. Anything else becomes flat and float32, a choice one-hot.
+- Of a dictionary or tuple with one image or more, the first image stands first in the flat observation and everything else
+  behind it; `observation_parts` names the two. A world that shows the image alone, or the numbers alone, is an option.
 - Actions: a choice, or several at once as one number; bits; or numbers in [-1, 1] that are mapped to the bounds.
-- Whatever end an environment itself has, its time limits too, is `terminated`; the world's horizon is `truncated`.
+- The horizon of a world stands in the place of the environment's time limit, and truncates as that does.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, flatten, flatten_space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, flatten_space
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from recollect.environments.replayed import ReplayedWorld
+from recollect.environments.base import World as BaseWorld
 from recollect.settings.errors import UserError
 
+Shown = Literal["whole", "image", "numbers"]
+Parts = dict[str, tuple[slice, tuple[int, ...]]]
 
-class GymnasiumPlayer:
-    """One environment; see `replayed.Player`.
+
+class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment with flat observations (or an image) and our kinds of actions.
 
     Args:
         environment: as `gymnasium.make` gives it.
-        name: of the world, for messages.
-        own_draws: it also draws from numpy's global generator, which therefore is the player's own while it plays.
+        world: for messages.
+        place: which instance of the batch it is.
+        shown: of an image with numbers beside it: both, the image, or the numbers.
+        own_draws: it also draws from numpy's global generator, which therefore is its own while it plays.
         timer: `step / timer` is appended to what is seen; None: nothing is.
+
+    Attributes:
+        parts: of a flat observation that holds an image and numbers: where each stands, and its shape.
 
     Raises:
         UserError: its actions or observations are of a kind that is not known here.
     """
 
-    def __init__(self, environment: Any, name: str, *, own_draws: bool = False, timer: int | None = None) -> None:
-        self.inner, self.timer, self.time = environment, timer, 0
+    def __init__(
+        self,
+        environment: Any,
+        world: str,
+        *,
+        place: int = 0,
+        shown: Shown = "whole",
+        own_draws: bool = False,
+        timer: int | None = None,
+    ) -> None:
+        super().__init__(environment)
+        self.place, self.shown, self.timer, self.time = place, shown, timer, 0
         self._draws = np.random.RandomState(0).get_state() if own_draws else None
         seen, acts = environment.observation_space, environment.action_space
-        self.is_image = getattr(seen, "dtype", None) == np.uint8 and len(seen.shape or ()) == 3
-        if not self.is_image and not seen.is_np_flattenable:
-            raise UserError(f"observations {seen} are not made of numbers", where=name, do="wrap the environment first")
+        if not _is_image(seen) and not seen.is_np_flattenable:
+            raise UserError(
+                f"observations {seen} are not made of numbers", where=world, do="wrap the environment first"
+            )
         choices = isinstance(acts, Discrete | MultiDiscrete | MultiBinary)
         if not choices and not (isinstance(acts, Box) and acts.is_bounded()):
             what = f"actions {acts} are neither choices nor bits nor numbers with bounds"
-            raise UserError(what, where=name, do="wrap the environment first")
+            raise UserError(what, where=world, do="wrap the environment first")
+        self._leaves = list(_leaves(seen))
+        images = [keys for keys, leaf in self._leaves if _is_image(leaf)]
+        self._image = images[0] if images else None
+        if self._image is None and shown == "image":
+            raise UserError(f"there is no image in {seen}", where=world, do="leave out `observation: image`")
+        self.parts: Parts = {}
+        self.observation_space = self._what_is_seen()
+        self.action_space = self._what_is_done()
 
-    @property
-    def observation_space(self) -> Space[Any]:
-        """Of what `look` gives."""
-        seen = self.inner.observation_space
-        if self.is_image:
-            return Box(0, 255, seen.shape, np.uint8)
-        flat: Any = flatten_space(seen)
-        low_D, high_D = np.ravel(flat.low), np.ravel(flat.high)
+    def _what_is_seen(self) -> Box:
+        image = next((leaf for keys, leaf in self._leaves if keys == self._image), None)
+        others = [leaf for keys, leaf in self._leaves if keys != self._image]
+        if image is not None and (self.shown == "image" or not others):
+            return Box(0, 255, image.shape or (), np.uint8)
+        low: list[Any] = []
+        high: list[Any] = []
+        if image is not None and self.shown == "whole":
+            pixels = int(np.prod(image.shape or ()))
+            low.append(np.zeros(pixels, np.float32))
+            high.append(np.full(pixels, 255, np.float32))
+        for leaf in others:
+            flat: Any = flatten_space(leaf)
+            low.append(np.ravel(flat.low))
+            high.append(np.ravel(flat.high))
         if self.timer is not None:
-            low_D, high_D = np.append(low_D, 0), np.append(high_D, np.inf)
-        return Box(low_D.astype(np.float32), high_D.astype(np.float32), dtype=np.float32)
+            low.append(np.zeros(1))
+            high.append(np.full(1, np.inf))
+        low_D, high_D = np.concatenate(low).astype(np.float32), np.concatenate(high).astype(np.float32)
+        if image is not None and self.shown == "whole":
+            numbers = low_D.size - pixels
+            self.parts["image"] = (slice(0, pixels), tuple(image.shape or ()))
+            self.parts["numbers"] = (slice(pixels, low_D.size), (numbers,))
+        return Box(low_D, high_D, dtype=np.float32)
 
-    @property
-    def action_space(self) -> Discrete | MultiBinary | Box:
-        """Of what `step` takes."""
-        acts = self.inner.action_space
+    def _what_is_done(self) -> Discrete | MultiBinary | Box:
+        acts: Any = self.env.action_space
         if isinstance(acts, MultiBinary):
             return MultiBinary(int(np.prod(acts.shape)))
         if isinstance(acts, Box):
             return Box(-1.0, 1.0, (int(np.prod(acts.shape)),), np.float32)
         return Discrete(int(np.prod(acts.nvec)) if isinstance(acts, MultiDiscrete) else int(acts.n))
 
-    def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode whose random draws follow from the seed."""
         self.time = 0
         if self._draws is not None:
-            self._draws = np.random.RandomState(word).get_state()
+            self._draws = np.random.RandomState(seed).get_state()
         with self._drawing():
-            self.seen = self.inner.reset(seed=word)[0]
+            seen, info = self.env.reset(seed=seed)
+        return self._flat(seen), info
 
-    def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`."""
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Play one of our actions."""
         self.time += 1
         with self._drawing():
-            self.seen, reward, terminated, truncated, self.info = self.inner.step(self._meant(action))
-        return float(reward), bool(terminated or truncated)
+            seen, reward, terminated, truncated, info = self.env.step(self._meant(action))
+        return self._flat(seen), float(reward), bool(terminated), bool(truncated), info
 
-    def look(self) -> np.ndarray:
-        """See `replayed.Player.look`."""
-        if self.is_image:
-            return np.asarray(self.seen)
-        flat: Any = flatten(self.inner.observation_space, self.seen)
-        flat_D = np.ravel(flat).astype(np.float32)
-        return flat_D if self.timer is None else np.append(flat_D, np.float32(self.time / self.timer))
+    def replay(self, word_B: np.ndarray, action_BT: np.ndarray, timestep_B: np.ndarray) -> np.ndarray:
+        """Play again what its instance of the batch played; what is seen in the end."""
+        seen, _ = self.reset(seed=int(word_B[self.place]))
+        for action in action_BT[self.place, : timestep_B[self.place]]:
+            seen, *_ = self.step(action)
+        return np.asarray(seen)
+
+    def _flat(self, seen: Any) -> np.ndarray:
+        if self.observation_space.dtype == np.uint8:
+            return np.asarray(_at(seen, self._image or ()))
+        numbers: list[Any] = []
+        if self.parts:
+            numbers.append(np.ravel(_at(seen, self._image or ())))
+        for keys, leaf in self._leaves:
+            if keys != self._image:
+                flat: Any = flatten(leaf, _at(seen, keys))
+                numbers.append(np.ravel(flat))
+        if self.timer is not None:
+            numbers.append(np.array([self.time / self.timer]))
+        return np.concatenate([part.astype(np.float32) for part in numbers])
 
     def _meant(self, action: Any) -> Any:
         """The environment's own action."""
-        acts = self.inner.action_space
+        acts: Any = self.env.action_space
         if isinstance(acts, MultiBinary):
             return np.asarray(action, acts.dtype).reshape(acts.shape)
         if isinstance(acts, Box):
@@ -104,7 +159,7 @@ class GymnasiumPlayer:
 
     @contextlib.contextmanager
     def _drawing(self) -> Iterator[None]:
-        """Numpy's global generator stands where the player left it, and afterwards where it stood before."""
+        """Numpy's global generator stands where the environment left it, and afterwards where it stood before."""
         if self._draws is None:
             yield
             return
@@ -117,14 +172,63 @@ class GymnasiumPlayer:
             np.random.set_state(before)
 
 
-class PackagedWorld(ReplayedWorld):
-    """A world of players that do not know what success is."""
+class VectorWorld(BaseWorld):
+    """Environments in one of gymnasium's vector environments. A world's `_setup` sets `horizon` and ends with `_play`.
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`."""
-        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        info.pop("success", None)
-        return observations, rewards_B, terminated_B, truncated_B, info
+    An episode is a function of its random word and the actions, which are the state: `set_state` plays them again.
+    """
+
+    # False: an end that the environment calls truncation is `terminated`, as the published results have it.
+    truncates: ClassVar[bool] = True
+
+    def _play(self, makers: Sequence[Callable[[], Plain]], *, processes: bool = False) -> None:
+        """Make the environments, one per task, here or each in a process of its own."""
+        kind: Any = AsyncVectorEnv if processes else SyncVectorEnv
+        # Processes are started anew, not forked: a fork of one that has threads (torch) can hang.
+        context = {"context": "spawn"} if processes else {}
+        self.inner = kind(list(makers), autoreset_mode=AutoresetMode.DISABLED, **context)
+        self.single_observation_space = self.inner.single_observation_space
+        self.single_action_space = self.inner.single_action_space
+        parts: Parts = self.inner.get_attr("parts")[0]
+        if parts:
+            self.observation_parts = parts
+        acts = self.single_action_space
+        self._word_B = self._keep("word", np.zeros(self.num_envs, np.int64))
+        self._action_BT = self._keep(
+            "actions", np.zeros((self.num_envs, self.horizon, *(acts.shape or ())), acts.dtype)
+        )
+        self._seen_B = self._reset_inner(np.ones(self.num_envs, bool))
+
+    def set_state(self, state: Any) -> None:
+        """Continue where `get_state` was called: the present episodes are played again."""
+        super().set_state(state)
+        self._reset_inner(np.ones(self.num_envs, bool))
+        self._seen_B = np.stack(self.inner.call("replay", self._word_B, self._action_BT, self._timestep_B))
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        self._word_B[index_N] = self._draw_integers(index_N, 2**31)
+        starts_B = np.zeros(self.num_envs, bool)
+        starts_B[index_N] = True
+        self._seen_B[index_N] = self._reset_inner(starts_B)[index_N]
+
+    def _reset_inner(self, mask_B: np.ndarray) -> np.ndarray:
+        observations, _ = self.inner.reset(seed=self._word_B.tolist(), options={"reset_mask": mask_B})
+        return np.array(observations)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        self._action_BT[np.arange(self.num_envs), self._timestep_B - 1] = actions_B
+        self._seen_B, rewards_B, terminated_B, truncated_B, _ = self.inner.step(actions_B)
+        if not self.truncates:
+            return rewards_B.astype(np.float32), terminated_B | truncated_B
+        self._cut_B = truncated_B
+        return rewards_B.astype(np.float32), terminated_B
+
+    def _observe(self) -> np.ndarray:
+        return np.array(self._seen_B)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the environments, and their processes."""
+        self.inner.close()
 
 
 def made(name: str, world: str, **arguments: Any) -> Any:
@@ -138,3 +242,25 @@ def made(name: str, world: str, **arguments: Any) -> Any:
     except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:
         do = "correct the id and its arguments, or install what it needs (`pip install 'recollect[amago]'`)"
         raise UserError(f"'{name}' cannot be made: {error}", where=f"environment.world: {world}", do=do) from error
+
+
+def _is_image(space: Any) -> bool:
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def _leaves(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+    """What stands in dictionaries and tuples, however deep, each with the keys that lead there."""
+    if isinstance(space, Dict):
+        for key, inner in space.spaces.items():
+            yield from _leaves(inner, (*keys, key))
+    elif isinstance(space, Tuple):
+        for place, inner in enumerate(space.spaces):
+            yield from _leaves(inner, (*keys, place))
+    else:
+        yield keys, space
+
+
+def _at(seen: Any, keys: tuple[Any, ...]) -> Any:
+    for key in keys:
+        seen = seen[key]
+    return seen

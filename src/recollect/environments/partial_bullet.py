@@ -19,13 +19,11 @@ Source: specification 1.6.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, check_split
@@ -263,23 +261,15 @@ class Simulator:
 class PartialBullet(SimulatedWorld):
     """PyBullet's robots in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "partial_bullet")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         self.robot = ROBOTS[chosen.robot]
-        super().__init__(
-            tasks,
-            [Simulator(self.robot, chosen.observation) for _ in tasks],
-            chosen,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
+        self.horizon = chosen.horizon
+        self._simulate(
+            [Simulator(self.robot, chosen.observation) for _ in self.tasks],
             observation_size=len(self.robot.seen(chosen.observation)),
             action_size=self.robot.joints,
             goal_entries=(),

@@ -12,15 +12,13 @@ A task is called as in the package, e.g. `AutoencodeMedium`. AMAGO's paper calls
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, field_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.packaged import GymnasiumPlayer, PackagedWorld, made
+from recollect.environments.packaged import Plain, VectorWorld, made
 from recollect.environments.simulated import needed
 from recollect.settings.errors import nearest
 
@@ -91,33 +89,24 @@ def tasks(split: str, **options: Any) -> list[Task]:
     return [Task(0, chosen.task, split, {"normalisation": {"from_random": (AT_RANDOM[chosen.task], HIGHEST)}})]
 
 
-class PopGym(PackagedWorld):
+class PopGym(VectorWorld):
     """POPGym in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "popgym")
+    truncates = False
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         needed("popgym", "popgym", family="amago")
         timer = 1000 if chosen.timer else None
-        players = [
-            GymnasiumPlayer(made(f"popgym-{chosen.task}-v0", "popgym"), "popgym", own_draws=True, timer=timer)
-            for _ in tasks
-        ]
-        super().__init__(
-            tasks,
-            players,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon or TASKS[chosen.task],
-            observation_space=players[0].observation_space,
-            action_space=players[0].action_space,
-        )
+        self.horizon = chosen.horizon or TASKS[chosen.task]
+
+        def plain(place: int) -> Plain:
+            inner = made(f"popgym-{chosen.task}-v0", "popgym")
+            return Plain(inner, "popgym", place=place, own_draws=True, timer=timer)
+
+        self._play([partial(plain, place) for place in range(self.num_envs)])
 
 
 World = PopGym

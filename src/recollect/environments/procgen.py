@@ -21,13 +21,12 @@ long as the game lets it. Upstream leaves Procgen unseeded, ours draws the level
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, model_validator
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -155,29 +154,20 @@ class Procgen(BaseWorld):
     instance alone that stands at the start of an episode.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "procgen")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         memory = chosen.difficulty == "memory"
-        trained = {task.split == "train" or memory for task in tasks}
+        trained = {task.split == "train" or memory for task in self.tasks}
         if len(trained) > 1:
-            what = "tasks of `train` and of other splits have episodes of different lengths"
+            what = "self.tasks of `train` and of other splits have episodes of different lengths"
             raise UserError(what, where=type(self).__name__, do="make one world for each")
-        own = max((MEMORY_GAMES.get(task.data["game"], 0) for task in tasks), default=0) if memory else 1000
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=(chosen.horizon or own) if True in trained else chosen.evaluation_horizon,
-            observation_space=Box(0, 255, SHAPE_CHW, np.uint8),
-            action_space=Discrete(ACTIONS),
-        )
+        own = max((MEMORY_GAMES.get(task.data["game"], 0) for task in self.tasks), default=0) if memory else 1000
+        self.horizon = (chosen.horizon or own) if True in trained else chosen.evaluation_horizon
+        self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
+        self.single_action_space = Discrete(ACTIONS)
         B = self.num_envs
         self._made_B = self._keep("made", np.zeros(B, bool))  # in the worker, of its seed
         self._fresh_B = self._keep("fresh", np.zeros(B, bool))  # at the start of an episode already

@@ -16,12 +16,10 @@ Source: specification 2.5 of HELM, and the Lab's documentation of its Python int
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
@@ -123,24 +121,17 @@ class Psychlab(ReplayedWorld):
     Observations: uint8 [B, 3, 80, 80]. Actions: the rows of `ACTIONS`; only looking matters, nobody can walk here.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "psychlab")
-        super().__init__(
-            tasks,
-            [Player(chosen) for _ in tasks],
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            shape=(SIDE, SIDE, 3) if chosen.channels_last else (3, SIDE, SIDE),
-            action_space=Discrete(len(ACTIONS)),
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
+        self.horizon = chosen.horizon
+        self.single_observation_space = Box(
+            0, 255, (SIDE, SIDE, 3) if chosen.channels_last else (3, SIDE, SIDE), np.uint8
         )
+        self.single_action_space = Discrete(len(ACTIONS))
+        self._play([Player(chosen) for _ in self.tasks])
 
 
 World = Psychlab

@@ -12,12 +12,10 @@ Source: specification 2.3 of HELM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field, model_validator
 
 from recollect.environments import counter_rng
@@ -25,6 +23,7 @@ from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 from recollect.environments.maze_runner import _posts
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/RandomMaze-v0": {}}
 VIEW, MARGIN = 9, 4  # cells along a side of an image; walls around a maze, so that images have something to show there
 FREE, WALL, GOAL, AGENT = range(4)
 SHARE = 0.75  # of walls, and of their length
@@ -107,23 +106,14 @@ class RandomMaze(BaseWorld):
     1 south, 2 west, 3 east. Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the goal.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = rules = Options.parse(options, "random_maze")
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=rules.horizon,
-            observation_space=Box(0, 255, (3, VIEW, VIEW), np.uint8),
-            action_space=Discrete(4),
-        )
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        rules = self.options
+        self.horizon = rules.horizon
+        self.single_observation_space = Box(0, 255, (3, VIEW, VIEW), np.uint8)
+        self.single_action_space = Discrete(4)
         self._width = width = _odd(rules.largest) + 2 * MARGIN
         self._board_BC = self._keep("board", np.full((self.num_envs, width**2), WALL, dtype=np.uint8))
         self._position_B = self._keep("position", np.full(self.num_envs, MARGIN * (width + 1), dtype=np.int32))

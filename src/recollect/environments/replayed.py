@@ -7,13 +7,10 @@ of the present episode: `set_state` plays them again, without looking, and needs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from gymnasium.spaces import Box, Space
-from gymnasium.vector import AutoresetMode
 
-from recollect.environments.base import Task
 from recollect.environments.base import World as BaseWorld
 
 
@@ -36,42 +33,26 @@ class ReplayedWorld(BaseWorld):
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ended by themselves, with a reward at their end.
     What is seen of an instance that was never reset is the episode of the word 0.
 
-    Args:
-        players: one per task.
-        shape: of images, uint8; or instead `observation_space`.
+    A world's `_setup` ends with `_play`.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        players: Sequence[Player],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode,
-        horizon: int,
-        action_space: Space[Any],
-        shape: tuple[int, int, int] | None = None,
-        observation_space: Space[Any] | None = None,
-    ) -> None:
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=horizon,
-            observation_space=Box(0, 255, shape, np.uint8) if observation_space is None else observation_space,
-            action_space=action_space,
-        )
+    knows_success: ClassVar[bool] = True
+
+    players: list[Any]
+
+    def _play(self, players: Sequence[Player]) -> None:
+        """Take the players, one per task; horizon and spaces must be set."""
         self.players = list(players)
         self._word_B = self._keep("word", np.zeros(self.num_envs, np.int64))
-        per_step = (self.num_envs, self.horizon, *(action_space.shape or ()))
-        self._action_BT = self._keep("actions", np.zeros(per_step, action_space.dtype))
+        per_step = (self.num_envs, self.horizon, *(self.single_action_space.shape or ()))
+        self._action_BT = self._keep("actions", np.zeros(per_step, self.single_action_space.dtype))
         for player in self.players:
             player.begin(0)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any() or truncated_B.any():
+        if self.knows_success and (terminated_B.any() or truncated_B.any()):
             info["success"] = terminated_B & (rewards_B > 0)
         return observations, rewards_B, terminated_B, truncated_B, info
 

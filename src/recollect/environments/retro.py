@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, Space
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions
-from recollect.environments.packaged import PackagedWorld
+from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 from recollect.environments.worker import Worker
 from recollect.settings.errors import UserError, nearest
@@ -115,33 +114,25 @@ class Player:
         return self.worker.arrays["frame"][0].copy()
 
 
-class Retro(PackagedWorld):
+class Retro(ReplayedWorld):
     """Emulated games in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
 
     Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12].
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        chosen = Options.parse(options, "retro")
+    knows_success = False
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         check_game(chosen.game)
-        players = [Player(chosen, task.data["starts"]) for task in tasks]
+        players = [Player(chosen, task.data["starts"]) for task in self.tasks]
         acts: Space[Any] = Discrete(int(players[0].worker.arrays["actions"][0]))
-        super().__init__(
-            tasks,
-            players,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            shape=SHAPE_CHW,
-            action_space=MultiBinary(BUTTONS) if chosen.buttons else acts,
-        )
+        self.horizon = chosen.horizon
+        self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
+        self.single_action_space = MultiBinary(BUTTONS) if chosen.buttons else acts
+        self._play(players)
 
 
 World = Retro

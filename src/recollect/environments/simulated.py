@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions
@@ -83,44 +82,31 @@ class SimulatedWorld(BaseWorld):
     Observations: float32 [B, D]. Actions: float32 [B, A] in [-1, 1]; a task that has fewer dimensions ignores the last.
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ever solved their task, if the world knows.
 
-    Args:
-        simulators: one per task.
-        options: the world's.
-        observation_size, action_size: D and A.
-        goal_entries: which entries of an observation say where the goal is; bounded by 0 and 0 where it is hidden, so that
-            published data that show it are refused.
+    A world's `_setup` is `horizon` and a call of `_simulate`.
     """
 
     knows_success: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        simulators: Sequence[Simulator],
-        options: SimulatedOptions,
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode,
-        horizon: int,
-        observation_size: int,
-        action_size: int,
-        goal_entries: Sequence[int],
+    options: SimulatedOptions
+
+    def _simulate(
+        self, simulators: Sequence[Simulator], *, observation_size: int, action_size: int, goal_entries: Sequence[int]
     ) -> None:
-        self._hidden = list(goal_entries) if options.goal == "hidden" else []
+        """Take the simulators, one per task.
+
+        Args:
+            goal_entries: which entries of an observation say where the goal is; bounded by 0 and 0 where it is hidden, so
+                that published data that show it are refused.
+        """
+        self._hidden = list(goal_entries) if self.options.goal == "hidden" else []
         bound_D = np.full(observation_size, np.inf, np.float32)
         bound_D[self._hidden] = 0
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=horizon,
-            observation_space=Box(-bound_D, bound_D, dtype=np.float32),
-            action_space=Box(-1.0, 1.0, (action_size,), np.float32),
-        )
-        self.simulators, self.options = list(simulators), options
+        self.single_observation_space = Box(-bound_D, bound_D, dtype=np.float32)
+        self.single_action_space = Box(-1.0, 1.0, (action_size,), np.float32)
+        self.simulators = list(simulators)
         size = self.num_envs
         self._word_B = self._keep("word", np.zeros(size, np.int64))
-        self._action_BTA = self._keep("actions", np.zeros((size, horizon, action_size), np.float32))
+        self._action_BTA = self._keep("actions", np.zeros((size, self.horizon, action_size), np.float32))
         self._observation_BD = self._keep("observation", np.zeros((size, observation_size), np.float32))
         self._solved_B = self._keep("solved", np.zeros(size, bool))
 

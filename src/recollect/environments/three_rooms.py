@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions
 from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import WorldOptions
 from recollect.settings.errors import UserError
 
 ROWS, COLUMNS, VIEW = 7, 11, 5
@@ -129,26 +128,16 @@ class ThreeRooms(BaseWorld):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def _build(
-        self,
-        tasks: Sequence[Task],
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode,
-        options: RoomOptions,
-        reward_steps: int,
-    ) -> None:
-        self.rules = options
+    options: RoomOptions
+
+    def _build(self, reward_steps: int) -> None:
+        """What both games have; `reward_steps` is the length of the last part."""
+        options = self.options
         self._shape = (3, VIEW, VIEW) if options.crop else (3, ROWS, COLUMNS)
         shown = (int(np.prod(self._shape)),) if options.flat else self._shape
-        action_space: Space[Any] = Box(0.0, 1.0, (4,), np.float32) if options.one_hot_actions else Discrete(4)
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=options.explore_steps + options.length + reward_steps,
-            observation_space=Box(0, 255, shown, np.uint8),
-            action_space=action_space,
-        )
+        self.horizon = options.explore_steps + options.length + reward_steps
+        self.single_observation_space = Box(0, 255, shown, np.uint8)
+        self.single_action_space = Box(0.0, 1.0, (4,), np.float32) if options.one_hot_actions else Discrete(4)
         batch = self.num_envs
         self._board_BC = self._keep("board", np.full((batch, ORCHARD_ROOM.size), FLOOR[0], dtype=np.uint8))
         self._position_B = self._keep("position", np.zeros(batch, dtype=np.int32))
@@ -190,7 +179,7 @@ class ThreeRooms(BaseWorld):
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
         """Actions int64 [B], also of one-hot ones."""
         given = np.asarray(actions)
-        if not self.rules.one_hot_actions:
+        if not self.options.one_hot_actions:
             return super()._check_actions(given)
         if given.shape != (self.num_envs, 4):
             what = f"actions must be of shape ({self.num_envs}, 4), not {given.shape}"
@@ -209,22 +198,22 @@ class ThreeRooms(BaseWorld):
 
         rewards_B = np.zeros(self.num_envs, dtype=np.float32)
         # Steps gone in the room of apples: at 0 and at `length` the next room is shown at once, in the same step.
-        frame_B = self._timestep_B - self.rules.explore_steps
+        frame_B = self._timestep_B - self.options.explore_steps
         exploring_N = np.flatnonzero(frame_B <= 0)
-        deciding_N = np.flatnonzero(frame_B > self.rules.length)
+        deciding_N = np.flatnonzero(frame_B > self.options.length)
         if exploring_N.size:
             self._explore(exploring_N)
             self._enter_orchard(exploring_N[frame_B[exploring_N] == 0])
         if exploring_N.size + deciding_N.size < self.num_envs:
-            gathering_N = np.flatnonzero((frame_B > 0) & (frame_B <= self.rules.length))
+            gathering_N = np.flatnonzero((frame_B > 0) & (frame_B <= self.options.length))
             self._gather(gathering_N, frame_B[gathering_N], rewards_B)
-            over_N = gathering_N[frame_B[gathering_N] == self.rules.length]
+            over_N = gathering_N[frame_B[gathering_N] == self.options.length]
             if over_N.size:
                 self._enter_last(over_N)
         if deciding_N.size:
             earned_N = deciding_N[self._decide(deciding_N)]
-            rewards_B[earned_N] = self.rules.final_reward
-            self._succeeded_B[earned_N] = self.rules.final_reward > 0
+            rewards_B[earned_N] = self.options.final_reward
+            self._succeeded_B[earned_N] = self.options.final_reward > 0
         if last_B is not None:
             self._success_B = self._succeeded_B & last_B
         return rewards_B, None
@@ -234,7 +223,7 @@ class ThreeRooms(BaseWorld):
     def _enter_orchard(self, index_N: np.ndarray) -> None:
         if not index_N.size:
             return
-        rules = self.rules
+        rules = self.options
         self._board_BC[index_N] = ORCHARD_ROOM
         self._position_B[index_N] = ORCHARD_START
         self._eaten_BR[index_N] = 0
@@ -251,7 +240,7 @@ class ThreeRooms(BaseWorld):
 
     def _gather(self, index_N: np.ndarray, frame_N: np.ndarray, rewards_B: np.ndarray) -> None:
         """Eat, then let apples grow again: one that grows under the agent is eaten a step later."""
-        rules = self.rules
+        rules = self.options
         position_N, origin_N = self._position_B[index_N], self._origin_B[index_N]
         here_N = origin_N + position_N
         eats_N = self._cells[here_N] == APPLE[0]
@@ -274,7 +263,7 @@ class ThreeRooms(BaseWorld):
         covered_B = self._cells.take(here_B)
         # The agent stands in front of everything but a door.
         self._cells[here_B] = np.where(covered_B == OPEN_DOOR[0], covered_B, AGENT[0])
-        if self.rules.crop:
+        if self.options.crop:
             seen_BK = self._cells.take(here_B[:, None] + _WINDOW_K)
         else:
             framed_BYX = self._board_BC.reshape(self.num_envs, -1, WIDTH)
@@ -284,4 +273,4 @@ class ThreeRooms(BaseWorld):
         letters_BK = seen_BK.astype(np.intp)  # once; `take` would do it for each channel
         for channel, color_256 in enumerate(COLOR_3256):
             images_B3K[:, channel] = color_256.take(letters_BK)
-        return images_B3K.reshape(self.num_envs, *((-1,) if self.rules.flat else self._shape))
+        return images_B3K.reshape(self.num_envs, *((-1,) if self.options.flat else self._shape))

@@ -20,12 +20,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+    "recollect/TMazePassive-v0": {"variant": "passive"},
+    "recollect/TMazeActive-v0": {"variant": "active"},
+}
 # Actions 0..3: right, up, left, down.
 MOVE_X_A = np.array([1, 0, -1, 0], dtype=np.int32)
 MOVE_Y_A = np.array([0, 1, 0, -1], dtype=np.int32)
@@ -89,25 +92,16 @@ class TMaze(BaseWorld):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = maze = Options.parse(options, "tmaze")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        maze = self.options
         self._junction = maze.back + maze.length
         self._features = 2 + maze.expose_goal + 2 * maze.expose_position + maze.expose_timestep
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=maze.horizon or maze.length + 2 * maze.back + 1,
-            observation_space=Box(-1.0, 1.0, (self._features,), np.float32),
-            action_space=Discrete(4),
-        )
+        self.horizon = maze.horizon or maze.length + 2 * maze.back + 1
+        self.single_observation_space = Box(-1.0, 1.0, (self._features,), np.float32)
+        self.single_action_space = Discrete(4)
         self._x_B = self._keep("x", np.zeros(self.num_envs, dtype=np.int32))
         self._y_B = self._keep("y", np.zeros(self.num_envs, dtype=np.int32))
         self._goal_B = self._keep("goal", np.ones(self.num_envs, dtype=np.int32))

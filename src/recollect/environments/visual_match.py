@@ -17,12 +17,10 @@ Rules, differences and options shared with Key-to-Door: :mod:`recollect.environm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments import counter_rng
@@ -39,6 +37,10 @@ from recollect.environments.three_rooms import (
     room,
 )
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+    "recollect/VisualMatch-v0": {},
+    "recollect/VisualMatchActive-v0": {"variant": "active"},
+}
 # s: where the color may be; all but one of them are wall.
 FIRST = {
     "passive": (
@@ -84,16 +86,12 @@ def tasks(split: str, **options: Any) -> list[Task]:
 class VisualMatch(ThreeRooms):
     """Visual Match in a batch; see :class:`recollect.environments.three_rooms.ThreeRooms` and :class:`Options`."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = game = Options.parse(options, "visual_match")
-        self._build(tasks, seeds, autoreset_mode, game, game.reward_steps)
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        game = self.options
+        self._build(game.reward_steps)
         self._starts_N, _ = places(FIRST[game.variant], AGENT)
         self._signs_N, self._first_room = places(FIRST[game.variant], b"s")
         self._first_room[self._starts_N] = FLOOR[0]

@@ -10,17 +10,16 @@ at the horizon is `terminated`, as there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.base import World as BaseWorld
 
+GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Wind-v0": {}}
 STRONGEST, FARTHEST = 0.08, 0.1  # of the wind and of an action, along each axis
 GOAL_2 = np.array([0.0, 1.0], np.float32)
 
@@ -54,24 +53,15 @@ class Wind(BaseWorld):
 
     horizon_terminates: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seeds: np.ndarray,
-        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
-        **options: Any,
-    ) -> None:
-        self.options = chosen = Options.parse(options, "wind")
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        chosen = self.options
         reach = np.full(2, chosen.horizon * (STRONGEST + FARTHEST), np.float32)
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=chosen.horizon,
-            observation_space=Box(-reach, reach, dtype=np.float32),
-            action_space=Box(-1.0, 1.0, (2,), np.float32),
-        )
+        self.horizon = chosen.horizon
+        self.single_observation_space = Box(-reach, reach, dtype=np.float32)
+        self.single_action_space = Box(-1.0, 1.0, (2,), np.float32)
         published = np.random.RandomState(1337).uniform(-STRONGEST, STRONGEST, (max(1, chosen.winds), 2))
         self._winds_W2 = published.astype(np.float32)
         self._at_B2 = self._keep("position", np.zeros((self.num_envs, 2), np.float32))

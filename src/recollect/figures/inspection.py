@@ -1,8 +1,9 @@
 """The inspection page: one HTML file in which a person walks through a traced run, step by step.
 
-The page (`inspection.html`: style and script, written by hand) gets its data as one JSON text. Columns of numbers stand in
-it as base64 of little-endian arrays; attention is averaged over layers and rounded to 255 levels of each map's largest
-value. Nothing is loaded from anywhere: the page works from a file, and its policy forbids it to ask the network.
+The frame of every page is `page.html`, `page.css` and `page.js`, written by hand; this one fills it with `inspection.html`,
+`inspection.css` and `inspection.js`. The data is one JSON text. Columns of numbers stand in it as base64 of little-endian
+arrays; attention is averaged over layers and rounded to 255 levels of each map's largest value. Nothing is loaded from
+anywhere: the page works from a file, and its policy forbids it to ask the network.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from recollect.common.traces import Trace
 from recollect.figures.spec import SMOKE_WORDS
 from recollect.settings.errors import UserError
 
-TEMPLATE = Path(__file__).with_name("inspection.html")
-MOVING = Path(__file__).with_name("moving.js")  # what the scripts of all pages share
+FOLDER = Path(__file__).parent
 NUMBERS = ("similarity", "score", "total_return")
 
 
@@ -36,7 +36,8 @@ def inspection_page(trace: Trace, *, method: str, environment: str, wiring_test:
         UserError: the world cannot be drawn from above.
     """
     tasks = [_task(trace, entry) for entry in trace.about["tasks"]]
-    return filled(TEMPLATE, {**heading(trace, method, environment, wiring_test), "tasks": tasks})
+    data = {**heading(trace, method, environment, wiring_test), "tasks": tasks}
+    return filled("inspection", data, clickable="charts")
 
 
 def heading(trace: Trace, method: str, environment: str, wiring_test: bool) -> dict[str, Any]:
@@ -49,14 +50,31 @@ def heading(trace: Trace, method: str, environment: str, wiring_test: bool) -> d
     }
 
 
-def filled(template: Path, data: dict[str, Any]) -> str:
-    """A page with its data, which has `heading` and whatever its script reads."""
+def filled(name: str, data: dict[str, Any], *, clickable: str, policy: str = "") -> str:
+    """A page with its data.
+
+    Args:
+        name: of its own main part, style and script, which the frame of all pages takes up.
+        data: what `heading` says, and whatever its script reads.
+        clickable: what a click does something on, in words.
+        policy: what it may load besides style and script that stand in it.
+    """
+
+    def text(file: str) -> str:
+        return (FOLDER / file).read_text(encoding="utf-8")
+
     parts = {
-        "{{title}}": html.escape(", ".join([data["title"], data["facts"][1]])),
-        "{{moving}}": MOVING.read_text(encoding="utf-8"),
-        "{{data}}": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "policy": policy,
+        "title": html.escape(", ".join([data["title"], data["facts"][1]])),
+        "page_style": text("page.css"),
+        "style": text(f"{name}.css"),
+        "main": text(f"{name}.html"),
+        "clickable": clickable,
+        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "page_script": text("page.js"),
+        "script": text(f"{name}.js"),
     }
-    return re.sub(r"\{\{\w+\}\}", lambda found: parts[found.group()], template.read_text(encoding="utf-8"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place.group(1)], text("page.html"))
 
 
 def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
@@ -100,16 +118,21 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _attention(trace: Trace, first: int, end: int) -> dict[str, Any]:
     """Mean attention over layers on each retrieved step, where there is a map."""
-    chosen = (trace.map_row >= first) & (trace.map_row < end)
-    weight_MW = trace.maps["attention"][chosen].astype(np.float64).sum(-1).mean(1)
-    top_M = weight_MW.max(1, initial=0.0)
-    scaled = np.divide(weight_MW, top_M[:, None], out=np.zeros_like(weight_MW), where=top_M[:, None] > 0)
+    has_map = (trace.map_row >= first) & (trace.map_row < end)
+    weight_MLW = trace.maps["attention"][has_map].astype(np.float64).sum(-1)
+    weight_MW = weight_MLW.mean(1)
     return {
         "width": int(weight_MW.shape[1]),
-        "row": packed(trace.map_row[chosen] - first, "int32"),
-        "top": packed(top_M, "float32"),
-        "weight": packed(np.rint(255 * scaled), "uint8"),
+        "row": packed(trace.map_row[has_map] - first, "int32"),
+        **rounded(weight_MW),
     }
+
+
+def rounded(weights: np.ndarray) -> dict[str, str]:
+    """Maps of attention [..., W] in 255 levels of the largest value of each, `weight`, and that value, `top`."""
+    top = weights.max(-1, initial=0.0)
+    share = np.divide(weights, top[..., None], out=np.zeros_like(weights), where=top[..., None] > 0)
+    return {"top": packed(top, "float32"), "weight": packed(np.rint(255 * share), "uint8")}
 
 
 def packed(values: np.ndarray, dtype: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel
 
 from recollect.figures.spec import Drawn, FigureSpec
-from recollect.settings.catalogue import known, module_of
+from recollect.settings.catalogue import known, load
 
 
 class Kind(Protocol):
@@ -32,4 +31,4 @@ def kind(name: str) -> Kind:
     Raises:
         UserError: there is none of that name.
     """
-    return cast(Kind, importlib.import_module(module_of("figure", name, where="key 'kind' of the figure")))
+    return cast(Kind, load("figure", name, where="key 'kind' of the figure"))

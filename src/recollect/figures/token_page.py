@@ -1,7 +1,7 @@
 """The inspection page of a run that sees images: each image, the words that a language model reads in its place, and why.
 
-As `recollect.figures.inspection`, one HTML file that asks nobody for anything (`token_page.html`: style and script, written by
-hand). Images are PNGs inside of it, each different one once. What SHELM and HELM read are words, and the page counts which
+As `recollect.figures.inspection`, one HTML file that asks nobody for anything; its own parts are `token_page.html`, `.css` and
+`.js`. Images are PNGs inside of it, each different one once. What SHELM and HELM read are words, and the page counts which
 words stand for which images; of methods that read none it shows the rest. Specification 9.3 of HELM.
 """
 
@@ -10,15 +10,13 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from recollect.common.traces import Trace, different
-from recollect.figures.inspection import filled, heading, packed
+from recollect.figures.inspection import filled, heading, packed, rounded
 
-TEMPLATE = Path(__file__).with_name("token_page.html")
 MOST_STEPS = 3000  # on a page, so that it stays small: the first episodes, at least one of each task
 MOST_WORDS, MOST_IMAGES = 24, 12  # in the statistics, the most frequent ones
 
@@ -36,7 +34,7 @@ def token_page(trace: Trace, *, method: str, environment: str, wiring_test: bool
         "actions": trace.about.get("actions") or [],
         "tasks": [_task(trace, entry, MOST_STEPS // len(tasks)) for entry in tasks],
     }
-    return filled(TEMPLATE, data)
+    return filled("token_page", data, clickable="images, words and charts", policy="; img-src data:")
 
 
 def _task(trace: Trace, entry: dict[str, Any], most: int) -> dict[str, Any]:
@@ -113,19 +111,20 @@ def _attention(trace: Trace, rows: slice) -> dict[str, Any] | None:
     """What the language model's first, middle and last layer look back at, at the steps that have a map; None: unknown."""
     if "history_attention" not in trace.maps:
         return None
-    chosen = (trace.map_row >= rows.start) & (trace.map_row < rows.stop)
-    weight_MLS = trace.maps["history_attention"][chosen].astype(np.float64)
+    has_map = (trace.map_row >= rows.start) & (trace.map_row < rows.stop)
+    weight_MLS = trace.maps["history_attention"][has_map].astype(np.float64)
     layers = weight_MLS.shape[1]
-    shown = dict(sorted({layers - 1: "last", (layers - 1) // 2: "middle", 0: "first"}.items()))
-    weight_MLS = weight_MLS[:, list(shown)]
-    top_ML = weight_MLS.max(2, initial=0.0)
-    scaled = np.divide(weight_MLS, top_ML[..., None], out=np.zeros_like(weight_MLS), where=top_ML[..., None] > 0)
+    names = {
+        layers - 1: "last",
+        (layers - 1) // 2: "middle",
+        0: "first",
+    }  # a layer that is two of them has the later name
+    shown = sorted(names)
     return {
-        "layers": [f"{name} of {layers}" if layers > 1 else "only" for name in shown.values()],
+        "layers": [f"{names[layer]} of {layers}" if layers > 1 else "only" for layer in shown],
         "steps": int(weight_MLS.shape[2]),
-        "row": packed(trace.map_row[chosen] - rows.start, "int32"),
-        "top": packed(top_ML, "float32"),
-        "weight": packed(np.rint(255 * scaled), "uint8"),
+        "row": packed(trace.map_row[has_map] - rows.start, "int32"),
+        **rounded(weight_MLS[:, shown]),
     }
 
 

@@ -28,10 +28,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import Checkpoints
-from recollect.artifacts.progress import Progress
+from recollect.artifacts.checkpoints import part
+from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, read_metadata
-from recollect.common.adam import Adam
+from recollect.common.optimiser import Adam
 from recollect.common.weights import load_arrays
 from recollect.helm import captioned_tiles
 from recollect.helm.sentences import SentenceEncoder
@@ -174,8 +174,7 @@ def train(
     settings: Hyperparameters,
     sentences: Callable[[Sequence[str]], Tensor],
     others: Sequence[str],
-    checkpoints: Checkpoints,
-    identity: str,
+    run: Run,
 ) -> Network:
     """Train a dual encoder, or go on with it.
 
@@ -183,8 +182,7 @@ def train(
         settings: sizes and seed.
         sentences: sentence vectors float32 [N, S] of texts.
         others: words from which the wrong answers of every batch are drawn.
-        checkpoints: where they are kept; killed, a run goes on from the newest and ends with the same bytes.
-        identity: of all that it is a function of; a checkpoint of another is not used.
+        run: keeps the checkpoints; a killed run goes on from the newest and ends with the same bytes.
     """
     captions_CS, others_OS = sentences(captioned_tiles.captions()).clone(), sentences(others).clone()
     scenes = captioned_tiles.draw_scenes(settings.pictures, generator("captioned tiles", settings.seed))
@@ -194,12 +192,12 @@ def train(
         network = Network(settings.width, settings.channels, captions_CS.shape[1])
     network = network.to_empty(device="cpu").draw(settings.seed)
     adam = Adam(network.named_parameters(), lr=settings.learning_rate)
-    first, found = 0, checkpoints.newest()
-    if found is not None and found.state.get("identity") == identity:
-        first = found.step
-        network.load_state_dict({name[4:]: array for name, array in found.arrays.items() if name.startswith("net/")})
-        adam.load({name[5:]: array for name, array in found.arrays.items() if name.startswith("adam/")})
-    with Progress(settings.steps, "training a vision-language model", "steps", start=first) as progress:
+    first, checkpoint = 0, run.resume()
+    if checkpoint is not None:
+        first = checkpoint.step
+        network.load_state_dict(part(checkpoint.arrays, "net"))
+        adam.load(part(checkpoint.arrays, "adam"))
+    with run.progress(settings.steps, "training a vision-language model") as progress:
         for step in range(first, settings.steps):
             draws = generator("dual encoder batch", settings.seed, step)
             rows = torch.from_numpy(draws.integers(0, len(images_NCHW), settings.batch_size))
@@ -216,10 +214,10 @@ def train(
                 network.log_scale.clamp_(max=math.log(100))
             done = step + 1
             progress.update(done, loss=loss.item())
-            if done % settings.checkpoint_every == 0 and done < settings.steps:
+            if run.due(done, settings.checkpoint_every) and done < settings.steps:
                 state = {f"net/{name}": array for name, array in network.state_dict().items()}
                 state |= {f"adam/{name}": array for name, array in adam.arrays().items()}
-                checkpoints.save(done, state, {"identity": identity})
+                run.save(done, state, {})
     return network
 
 

@@ -17,13 +17,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.frozen_hopfield import FrozenHopfield
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, history_of, memory_of
-from recollect.helm.on_policy import OnPolicyTrainer, make_agent, policy_of
-from recollect.helm.sampled_policy import SampledPolicy
+from recollect.helm.method import method_with_history
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
@@ -68,11 +66,10 @@ class HopfieldReader:
         return self._mixed(images)[:, None]
 
     def learned(self) -> dict[str, np.ndarray]:
-        """Nothing."""
         return {}
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Nothing."""
+        pass
 
     def cache(self) -> FrameCache:
         """Of mixtures."""
@@ -102,20 +99,4 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     return history_of(reader, memory, settings, inputs, arrays)
 
 
-def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
-    """A run at its beginning."""
-    return OnPolicyTrainer(settings, make_agent(settings, inputs, make_history))
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
-    """Train by acting; see `recollect.helm.ppo_cnn.train`. The language model is read from `inputs`."""
-    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    return policy_of(settings, make_agent(settings, inputs, make_history, arrays))
+make_trainer, train, load_policy = method_with_history(make_history)

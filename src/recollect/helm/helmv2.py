@@ -18,7 +18,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.environments import registry
 from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
@@ -30,8 +29,7 @@ from recollect.helm.language_history import (
     history_of,
     memory_of,
 )
-from recollect.helm.on_policy import OnPolicyTrainer, make_agent, policy_of
-from recollect.helm.sampled_policy import SampledPolicy
+from recollect.helm.method import method_with_history
 from recollect.helm.vision_language import VisionLanguageModel, vision_language_model
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
@@ -137,20 +135,4 @@ def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
             observation, _ = world.reset(options={"reset_mask": done})
 
 
-def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
-    """A run at its beginning."""
-    return OnPolicyTrainer(settings, make_agent(settings, inputs, make_history))
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
-    """Train by acting; see `recollect.helm.ppo_cnn.train`. Both frozen models are read from `inputs`."""
-    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    return policy_of(settings, make_agent(settings, inputs, make_history, arrays))
+make_trainer, train, load_policy = method_with_history(make_history)

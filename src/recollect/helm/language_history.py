@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import part
 from recollect.common.contract import Inputs
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.frame_cache import FrameCache
@@ -129,8 +130,8 @@ class LanguageHistory:
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `arrays` gave."""
-        self.memory.load(part_of(arrays, "memory/"))
-        self.reader.cache().load(part_of(arrays, "cache/"), self.device)
+        self.memory.load(part(arrays, "memory"))
+        self.reader.cache().load(part(arrays, "cache"), self.device)
         self.load_learned(arrays)
 
     def learned(self) -> dict[str, np.ndarray]:
@@ -141,9 +142,9 @@ class LanguageHistory:
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Put back what `learned` gave."""
-        self.reader.load_learned(part_of(arrays, "reader/"))
+        self.reader.load_learned(part(arrays, "reader"))
         if self.rescaling is not None:
-            self.rescaling.load_arrays(part_of(arrays, "vectors/"))
+            self.rescaling.load_arrays(part(arrays, "vectors"))
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The words that the newest images became."""
@@ -190,13 +191,8 @@ def history_of(
     hp: LanguageHyperparameters = settings.method.hyperparameters
     history = LanguageHistory(reader, memory, inputs.device, learning=arrays is None, scale=hp.history_scale)
     if arrays is not None:
-        history.load_learned(part_of(arrays, "history/"))
+        history.load_learned(part(arrays, "history"))
     return history
-
-
-def part_of(arrays: Mapping[str, Any], start: str) -> dict[str, Any]:
-    """The arrays whose names begin so, without that beginning."""
-    return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
 
 
 def channels_of(shape: tuple[int, ...]) -> Literal["first", "last"]:

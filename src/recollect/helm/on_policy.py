@@ -16,7 +16,7 @@ Sources: HELM (Paischer et al. 2022), its code, and Stable-Baselines3 1.4, on wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -28,16 +28,15 @@ from torch.nn import functional as F
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
-from recollect.common.adam import Adam
 from recollect.common.advantages import advantages
-from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
 from recollect.common.distinct_images import DistinctImages
+from recollect.common.draws import categorical_from_uniform
+from recollect.common.optimiser import Adam
+from recollect.common.ppo_loss import policy_terms, standardised
+from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.environments.registry import make_world, tasks
-from recollect.helm.reward_scale import RewardScale, RunningVariance
-from recollect.helm.sampled_policy import Agent, History, SampledPolicy, drawn, network_from
+from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
-from recollect.helm.small_impala import ActorCritic
-from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator, seed_of
 
@@ -109,56 +108,25 @@ def loss_of(
             takes it) and ``return``, [M] each.
         clip, entropy: as the schedules have them now.
     """
-    log_M = log_MA.gather(1, batch["action"][:, None])[:, 0]
-    ratio_M = torch.exp(log_M - batch["log"])
-    kept_M = torch.min(batch["advantage"] * ratio_M, batch["advantage"] * ratio_M.clamp(1 - clip, 1 + clip))
-    policy_loss = -kept_M.mean()
+    terms = policy_terms(log_MA, batch["action"], batch["log"], batch["advantage"], clip)
     near_M = value_M
     if hp.clip_value is not None:
         near_M = batch["value"] + (value_M - batch["value"]).clamp(-hp.clip_value, hp.clip_value)
     value_loss = F.mse_loss(near_M, batch["return"])
-    entropy_loss = (log_MA.exp() * log_MA).sum(1).mean()
-    loss = policy_loss + entropy * entropy_loss + hp.value_coefficient * value_loss
+    loss = -terms.surrogate + entropy * terms.negative_entropy + hp.value_coefficient * value_loss
     with torch.no_grad():
-        left = (batch["return"] - value_M).var(correction=0) / batch["return"].var(correction=0).clamp(min=1e-12)
+        unexplained = (batch["return"] - value_M).var(correction=0)
+        spread = batch["return"].var(correction=0).clamp(min=1e-12)
         metrics = {
             "loss": loss.detach(),
-            "policy_gradient_loss": policy_loss.detach(),
+            "policy_gradient_loss": -terms.surrogate.detach(),
             "value_loss": value_loss.detach(),
-            "entropy_loss": entropy_loss.detach(),
-            "approx_kl": (batch["log"] - log_M).mean(),
-            "clip_fraction": ((ratio_M - 1).abs() > clip).float().mean(),
-            "explained_variance": 1 - left,
+            "entropy_loss": terms.negative_entropy.detach(),
+            "approx_kl": (batch["log"] - terms.log_M).mean(),
+            "clip_fraction": ((terms.ratio_M - 1).abs() > clip).float().mean(),
+            "explained_variance": 1 - unexplained / spread,
         }
     return loss, metrics
-
-
-def make_network(
-    hp: OnPolicyHyperparameters, facts: Facts, *, seed: int, history: int = 0, units: int = 0
-) -> ActorCritic:
-    """The network that the hyperparameters describe, for an environment; its parameters are a function of the seed.
-
-    Raises:
-        UserError: actions are not discrete, or observations no images.
-    """
-    need_discrete(facts, "PPO on images")
-    if not facts.image_shape:
-        raise UserError(
-            "HELM and its baselines see images, and this world shows none",
-            where="environment",
-            do="use a world of images (without a section `images:`), or another method",
-        )
-    return ActorCritic(
-        facts.image_shape,
-        facts.actions,
-        width=hp.width,
-        channel_scale=hp.channel_scale,
-        history=history,
-        units=units,
-        actor=hp.actor,
-        critic=hp.critic,
-        generator=torch.Generator().manual_seed(seed_of("actor-critic weights", seed)),
-    )
 
 
 class OnPolicyTrainer:
@@ -215,20 +183,24 @@ class OnPolicyTrainer:
 
     def _play(self) -> tuple[dict[str, Tensor], np.ndarray]:
         """The moments of a rollout [T * E, ...], and where episodes ended [T, E]."""
-        hp, agent, (T, E) = self.hp, self.agent, (self.hp.rollout, self.hp.actors)
+        hp, agent = self.hp, self.agent
+        T, E = hp.rollout, hp.actors
         noise_TE = generator("ppo actions", self.seed, self.rollouts).random((T, E), np.float32)
         moments: dict[str, Tensor] = {}
-        action_TE, done_TE = np.empty((T, E), np.int64), np.empty((T, E), bool)
-        log_TE, reward_TE, value_TE = (np.empty((T + n, E), np.float32) for n in (0, 0, 1))
+        action_TE = np.empty((T, E), np.int64)
+        done_TE = np.empty((T, E), bool)
+        log_TE = np.empty((T, E), np.float32)
+        reward_TE = np.empty((T, E), np.float32)
+        value_TE = np.empty((T + 1, E), np.float32)
         for t in range(T):
             for name, value in agent.record().items():
                 if name not in moments:
                     moments[name] = value.new_empty((T, *value.shape))
                 moments[name][t] = value
             log_EA, value_TE[t] = agent.act()
-            action_TE[t] = drawn(log_EA, noise_TE[t])
-            log_TE[t] = np.take_along_axis(log_EA, action_TE[t][:, None], 1)[:, 0]
-            self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(action_TE[t])
+            action_E = action_TE[t] = categorical_from_uniform(log_EA, noise_TE[t])
+            log_TE[t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]
+            self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(action_E)
             done_E = done_TE[t] = terminated_E | truncated_E
             self._count(reward_E, done_E, info)
             reward_TE[t] = self.scale(reward_E, done_E) if hp.normalise_rewards else reward_E
@@ -240,9 +212,15 @@ class OnPolicyTrainer:
             agent.see(self.observation)
         value_TE[T] = agent.value()
         advantage_TE = advantages(reward_TE, done_TE, value_TE, hp.gamma, hp.gae_lambda)
-        numbers = {"action": action_TE, "log": log_TE, "advantage": advantage_TE, "value": value_TE[:-1]}
-        numbers["return"] = advantage_TE + value_TE[:-1]
-        moments |= {name: agent.put(np.ascontiguousarray(array)) for name, array in numbers.items()}
+        numbers = {
+            "action": action_TE,
+            "log": log_TE,
+            "advantage": advantage_TE,
+            "value": value_TE[:-1],
+            "return": advantage_TE + value_TE[:-1],
+        }
+        for name, array in numbers.items():
+            moments[name] = agent.put(np.ascontiguousarray(array))
         return {name: value.flatten(0, 1) for name, value in moments.items()}, done_TE
 
     def _count(self, reward_E: np.ndarray, done_E: np.ndarray, info: Mapping[str, Any]) -> None:
@@ -264,7 +242,8 @@ class OnPolicyTrainer:
 
     def _learn(self, moments: Mapping[str, Tensor], done_TE: np.ndarray) -> None:
         """All passes over one rollout."""
-        hp, progress, updates = self.hp, self.steps / self.hp.steps, self.rollouts - 1
+        hp = self.hp
+        progress, updates = self.steps / hp.steps, self.rollouts - 1
         self.optimiser.lr = hp.learning_rate_schedule.at(hp.learning_rate, progress, updates)
         entropy = hp.entropy_schedule.at(hp.entropy, progress, updates)
         clip = max(hp.clip * (1 - progress), 0.0) if hp.clip_schedule == "linear" else hp.clip
@@ -282,20 +261,27 @@ class OnPolicyTrainer:
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(self.optimiser.parameters, hp.gradient_norm)
                 self.optimiser.step()
-                metrics |= {"adv_mean": raw_M.mean(), "adv_std": raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())}
-                metrics |= {name: raw_M.new_tensor(value) for name, value in constants.items()}
-                for name, value in metrics.items():
-                    self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
                 divergences.append(metrics["approx_kl"])
-                self.minibatches += 1
+                metrics["adv_mean"] = raw_M.mean()
+                metrics["adv_std"] = raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())
+                for name, constant in constants.items():
+                    metrics[name] = raw_M.new_tensor(constant)
+                self._add_up(metrics)
+            # The mean divergence of all minibatches so far, of earlier passes too.
             if hp.target_kl is not None and float(torch.stack(divergences).mean()) > 1.5 * hp.target_kl:
                 break
+
+    def _add_up(self, metrics: Mapping[str, Tensor]) -> None:
+        """Count the metrics of a minibatch into those that are logged next."""
+        for name, value in metrics.items():
+            self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
+        self.minibatches += 1
 
     def _scaled_advantages(self, advantage_M: Tensor) -> Tensor:
         if len(advantage_M) < 2:
             return advantage_M
         if self.hp.advantages == "minibatch":
-            return (advantage_M - advantage_M.mean()) / (advantage_M.std() + 1e-8)
+            return standardised(advantage_M)
         self.advantage_scale.take_in(advantage_M.cpu().numpy())
         return advantage_M / (self.advantage_scale.variance + 1e-8) ** 0.5
 
@@ -354,33 +340,11 @@ class OnPolicyTrainer:
         checkpoint = run.resume()
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
-        saved_at, every = self.steps, self.hp.checkpoint_every
         with run.progress(self.hp.steps, "training") as progress:
             while not self.done:
                 self.advance(run)
                 said = {"episode_return": float(self.recent[:, 0].mean())} if len(self.recent) else {}
                 progress.update(min(self.steps, self.hp.steps), **said)
-                if (run.should_save(self.steps) or self.steps // every > saved_at // every) and not self.done:
+                if run.due(self.steps, self.hp.checkpoint_every) and not self.done:
                     run.save(self.steps, *self.saved())
-                    saved_at = self.steps
         return self.best or self.agent.learned()
-
-
-MakeHistory = Callable[[Settings, Inputs, Mapping[str, np.ndarray] | None], History]
-"""(settings, inputs, arrays of a policy or None while training) -> a history."""
-
-
-def make_agent(
-    settings: Settings, inputs: Inputs, make_history: MakeHistory | None, arrays: Mapping[str, np.ndarray] | None = None
-) -> Agent:
-    """An agent without trained memory: at its beginning, or with the arrays of a policy."""
-    history = None if make_history is None else make_history(settings, inputs, arrays)
-    width = 0 if history is None else history.width
-    hp: OnPolicyHyperparameters = settings.method.hyperparameters
-    network = make_network(hp, facts_of(settings.environment), seed=settings.seed, history=width)
-    return Agent(network if arrays is None else network_from(network, arrays), history, inputs.device)
-
-
-def policy_of(settings: Settings, agent: Agent) -> SampledPolicy:
-    """The policy that plays an agent."""
-    return SampledPolicy(agent, likeliest=settings.method.hyperparameters.likeliest)

@@ -17,11 +17,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.distinct_images import DistinctImages
-from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer, make_network, policy_of
-from recollect.helm.sampled_policy import Agent, SampledPolicy, network_from
+from recollect.helm.method import PolicyArrays, make_network, method_of
+from recollect.helm.on_policy import OnPolicyHyperparameters
+from recollect.helm.sampled_policy import Agent
+from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
 
@@ -37,11 +38,9 @@ class Hyperparameters(OnPolicyHyperparameters):
 class RecurrentAgent(Agent):
     """Remembers by the LSTM of its network. The state is that in front of the image that is seen."""
 
-    def __init__(self, settings: Settings, device: str, arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        hp: Hyperparameters = settings.method.hyperparameters
-        network = make_network(hp, facts_of(settings.environment), seed=settings.seed, units=hp.units)
-        super().__init__(network if arrays is None else network_from(network, arrays), None, device)
-        self.sequences = hp.sequences
+    def __init__(self, network: ActorCritic, sequences: int, device: torch.device | str) -> None:
+        super().__init__(network, None, device)
+        self.sequences = sequences
 
     def start(self, batch: int) -> None:
         """B rows that remember nothing."""
@@ -121,20 +120,11 @@ def pieces(done_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return place_S % steps * games + place_S // steps, length_S
 
 
-def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
-    """A run at its beginning."""
-    return OnPolicyTrainer(settings, RecurrentAgent(settings, inputs.device))
+def make_agent(settings: Settings, inputs: Inputs, arrays: PolicyArrays) -> RecurrentAgent:
+    """An agent at its beginning, or with the arrays of a policy."""
+    hp: Hyperparameters = settings.method.hyperparameters
+    network = make_network(settings, facts_of(settings.environment), arrays, units=hp.units)
+    return RecurrentAgent(network, hp.sequences, inputs.device)
 
 
-def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
-    """Train by acting; see `recollect.helm.ppo_cnn.train`."""
-    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    return policy_of(settings, RecurrentAgent(settings, inputs.device, arrays))
+make_trainer, train, load_policy = method_of(make_agent)

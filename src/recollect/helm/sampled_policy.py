@@ -1,7 +1,7 @@
 """What HELM and its baselines act with: a network that reads images and, in its own way, the past; actions are drawn.
 
 An `Agent` plays B rows at once. Its base class remembers nothing but what a `History` gives it (a vector per row, which
-is never trained); `methods.ppo_lstm` has one whose memory is trained.
+is never trained); `helm.ppo_lstm` has one whose memory is trained.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from recollect.artifacts.checkpoints import part
+from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.distinct_images import DistinctImages
+from recollect.common.draws import categorical_from_uniform
 from recollect.common.weights import load_arrays
 from recollect.environments import counter_rng
 from recollect.helm.small_impala import ActorCritic
@@ -157,8 +159,7 @@ class Agent:
         self.network.load_state_dict({name: torch.as_tensor(arrays[f"network/{name}"]) for name in names})
         self._images = images
         if self.history is not None:
-            of = "history/"
-            self.history.load({name.removeprefix(of): a for name, a in arrays.items() if name.startswith(of)})
+            self.history.load(part(arrays, "history"))
             self._history_BH = torch.as_tensor(arrays["seen"]).to(self.device)
 
     def learned(self) -> dict[str, np.ndarray]:
@@ -169,7 +170,7 @@ class Agent:
         return {name: np.array(value) for name, value in found.items()}
 
 
-class SampledPolicy:
+class SampledPolicy(BatchedPolicy):
     """Plays an agent; a row's actions are drawn with its own seed, so no row depends on the others.
 
     Args:
@@ -179,36 +180,30 @@ class SampledPolicy:
 
     def __init__(self, agent: Agent, *, likeliest: bool = False) -> None:
         self.agent, self.device, self.likeliest = agent, agent.device, likeliest
-        self._fresh_B = np.zeros(0, bool)
         self._log_BA, self._value_B = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
         self._action_B = np.zeros(0, np.int64)
 
-    def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
-        """Begin B rows at the start of an episode."""
-        self._seeds_B = np.asarray(seeds_B, np.uint64)
-        self._drawn_B = np.zeros(len(seeds_B), np.uint64)
-        self._fresh_B = np.ones(len(seeds_B), bool)
-        self.agent.start(len(seeds_B))
+    def begin(self, rows: int) -> None:
+        """See `BatchedPolicy`."""
+        self.agent.start(rows)
 
-    def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the episodes of the rows where the mask is True."""
-        mask_B = np.asarray(mask_B, bool) & ~self._fresh_B
-        if mask_B.any():
-            self.agent.forget(mask_B)
-            self._fresh_B = self._fresh_B | mask_B
+    def forget(self, mask_B: np.ndarray) -> None:
+        """See `BatchedPolicy`."""
+        self.agent.forget(mask_B)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         """Actions int64 [B]; where done, the image begins an episode, and what came before is forgotten."""
-        self.reset(done_B)
-        self._fresh_B = np.zeros_like(self._fresh_B)
+        ended_B, _ = self.next_step(done_B)
+        if ended_B.any():
+            self.forget(ended_B)
         self.agent.see(observation_BD)
         self._log_BA, self._value_B = self.agent.act()
         if self.likeliest:
             self._action_B = self._log_BA.argmax(1)
         else:
-            noise_B = (counter_rng.draw(self._seeds_B, self._drawn_B) >> np.uint64(40)).astype(np.float32) * 2**-24
-            self._drawn_B += np.uint64(1)
-            self._action_B = drawn(self._log_BA, noise_B)
+            noise_B = (counter_rng.draw(self.seeds_B, self.draws_B) >> np.uint64(40)).astype(np.float32) * 2**-24
+            self.draws_B = self.draws_B + np.uint64(1)
+            self._action_B = categorical_from_uniform(self._log_BA, noise_B)
         return self._action_B
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
@@ -233,12 +228,6 @@ class SampledPolicy:
     def arrays(self) -> dict[str, np.ndarray]:
         """See `Agent.learned`."""
         return self.agent.learned()
-
-
-def drawn(log_BA: np.ndarray, noise_B: np.ndarray) -> np.ndarray:
-    """Actions int64 [B] from their log-probabilities and uniform numbers in [0, 1)."""
-    until_BA = np.cumsum(np.exp(log_BA), axis=1)[:, :-1]
-    return (noise_B[:, None] >= until_BA).sum(1)
 
 
 def network_from(network: ActorCritic, arrays: Mapping[str, np.ndarray]) -> ActorCritic:

@@ -17,7 +17,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import (
@@ -27,8 +26,7 @@ from recollect.helm.language_history import (
     history_of,
     memory_of,
 )
-from recollect.helm.on_policy import OnPolicyTrainer, make_agent, policy_of
-from recollect.helm.sampled_policy import SampledPolicy
+from recollect.helm.method import method_with_history
 from recollect.helm.token_retrieval import TokenRetrieval, Tokens
 from recollect.helm.token_vocabulary import TokenVocabulary
 from recollect.helm.vision_language import vision_language_model
@@ -65,11 +63,10 @@ class TokenReader:
         return self.embeddings_VD[self._newest.lm_ids_NK]
 
     def learned(self) -> dict[str, np.ndarray]:
-        """Nothing."""
         return {}
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Nothing."""
+        pass
 
     def cache(self) -> FrameCache:
         """Of words."""
@@ -105,20 +102,4 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     return history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
 
 
-def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
-    """A run at its beginning."""
-    return OnPolicyTrainer(settings, make_agent(settings, inputs, make_history))
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
-    """Train by acting; see `recollect.helm.ppo_cnn.train`. Models and vocabulary are read from `inputs`."""
-    return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    return policy_of(settings, make_agent(settings, inputs, make_history, arrays))
+make_trainer, train, load_policy = method_with_history(make_history)

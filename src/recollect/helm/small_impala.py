@@ -45,10 +45,11 @@ class SmallImpala(nn.Module):
         for kernel, stride in (first, second):
             height, across = (height - kernel) // stride + 1, (across - kernel) // stride + 1
         if min(height, across) < 1:
+            least = 12 if self.channels_last else 20  # the second kernel is smaller where the channels come last
             raise UserError(
                 f"images of shape {shape} are too small for this encoder",
                 where="small Impala encoder",
-                do="use a world with images of at least 9 x 9",
+                do=f"use a world whose images are 6 to 9, or at least {least}, pixels high and wide",
             )
         one, two = (scale * channel_scale for scale in CHANNELS)
         self.first = nn.utils.skip_init(nn.Conv2d, channels, one, *first)

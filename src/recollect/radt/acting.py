@@ -9,7 +9,7 @@ Shapes: B rows (tasks), T steps of the current episode.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.common.draws import ACTION_STREAM, uniform
+from recollect.common.batched_policy import BatchedPolicy
+from recollect.common.cache import KeyValueCache
+from recollect.common.draws import categorical_from_weights, uniform
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
@@ -42,14 +44,14 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
         return logits.argmax(1)
     weights = np.exp(logits - logits.max(1, keepdims=True))
     if selection == "top_half":
-        weights = np.where(logits > np.median(logits, axis=1, keepdims=True), weights, 0.0)
-        empty = weights.sum(1) == 0  # all logits equal: nothing lies above the median
-        weights[empty] = 1.0
-    cumulative = weights.cumsum(1)
-    return (cumulative > (uniform_B * cumulative[:, -1])[:, None]).argmax(1)
+        middle = np.median(logits, axis=1, keepdims=True)
+        weights = np.where(logits > middle, weights, 0.0)
+        all_equal = weights.sum(1) == 0  # nothing lies above the median
+        weights[all_equal] = 1.0
+    return categorical_from_weights(weights, uniform_B)
 
 
-class InContextPolicy(ABC):
+class InContextPolicy(BatchedPolicy):
     """A sequence model that plays episode after episode of a task and remembers what its method lets it remember.
 
     Args:
@@ -77,11 +79,9 @@ class InContextPolicy(ABC):
                 do="set `selection: greedy`, or `network: {action_bins: 64}`",
             )
 
-    def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
+    def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
         """See `contract.Policy.start`."""
         size, device = len(seeds_B), self.device
-        self.seeds_B = np.asarray(seeds_B, np.uint64)
-        self.horizon, self.episodes = horizon, episodes
         width = self.network.settings.observation_size
         whole = self.network.settings.observation_embedding == "one_hot"
         self.observation = torch.zeros(
@@ -96,10 +96,8 @@ class InContextPolicy(ABC):
         self.step_B = np.zeros(size, np.int64)
         self.target_B = np.zeros(size)
         self.listed_B = np.full(size, np.nan)  # target returns that tasks list
-        self.draws_B = np.zeros(size, np.int64)
         self.episode_B = np.zeros(size, np.int64)
-        self.fresh_B = np.ones(size, bool)
-        self.begin(size)
+        super().start(seeds_B, horizon, episodes)
 
     def brief(self, tasks: Sequence[Task]) -> None:
         """See `contract.Briefed.brief`."""
@@ -112,28 +110,25 @@ class InContextPolicy(ABC):
         """See `contract.Policy.reset`."""
         self.step_B[mask_B] = 0
         self.episode_B[mask_B] = 0
-        self.fresh_B |= mask_B
-        self.forget(np.asarray(mask_B, bool))
+        super().reset(mask_B)
 
     @torch.no_grad()
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         """See `contract.Policy.act`."""
         rows = np.arange(len(self.seeds_B))
         going = ~self.fresh_B
+        ended, begun = self.next_step(done_B)
         if going.any():
             here = torch.from_numpy(rows[going]).to(self.device)
             scaled = torch.from_numpy(np.asarray(reward_B, np.float32)[going] / np.float32(self.reward_scale))
             self.reward[here, torch.from_numpy(self.step_B[going]).to(self.device)] = scaled.to(self.device)
             self.target_B[going] -= np.asarray(reward_B)[going]
             self.step_B[going] += 1
-        ended = going & np.asarray(done_B, bool)
         if ended.any():
             self.finish(np.flatnonzero(ended), self.step_B[ended])
             self.step_B[ended] = 0
             self.episode_B[ended] += 1
-        begun = ended | self.fresh_B
         if begun.any():
-            self.fresh_B[:] = False
             self.action[torch.from_numpy(begun).to(self.device)] = self.no_action
             self.target_B[begun] = self.target_returns(begun)
         at = torch.from_numpy(self.step_B).to(self.device)
@@ -141,7 +136,6 @@ class InContextPolicy(ABC):
         self.observation[every, at] = torch.from_numpy(np.asarray(observation_BD)).to(self.observation)
         self.aim[every, at] = torch.from_numpy((self.target_B / self.reward_scale).astype(np.float32)).to(self.device)
         action_B = self.choose(self.logits())
-        self.draws_B += 1
         known_B = np.where(self.own_BA, action_B, self.no_action).astype(action_B.dtype)
         self.action[every, at] = torch.from_numpy(known_B).to(self.device)
         return action_B
@@ -150,13 +144,12 @@ class InContextPolicy(ABC):
         """Actions: int64 [B], or float32 [B, A]."""
         s = self.network.settings
         if not s.action_size:
-            return select_actions(logits_BA, uniform(self.seeds_B, self.draws_B, ACTION_STREAM), self.selection)
+            return select_actions(logits_BA, self.action_chances()[:, 0], self.selection)
         if s.action_bins is None:
             return logits_BA.float().cpu().numpy()
-        counters_BA = self.draws_B[:, None] * s.action_size + np.arange(s.action_size)
-        chance_N = uniform(self.seeds_B.repeat(s.action_size), counters_BA.reshape(-1), ACTION_STREAM)
-        token_N = select_actions(logits_BA.flatten(0, 1), chance_N, self.selection)
-        return middles(s.action_bins).numpy()[token_N].reshape(counters_BA.shape)
+        chance_BA = self.action_chances(s.action_size)
+        token_N = select_actions(logits_BA.flatten(0, 1), chance_BA.reshape(-1), self.selection)
+        return middles(s.action_bins).numpy()[token_N].reshape(chance_BA.shape)
 
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
         """A rounded normal draw per row of the mask: a function of the row's seed and its episode. Without a mean: what
@@ -250,7 +243,7 @@ class CachedSteps:
     def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
         self.network = network
         self.per_step = network.settings.tokens_per_step
-        self.cache = network.transformer.make_cache(rows, timesteps * self.per_step)
+        self.cache = KeyValueCache(network.transformer, rows, timesteps * self.per_step)
 
     def clear(self, mask_B: np.ndarray | None = None) -> None:
         """Forget all tokens of the rows in the mask (all rows if None)."""
@@ -259,7 +252,7 @@ class CachedSteps:
     def append_whole(self, block: Experience) -> None:
         """Append complete timesteps (all tokens) to the rows whose mask is True anywhere."""
         tokens_BND = self.network.embed(block, first_position_B=self.cache.lengths_B)
-        self.network.transformer.extend(tokens_BND, self.network.token_mask(block.mask), self.cache)
+        self.cache.extend(tokens_BND, self.network.token_mask(block.mask))
 
     def append_now(self, pair: Experience, active_B: Tensor | None = None) -> Tensor:
         """Append the present timestep; action logits [B, A]. See `hidden_now`."""
@@ -280,10 +273,10 @@ class CachedSteps:
             offset_B = offset_B * active_B
         tokens_BND = network.embed(pair, first_position_B=offset_B)
         if per_step == 1:
-            return network.transformer.step(tokens_BND[:, -1], self.cache, active_B)
+            return self.cache.step(tokens_BND[:, -1], active_B)
         tokens_BND = tokens_BND[:, seen : per_step + seen]
         pending_BT = follows_B[:, None].expand(-1, per_step - seen)
         mask_BN = torch.cat([pending_BT, torch.ones_like(follows_B)[:, None].expand(-1, seen)], 1)
         if active_B is not None:
             mask_BN = mask_BN & active_B[:, None]
-        return network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1]
+        return self.cache.extend(tokens_BND, mask_BN)[:, -1]

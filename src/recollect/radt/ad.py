@@ -27,7 +27,7 @@ from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.radt import dt
 from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
-from recollect.radt.supervised import ExperienceStore, open_histories, train_policy
+from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import DistillationSampler, Earlier
 from recollect.settings.schema import Settings
 
@@ -71,9 +71,10 @@ class DistillationPolicy(InContextPolicy):
         lengths_B = np.zeros(len(self.seeds_B), np.int64)
         lengths_B[rows] = lengths
         self.cached.clear(lengths_B > 0)
-        longest = int(lengths.max())
-        at_BT = torch.from_numpy(lengths_B[:, None] + np.arange(-longest, 0)).to(self.device)
-        self.cached.append_whole(self.steps_of(at_BT, now_B=None))
+        from_end_T = np.arange(-int(lengths.max()), 0)
+        step_BT = lengths_B[:, None] + from_end_T
+        episode = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        self.cached.append_whole(episode)
 
     def logits(self) -> Tensor:
         return self.cached.append_now(self.now())
@@ -91,16 +92,11 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
-    histories = open_histories(inputs.need("histories"), facts)
-    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    histories, store = open_experience("histories", settings, inputs, facts)
     sampler = DistillationSampler(
         histories,
-        context=chosen.context,
+        **chosen.sampling(settings.seed),
         episodes_back=chosen.episodes_back,
-        batch_size=chosen.optimisation.batch_size,
-        seed=settings.seed,
-        episodes_by=chosen.episodes_by,
-        top=chosen.top_episodes,
         earlier=chosen.earlier,
         random=chosen.earlier_random,
         drop=chosen.context_drop,

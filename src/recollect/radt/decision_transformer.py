@@ -16,57 +16,70 @@ Shapes: B batch, T timesteps, N tokens, D width, A actions, S context tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.common.cache import ReadContext
+from recollect.common.attention import ReadContext
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.radt import actions
+from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
 
-class DecisionTransformerSettings(BaseModel):
-    """Sizes and layout. Defaults are the paper's for grids ("dt_medium_64")."""
+class NetworkOptions(Frozen):
+    """What a user chooses of the network besides its sizes. Defaults are the paper's for grids ("dt_medium_64")."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    observation_size: int = Field(2, description="Entries of an observation.")
+    tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See radt.decision_transformer.")
     observation_embedding: Literal["linear", "one_hot", "binned"] = Field(
         "linear",
         description="Paper: linear on raw numbers. A table per entry learns far faster: one_hot of integers, binned of "
         "the nearest of evenly spaced values.",
     )
+    return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
+    action_bins: int | None = Field(
+        None, ge=2, description="Continuous actions: bins per dimension; null: regression, as released."
+    )
+    positions: int = Field(1600, ge=1, description="Rows of the position table, tokens.")
+    timesteps: int = Field(1000, ge=1, description="Rows of the timestep-in-episode table.")
+    context_embedding: Literal["separate", "shared"] = Field(
+        "separate", description="RA-DT: tables of the retrieved window. Paper: its own; shared ones learn faster."
+    )
+    context_detached: bool = Field(
+        False, description="RA-DT: no gradient through the tables of the retrieved window (released: off)."
+    )
+    context_layers: int = Field(
+        0, ge=0, description="RA-DT: blocks that encode the retrieved window before it is read (released: 0)."
+    )
+
+
+class DecisionTransformerSettings(NetworkOptions):
+    """All that the network must know: the user's options, its sizes, and what follows from environment and method."""
+
+    observation_size: int = Field(2, description="Entries of an observation.")
     observation_values: tuple[int, ...] = Field((), description="A table per entry: number of values of each entry.")
     observation_bounds: tuple[tuple[float, float], ...] = Field((), description="binned: (low, high) of each entry.")
     actions: int = Field(5, description="Number of discrete actions A; index A is the padding action.")
     action_size: int = Field(0, description="Continuous actions: how many numbers one is; 0: actions are discrete.")
-    action_bins: int | None = Field(None, description="Continuous actions: see `nets.actions`.")
     return_to_go: bool = Field(True, description="Condition on return-to-go (DT, RA-DT) or not (AD).")
-    return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
     return_low: float = 0.0
     return_high: float = 100.0
     return_bins: int = 100
     predict_return: bool = Field(False, description="A head for return-to-go bins at the state token (interleaved).")
-    tokens: Literal["interleaved", "merged"] = "interleaved"
-    positions: int = Field(1600, description="Rows of the position table, tokens.")
     context_positions: int = Field(0, description="Rows of the context's position table; 0: no context can be read.")
-    context_embedding: Literal["separate", "shared"] = Field(
-        "separate", description="Tables of a retrieved window: its own (paper), or those of the window that reads it."
-    )
-    context_detached: bool = Field(False, description="No gradient through the embedding of a retrieved window.")
-    context_layers: int = Field(0, ge=0, description="Transformer blocks that encode a retrieved window; 0: none.")
-    timesteps: int = Field(1000, description="Rows of the timestep-in-episode table.")
     transformer: TransformerSettings = TransformerSettings()
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one timestep takes."""
-        return 1 if self.tokens == "merged" else 3 + self.return_to_go
+        if self.tokens == "merged":
+            return 1
+        return 3 + self.return_to_go
 
     @property
     def no_action(self) -> int | float:
@@ -89,22 +102,27 @@ class Experience:
     timestep: Tensor
     mask: Tensor
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Experience:
+        """The same change made to every field."""
+        return Experience(**{name: change(getattr(self, name)) for name in self.__dataclass_fields__})
+
     def to(self, device: torch.device | str) -> Experience:
         """The same windows on a device."""
-        return Experience(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        return self.map(lambda field: field.to(device))
 
     def select(self, rows: Any) -> Experience:
         """Some rows of the batch."""
-        return Experience(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        return self.map(lambda field: field[rows])
 
     def last(self, steps: int) -> Experience:
         """The last timesteps of every window."""
-        return Experience(*(getattr(self, name)[:, -steps:] for name in self.__dataclass_fields__))
+        return self.map(lambda field: field[:, -steps:])
 
 
 def bins_of(value: Tensor, low: float, high: float, bins: int) -> Tensor:
     """Min-max tokeniser: clamp(floor((value - low) / bin width), 0, bins - 1)."""
-    return ((value - low) / ((high - low) / bins)).floor().clamp_(0, bins - 1).long()
+    width = (high - low) / bins
+    return ((value - low) / width).floor().clamp_(0, bins - 1).long()
 
 
 @torch.no_grad()
@@ -128,27 +146,20 @@ class ExperienceEmbedding(nn.Module):
         self, settings: DecisionTransformerSettings, positions: int, *, whole_steps: bool, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.settings, self.whole_steps = settings, whole_steps
+        self.settings = settings
+        self.whole_steps = whole_steps
         width = settings.transformer.width
-        if settings.observation_embedding != "linear":
-            offsets = [0]
-            for values in settings.observation_values[:-1]:
-                offsets.append(offsets[-1] + values)
-            self.register_buffer("observation_offsets", torch.tensor(offsets), persistent=False)
-            self.observation: nn.Module = nn.Embedding(sum(settings.observation_values), width)
-            if settings.observation_embedding == "binned":
-                low, high = torch.tensor(settings.observation_bounds).unbind(1)
-                steps = torch.tensor(settings.observation_values) - 1
-                self.register_buffer("observation_low", low, persistent=False)
-                self.register_buffer("observation_scale", steps / (high - low), persistent=False)
-                self.register_buffer("observation_steps", steps.float(), persistent=False)
-        else:
+        self.observation: nn.Module
+        if settings.observation_embedding == "linear":
             self.observation = nn.Linear(settings.observation_size, width)
-        self.action: nn.Module = (
-            actions.ContinuousEmbedding(settings.action_size, width)
-            if settings.action_size
-            else nn.Embedding(settings.actions + 1, width, padding_idx=settings.actions)
-        )
+        else:
+            self.observation = nn.Embedding(sum(settings.observation_values), width)
+            self._register_tables(settings)
+        self.action: nn.Module
+        if settings.action_size:
+            self.action = actions.ContinuousEmbedding(settings.action_size, width)
+        else:
+            self.action = nn.Embedding(settings.actions + 1, width, padding_idx=settings.actions)
         self.reward = nn.Linear(1, width)
         if settings.return_to_go:
             binned = settings.return_embedding == "bins"
@@ -156,6 +167,7 @@ class ExperienceEmbedding(nn.Module):
         self.timestep = nn.Embedding(settings.timesteps, width)
         self.norm = nn.LayerNorm(width)
         self.position = nn.Embedding(positions, width)
+        # Weights are drawn in the order in which the parts were made above.
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 initialise(module, generator)
@@ -163,21 +175,39 @@ class ExperienceEmbedding(nn.Module):
             with torch.no_grad():
                 self.action.weight[settings.actions].zero_()
 
+    def _register_tables(self, settings: DecisionTransformerSettings) -> None:
+        """Where each entry's table begins in the common one and, where entries are binned, their bins."""
+        values = torch.tensor(settings.observation_values)
+        self.observation_offsets: Tensor
+        self.register_buffer("observation_offsets", values.cumsum(0) - values, persistent=False)
+        if settings.observation_embedding == "binned":
+            low, high = torch.tensor(settings.observation_bounds).unbind(1)
+            steps = values - 1
+            self.observation_low: Tensor
+            self.observation_scale: Tensor
+            self.observation_steps: Tensor
+            self.register_buffer("observation_low", low, persistent=False)
+            self.register_buffer("observation_scale", steps / (high - low), persistent=False)
+            self.register_buffer("observation_steps", steps.float(), persistent=False)
+
     def observe(self, observation_BTD: Tensor) -> Tensor:
         """State embedding [B, T, D]."""
-        if self.settings.observation_embedding == "binned":
-            bin_BTD = ((observation_BTD - self.observation_low) * self.observation_scale).round()  # type: ignore[operator]
-            observation_BTD = torch.minimum(bin_BTD.clamp_(min=0), self.observation_steps)  # type: ignore[arg-type]
-        if self.settings.observation_embedding != "linear":
-            return self.observation(observation_BTD.long() + self.observation_offsets).sum(-2)  # type: ignore[operator]
-        return self.observation(observation_BTD.to(self.reward.weight.dtype))
+        kind = self.settings.observation_embedding
+        if kind == "linear":
+            return self.observation(observation_BTD.to(self.reward.weight.dtype))
+        if kind == "binned":
+            bin_BTD = ((observation_BTD - self.observation_low) * self.observation_scale).round()
+            observation_BTD = torch.minimum(bin_BTD.clamp_(min=0), self.observation_steps)
+        row_BTD = observation_BTD.long() + self.observation_offsets
+        return self.observation(row_BTD).sum(-2)
 
     def aim(self, return_to_go_BT: Tensor) -> Tensor:
         """Return-to-go embedding [B, T, D]."""
         s = self.settings
-        if s.return_embedding == "bins":
-            return self.return_to_go(bins_of(return_to_go_BT, s.return_low, s.return_high, s.return_bins))
-        return self.return_to_go(return_to_go_BT[..., None])
+        if s.return_embedding == "linear":
+            return self.return_to_go(return_to_go_BT[..., None])
+        bin_BT = bins_of(return_to_go_BT, s.return_low, s.return_high, s.return_bins)
+        return self.return_to_go(bin_BT)
 
     def forward(self, window: Experience, first_position_B: Tensor | None = None) -> Tensor:
         """Tokens [B, N, D].
@@ -186,40 +216,48 @@ class ExperienceEmbedding(nn.Module):
             window: the experience.
             first_position_B: position of each row's first token where the window goes on from cached tokens.
         """
-        s = self.settings
-        time_BTD = self.timestep(window.timestep)
+        merged = self.settings.tokens == "merged"
+        action_BT, reward_BT = window.action, window.reward
+        if merged and not self.whole_steps:
+            action_BT, reward_BT = self.previous(window)
+        action_BTD = self.action(action_BT)
+        reward_BTD = self.reward(reward_BT[..., None])
         observation_BTD = self.observe(window.observation)
-        action_BTD, reward_BTD = self.action(window.action), self.reward(window.reward[..., None])
-        if s.tokens == "merged":
-            if not self.whole_steps:
-                action_BTD, reward_BTD = self.previous(window)
+        time_BTD = self.timestep(window.timestep)
+        if merged:
             tokens_BND = observation_BTD + time_BTD + action_BTD + reward_BTD
-            if s.return_to_go:
+            if self.settings.return_to_go:
                 tokens_BND = tokens_BND + self.aim(window.return_to_go)
         else:
             parts = [observation_BTD, action_BTD, reward_BTD]
-            if s.return_to_go:
+            if self.settings.return_to_go:
                 parts.insert(1, self.aim(window.return_to_go))
-            tokens_BND = (torch.stack(parts, 2) + time_BTD[:, :, None]).flatten(1, 2)
-        tokens_BND = self.norm(tokens_BND)
-        counted_BT = window.mask.long()
-        step_BT = (counted_BT.cumsum(1) - 1).clamp_(min=0)
-        position_BN = step_BT * s.tokens_per_step
-        if s.tokens_per_step > 1:
-            offsets = torch.arange(s.tokens_per_step, device=position_BN.device)
-            position_BN = (position_BN[..., None] + offsets).flatten(1, 2)
+            tokens_BTKD = torch.stack(parts, 2) + time_BTD[:, :, None]
+            tokens_BND = tokens_BTKD.flatten(1, 2)
+        position_BN = self.positions(window.mask)
         if first_position_B is not None:
             position_BN = position_BN + first_position_B[:, None]
-        return tokens_BND + self.position(position_BN)
+        return self.norm(tokens_BND) + self.position(position_BN)
+
+    def positions(self, mask_BT: Tensor) -> Tensor:
+        """Position [B, N] of each token in its window, counted from the first real one."""
+        per_step = self.settings.tokens_per_step
+        step_BT = (mask_BT.long().cumsum(1) - 1).clamp_(min=0)
+        first_BT = step_BT * per_step
+        if per_step == 1:
+            return first_BT
+        offsets = torch.arange(per_step, device=first_BT.device)
+        return (first_BT[..., None] + offsets).flatten(1, 2)
 
     def previous(self, window: Experience) -> tuple[Tensor, Tensor]:
-        """Embeddings of the action and reward before each timestep; none at the start of an episode or window."""
+        """The action and reward before each timestep; none at the start of an episode or window."""
         none = self.settings.no_action
         started_BT = window.timestep[:, 1:] > 0
         before_BT = actions.where(started_BT, window.action[:, :-1], none)
-        action_BT = torch.cat([torch.full_like(window.action[:, :1], none), before_BT], 1)
+        nothing_B1 = torch.full_like(window.action[:, :1], none)
+        action_BT = torch.cat([nothing_B1, before_BT], 1)
         reward_BT = F.pad(window.reward[:, :-1] * started_BT, (1, 0))
-        return self.action(action_BT), self.reward(reward_BT[..., None])
+        return action_BT, reward_BT
 
 
 class DecisionTransformer(nn.Module):
@@ -228,7 +266,6 @@ class DecisionTransformer(nn.Module):
     def __init__(self, settings: DecisionTransformerSettings, *, seed: int) -> None:
         super().__init__()
         self.settings = settings
-        width = settings.transformer.width
         draws = torch.Generator().manual_seed(seed_of("decision transformer", seed))
         self.embed = ExperienceEmbedding(settings, settings.positions, whole_steps=False, generator=draws)
         self.embed_context: ExperienceEmbedding | None = None
@@ -237,6 +274,7 @@ class DecisionTransformer(nn.Module):
                 settings, settings.context_positions, whole_steps=True, generator=draws
             )
             if settings.context_embedding == "shared":
+                # All tables but position and norm.
                 for table in ("observation", "action", "reward", "return_to_go", "timestep"):
                     if hasattr(self.embed, table):
                         setattr(self.embed_context, table, getattr(self.embed, table))
@@ -246,40 +284,49 @@ class DecisionTransformer(nn.Module):
             own = {"layers": settings.context_layers, "cross_attention": "none"}
             blocks = settings.transformer.model_copy(update=own)
             self.context_encoder = Transformer(blocks, seed=seed_of("context encoder", seed))
-        self.action_head: nn.Linear = (
-            actions.ContinuousHead(width, settings.action_size, settings.action_bins)
-            if settings.action_size
-            else nn.Linear(width, settings.actions)
-        )
-        self.return_head = nn.Linear(width, settings.return_bins) if settings.predict_return else None
-        for head in (self.action_head, self.return_head):
-            if head is not None:
-                initialise(head, draws)
+        width = settings.transformer.width
+        self.action_head: nn.Linear
+        if settings.action_size:
+            self.action_head = actions.ContinuousHead(width, settings.action_size, settings.action_bins)
+        else:
+            self.action_head = nn.Linear(width, settings.actions)
+        initialise(self.action_head, draws)
+        self.return_head: nn.Linear | None = None
+        if settings.predict_return:
+            self.return_head = nn.Linear(width, settings.return_bins)
+            initialise(self.return_head, draws)
 
     @property
     def action_token(self) -> int:
         """Which token of a timestep predicts its action."""
-        return 0 if self.settings.tokens == "merged" else int(self.settings.return_to_go)
+        if self.settings.tokens == "merged":
+            return 0
+        return int(self.settings.return_to_go)
 
     def token_mask(self, mask_BT: Tensor) -> Tensor:
         """The timestep mask repeated for the tokens of each timestep, [B, N]."""
         per_step = self.settings.tokens_per_step
-        return mask_BT if per_step == 1 else mask_BT.repeat_interleave(per_step, 1)
+        if per_step == 1:
+            return mask_BT
+        return mask_BT.repeat_interleave(per_step, 1)
 
     def hidden(
         self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None
     ) -> Tensor:
         """Final hidden states [B, T, tokens per step, D]."""
-        keywords = self.reading(context, has_context_B)
-        everything_real = bool(window.mask.all()) if window.mask.device.type == "cpu" else False
-        mask_BN = None if everything_real else self.token_mask(window.mask)
-        hidden_BND = self.transformer(self.embed(window), mask_BT=mask_BN, **keywords)
+        reading = self.reading(context, has_context_B)
+        mask_BN: Tensor | None = self.token_mask(window.mask)
+        # Without padding no mask is needed; on a GPU to look would cost more than the mask.
+        if window.mask.device.type == "cpu" and bool(window.mask.all()):
+            mask_BN = None
+        hidden_BND = self.transformer(self.embed(window), mask_BT=mask_BN, **reading)
         return hidden_BND.unflatten(1, (window.mask.shape[1], -1))
 
     def until_action(self, window: Experience) -> tuple[Tensor, Tensor]:
         """Tokens and their mask up to the one that predicts the last timestep's action."""
+        tokens_BND = self.embed(window)
+        mask_BN = self.token_mask(window.mask)
         behind = self.settings.tokens_per_step - self.action_token - 1
-        tokens_BND, mask_BN = self.embed(window), self.token_mask(window.mask)
         count = tokens_BND.shape[1] - behind
         return tokens_BND[:, :count], mask_BN[:, :count]
 
@@ -287,7 +334,8 @@ class DecisionTransformer(nn.Module):
         """What cross-attention is given."""
         if context is None or self.embed_context is None:
             return {}
-        context_BSD, mask_BS = self.embed_context(context), self.token_mask(context.mask)
+        context_BSD = self.embed_context(context)
+        mask_BS = self.token_mask(context.mask)
         if self.settings.context_detached:
             context_BSD = context_BSD.detach()
         if self.context_encoder is not None:
@@ -327,15 +375,20 @@ class DecisionTransformer(nn.Module):
             over (S, P); all are zero where a row has no context.
         """
         layers = len(self.settings.transformer.cross_layers)
-        size, per_step = context.mask.shape, self.settings.tokens_per_step
+        rows, steps = context.mask.shape
+        per_step = self.settings.tokens_per_step
         tokens_BND, mask_BN = self.until_action(window)
         reading = self.reading(context, has_context_B)
         _, maps = self.transformer(tokens_BND, mask_BT=mask_BN, return_attention=True, **reading)
-        read = [map_BHTS[:, :, -1].mean(1) for map_BHTS in maps.cross_BHTS if map_BHTS is not None]
-        if not read:
-            return tokens_BND.new_zeros(size[0], layers, size[1], per_step)
-        weights_BLN = torch.stack(read, 1) * has_context_B.to(tokens_BND.device)[:, None, None]
-        return weights_BLN.unflatten(2, (size[1], per_step))
+        layers_BS = []
+        for map_BHTS in maps.cross_BHTS:
+            if map_BHTS is not None:
+                layers_BS.append(map_BHTS[:, :, -1].mean(1))
+        if not layers_BS:
+            return tokens_BND.new_zeros(rows, layers, steps, per_step)
+        has_context_B11 = has_context_B.to(tokens_BND.device)[:, None, None]
+        weights_BLN = torch.stack(layers_BS, 1) * has_context_B11
+        return weights_BLN.unflatten(2, (steps, per_step))
 
     def forward(
         self, window: Experience, context: Experience | None = None, has_context_B: Tensor | None = None
@@ -343,5 +396,6 @@ class DecisionTransformer(nn.Module):
         """Action logits [B, T, A] (or see `ContinuousHead`) and, where `predict_return`, return-to-go logits [B, T, bins]."""
         hidden_BTKD = self.hidden(window, context, has_context_B)
         logits_BTA = self.action_head(hidden_BTKD[:, :, self.action_token])
-        returns = self.return_head(hidden_BTKD[:, :, 0]) if self.return_head is not None else None
-        return logits_BTA, returns
+        if self.return_head is None:
+            return logits_BTA, None
+        return logits_BTA, self.return_head(hidden_BTKD[:, :, 0])

@@ -36,9 +36,11 @@ from recollect.radt import dt
 from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 from recollect.radt.shared_prefix import hidden_behind
-from recollect.radt.supervised import ExperienceStore, open_histories, train_policy
+from recollect.radt.supervised import ExperienceStore, open_experience, train_policy
 from recollect.radt.windows import ContextQueries, QuerySampler
 from recollect.settings.schema import Settings
+
+LAST_EMPTY = ((0, 0), (0, 1))  # room for one step behind the windows of a batch
 
 
 class Hyperparameters(dt.Hyperparameters):
@@ -84,19 +86,23 @@ class QueryPolicy(InContextPolicy):
         lengths_B[rows] = lengths
         self.cached.clear(lengths_B > 0)
         longest = min(int(lengths.max()), self.context)
-        steps_BT = np.pad(lengths_B[:, None] + np.arange(-longest, 0), ((0, 0), (0, 1)), constant_values=-1)
-        context = self.steps_of(torch.from_numpy(steps_BT).to(self.device), now_B=None)
-        self.cached.append_whole(with_separator(context, merged=self.cached.per_step == 1))
+        step_BT = lengths_B[:, None] + np.arange(-longest, 0)
+        step_BT = np.pad(step_BT, LAST_EMPTY, constant_values=-1)
+        context = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        merged = self.cached.per_step == 1
+        self.cached.append_whole(with_separator(context, merged=merged))
 
     def logits(self) -> Tensor:
         cache = self.cached.cache
-        query_BD = query_tokens(self.network, self.window(1), cache.lengths_B)[:, 0]
-        return self.network.action_head(cache.peek(query_BD))
+        query_B1D = query_tokens(self.network, self.window(1), cache.lengths_B)
+        hidden_BD = cache.peek(query_B1D[:, 0])
+        return self.network.action_head(hidden_BD)
 
 
 def with_separator(context: Experience, *, merged: bool) -> Experience:
     """Make the last, still empty step of contexts [B, C + 1] the separator, where there is a context at all."""
-    mask_BT, timestep_BT = context.mask.clone(), context.timestep.clone()
+    mask_BT = context.mask.clone()
+    timestep_BT = context.timestep.clone()
     mask_BT[:, -1] = mask_BT.any(1)
     if merged:
         timestep_BT[:, -1] = timestep_BT[:, -2]
@@ -105,25 +111,29 @@ def with_separator(context: Experience, *, merged: bool) -> Experience:
 
 def batch_from(store: ExperienceStore, drawn: ContextQueries, *, merged: bool) -> Batch:
     """The steps that were drawn, with the separator behind each context."""
-    room = ((0, 0), (0, 1))
-    context = store.windows(np.pad(drawn.rows, room, mode="edge"), np.pad(drawn.mask, room))
-    queries = store.windows(drawn.queries, np.ones_like(drawn.queries, bool))
+    rows_BT = np.pad(drawn.rows, LAST_EMPTY, mode="edge")
+    mask_BT = np.pad(drawn.mask, LAST_EMPTY)
+    context = store.windows(rows_BT, mask_BT)
+    all_real_BQ = np.ones_like(drawn.queries, bool)
+    queries = store.windows(drawn.queries, all_real_BQ)
     return Batch(with_separator(context, merged=merged), queries)
 
 
 def query_tokens(network: DecisionTransformer, queries: Experience, position_B: Tensor) -> Tensor:
     """The tokens [B, Q, D] that predict the actions of query steps [B, Q], each at its row's position."""
-    size, count = queries.mask.shape
-    alone = Experience(*(getattr(queries, name).flatten(0, 1)[:, None] for name in Experience.__dataclass_fields__))
-    tokens_MND = network.embed(alone, first_position_B=position_B.repeat_interleave(count))
-    return tokens_MND[:, network.action_token].unflatten(0, (size, count))
+    size = queries.mask.shape
+    alone = queries.map(lambda field: field.flatten(0, 1)[:, None])  # each query is a window of its own
+    position_M = position_B.repeat_interleave(size[1])
+    tokens_MND = network.embed(alone, first_position_B=position_M)
+    return tokens_MND[:, network.action_token].unflatten(0, size)
 
 
 def logits_of(network: DecisionTransformer, batch: Batch) -> Tensor:
     """Action logits [B, Q, A] of the query steps."""
     mask_BN = network.token_mask(batch.context.mask)
     query_BQD = query_tokens(network, batch.queries, mask_BN.sum(1))
-    hidden_BQD = hidden_behind(network.transformer, network.embed(batch.context), query_BQD, mask_BN=mask_BN)
+    context_BND = network.embed(batch.context)
+    hidden_BQD = hidden_behind(network.transformer, context_BND, query_BQD, mask_BN=mask_BN)
     return network.action_head(hidden_BQD)
 
 
@@ -139,8 +149,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
-    histories = open_histories(inputs.need("histories"), facts)
-    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    histories, store = open_experience("histories", settings, inputs, facts)
     sampler = QuerySampler(
         histories,
         context=chosen.context,

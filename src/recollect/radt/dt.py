@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,17 +29,20 @@ from recollect.common.transformer import TransformerSettings
 from recollect.common.weights import load_arrays
 from recollect.radt import actions
 from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy
-from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
-from recollect.radt.supervised import ExperienceStore, Optimisation, open_histories, train_policy
+from recollect.radt.decision_transformer import (
+    DecisionTransformer,
+    DecisionTransformerSettings,
+    Experience,
+    NetworkOptions,
+)
+from recollect.radt.supervised import Optimisation, open_experience, train_policy
 from recollect.radt.windows import EpisodesBy, WindowSampler
 from recollect.settings.errors import UserError
-from recollect.settings.schema import EnvironmentSettings, Settings
+from recollect.settings.schema import EnvironmentSettings, Frozen, Settings
 
 
-class Network(BaseModel):
+class Network(NetworkOptions):
     """The part of the network that a user chooses; the rest follows from the environment. Defaults: the paper's grids."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(512, ge=1, description="Hidden size d.")
     layers: int = Field(4, ge=1, description="Transformer blocks.")
@@ -47,30 +50,13 @@ class Network(BaseModel):
     dropout: float = Field(
         0.1, ge=0, lt=1, description="Embedding, residual and attention dropout. Paper text: 0.2; released: 0.1."
     )
-    tokens: Literal["interleaved", "merged"] = Field("interleaved", description="See nets.decision_transformer.")
-    observation_embedding: Literal["linear", "one_hot", "binned"] = Field("linear", description="Paper: linear.")
     observation_bins: int = Field(16, ge=2, description="binned: values of each entry between its bounds.")
-    return_embedding: Literal["linear", "bins"] = Field("linear", description="RA-DT on the Dark rooms: bins.")
-    action_bins: int | None = Field(
-        None, ge=2, description="Continuous actions: bins per dimension; null: regression, as released."
-    )
-    positions: int = Field(1600, ge=1, description="Rows of the position table, tokens.")
-    timesteps: int = Field(1000, ge=1, description="Rows of the timestep table.")
-    context_embedding: Literal["separate", "shared"] = Field(
-        "separate", description="RA-DT: tables of the retrieved window. Paper: its own; shared ones learn faster."
-    )
     cross_layers: Literal["all"] | tuple[int, ...] = Field("all", description="RA-DT: layers that read the context.")
     cross_gate: bool = Field(
         False, description="RA-DT: what a layer reads is scaled by a learned gate (released: off)."
     )
     cross_residual: bool = Field(
         True, description="RA-DT: false puts what a layer reads in the place of its hidden state (released: on)."
-    )
-    context_detached: bool = Field(
-        False, description="RA-DT: no gradient through the tables of the retrieved window (released: off)."
-    )
-    context_layers: int = Field(
-        0, ge=0, description="RA-DT: blocks that encode the retrieved window before it is read (released: 0)."
     )
 
     def build(
@@ -96,67 +82,57 @@ class Network(BaseModel):
             UserError: a table of the network has fewer rows than the environment's windows need, or is of observations
                 that cannot stand in one.
         """
+        settings = DecisionTransformerSettings(
+            **self.options_of(NetworkOptions),
+            observation_size=facts.observation_size,
+            observation_values=self.observation_tables(environment, facts),
+            observation_bounds=facts.observation_bounds,
+            actions=facts.actions,
+            action_size=facts.action_size,
+            return_to_go=return_to_go,
+            return_low=environment.returns.low,
+            return_high=environment.returns.high,
+            return_bins=environment.returns.bins,
+            predict_return=predict_return,
+            context_positions=self.positions if reads_context else 0,
+            transformer=TransformerSettings(
+                **self.options_of(TransformerSettings),
+                cross_attention=self.cross_layers if reads_context else "none",
+            ),
+        )
+        needed = {"timesteps": facts.horizon, "positions": steps * settings.tokens_per_step}
+        for table, rows in needed.items():
+            if getattr(self, table) < rows:
+                raise UserError(
+                    f"the network has {getattr(self, table)} {table}, but needs {rows} in '{environment.name}'",
+                    where=f"hyperparameters: network.{table}",
+                    do=f"set network.{table} to at least {rows}",
+                )
+        return DecisionTransformer(settings, seed=seed)
+
+    def options_of(self, part: type[BaseModel]) -> dict[str, Any]:
+        """The options that a part of the network has, too."""
+        shared = type(self).model_fields.keys() & part.model_fields.keys()
+        return {name: getattr(self, name) for name in shared}
+
+    def observation_tables(self, environment: EnvironmentSettings, facts: Facts) -> tuple[int, ...]:
+        """How many values each entry of an observation has in its table; empty where observations stand in none."""
         values = facts.observation_values
+        needs = "small whole numbers"
         if self.observation_embedding == "binned":
             values = (self.observation_bins,) * len(facts.observation_bounds)
+            needs = "numbers between bounds"
         if self.observation_embedding != "linear" and not values:
-            needs = {"one_hot": "small whole numbers", "binned": "numbers between bounds"}[self.observation_embedding]
             raise UserError(
                 f"the observations of '{environment.name}' are no {needs}, which {self.observation_embedding} needs",
                 where="hyperparameters: network.observation_embedding",
                 do="set network.observation_embedding: linear",
             )
-        tokens = 1 if self.tokens == "merged" else 3 + return_to_go
-        for table, rows, needed in (
-            ("timesteps", self.timesteps, facts.horizon),
-            ("positions", self.positions, steps * tokens),
-        ):
-            if rows < needed:
-                raise UserError(
-                    f"the network has {rows} {table}, but needs {needed} in '{environment.name}'",
-                    where=f"hyperparameters: network.{table}",
-                    do=f"set network.{table} to at least {needed}",
-                )
-        return DecisionTransformer(
-            DecisionTransformerSettings(
-                observation_size=facts.observation_size,
-                observation_embedding=self.observation_embedding,
-                observation_values=values,
-                observation_bounds=facts.observation_bounds,
-                actions=facts.actions,
-                action_size=facts.action_size,
-                action_bins=self.action_bins,
-                return_to_go=return_to_go,
-                return_embedding=self.return_embedding,
-                return_low=environment.returns.low,
-                return_high=environment.returns.high,
-                return_bins=environment.returns.bins,
-                predict_return=predict_return,
-                tokens=self.tokens,
-                positions=self.positions,
-                context_positions=self.positions if reads_context else 0,
-                context_embedding=self.context_embedding,
-                context_detached=self.context_detached,
-                context_layers=self.context_layers,
-                timesteps=self.timesteps,
-                transformer=TransformerSettings(
-                    width=self.width,
-                    layers=self.layers,
-                    heads=self.heads,
-                    dropout=self.dropout,
-                    cross_attention=self.cross_layers if reads_context else "none",
-                    cross_gate=self.cross_gate,
-                    cross_residual=self.cross_residual,
-                ),
-            ),
-            seed=seed,
-        )
+        return values
 
 
-class Hyperparameters(BaseModel):
+class Hyperparameters(Frozen):
     """Defaults are the paper's for Dark-Room 10x10."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     network: Network = Network()
     optimisation: Optimisation = Optimisation()
@@ -165,6 +141,16 @@ class Hyperparameters(BaseModel):
     reward_scale: float = Field(1.0, gt=0, description="Rewards and returns are divided by it.")
     episodes_by: EpisodesBy = Field("length", description="Chances of episodes; see `windows.episode_chances`.")
     top_episodes: int = Field(5, ge=1, description="episodes_by top: how many episodes of highest return are learned.")
+
+    def sampling(self, seed: int) -> dict[str, Any]:
+        """What every sampler of training windows is told."""
+        return {
+            "context": self.context,
+            "batch_size": self.optimisation.batch_size,
+            "seed": seed,
+            "episodes_by": self.episodes_by,
+            "top": self.top_episodes,
+        }
 
 
 def loss_of_steps(predicted_NA: Tensor, action_N: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -175,24 +161,31 @@ def loss_of_steps(predicted_NA: Tensor, action_N: Tensor) -> tuple[Tensor, dict[
         action_N: integers [N], or floats [N, A] with NaN in dimensions that do not count.
     """
     if action_N.is_floating_point():
-        known_NA = ~action_N.isnan()
-        predicted_NA, action_N = predicted_NA[known_NA], action_N[known_NA]
+        # Dimensions that a task lacks are left out; from here on N counts single numbers.
+        counts_NA = ~action_N.isnan()
+        predicted_NA = predicted_NA[counts_NA]
+        action_N = action_N[counts_NA]
         if predicted_NA.dim() == 1:
-            loss = F.mse_loss(predicted_NA, action_N)
-            return loss, {"action_error": (predicted_NA.detach() - action_N).abs().mean()}
+            error_N = predicted_NA.detach() - action_N
+            return F.mse_loss(predicted_NA, action_N), {"action_error": error_N.abs().mean()}
         action_N = actions.tokens_of(action_N, predicted_NA.shape[-1])
     loss = F.cross_entropy(predicted_NA, action_N)
-    metrics = {"action_accuracy": (predicted_NA.detach().argmax(-1) == action_N).float().mean()}
-    if predicted_NA.shape[-1] > 5:  # of five actions, all are among the best five
-        best_N5 = predicted_NA.detach().topk(5, -1).indices
-        metrics["action_accuracy_top5"] = (best_N5 == action_N[:, None]).any(-1).float().mean()
+    guess_NA = predicted_NA.detach()
+    right_N = guess_NA.argmax(-1) == action_N
+    metrics = {"action_accuracy": right_N.float().mean()}
+    if guess_NA.shape[-1] > 5:  # of five actions, all are among the best five
+        best_N5 = guess_NA.topk(5, -1).indices
+        among_best_N = (best_N5 == action_N[:, None]).any(-1)
+        metrics["action_accuracy_top5"] = among_best_N.float().mean()
     return loss, metrics
 
 
 def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
     """Mean loss of the actions over all real timesteps of the windows; see `loss_of_steps`."""
-    flat = window.mask.flatten().nonzero(as_tuple=True)[0]
-    return loss_of_steps(logits_BTA.flatten(0, 1)[flat].float(), window.action.flatten(0, 1)[flat])
+    real_N = window.mask.flatten().nonzero(as_tuple=True)[0]
+    logits_NA = logits_BTA.flatten(0, 1)[real_N]
+    action_N = window.action.flatten(0, 1)[real_N]
+    return loss_of_steps(logits_NA.float(), action_N)
 
 
 class DecisionTransformerPolicy(InContextPolicy):
@@ -206,8 +199,10 @@ class DecisionTransformerPolicy(InContextPolicy):
         self.context: int = chosen.context
 
     def begin(self, rows: int) -> None:
+        self.cached: CachedSteps | None = None
         # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
-        self.cached = CachedSteps(self.network, rows, self.horizon) if self.context >= self.horizon else None
+        if self.context >= self.horizon:
+            self.cached = CachedSteps(self.network, rows, self.horizon)
 
     def forget(self, mask_B: np.ndarray) -> None:
         if self.cached is not None:
@@ -234,16 +229,8 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
-    histories = open_histories(inputs.need("histories"), facts)
-    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
-    sampler = WindowSampler(
-        histories,
-        context=chosen.context,
-        batch_size=chosen.optimisation.batch_size,
-        seed=settings.seed,
-        episodes_by=chosen.episodes_by,
-        top=chosen.top_episodes,
-    )
+    histories, store = open_experience("histories", settings, inputs, facts)
+    sampler = WindowSampler(histories, **chosen.sampling(settings.seed))
 
     def batch_of(step: int) -> Experience:
         windows = sampler.batch(step)

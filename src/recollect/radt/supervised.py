@@ -9,31 +9,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
-from recollect.common.contract import Facts
+from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
+from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision, autocast
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Settings
+from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import seed_of
 
 AnyPolicy = TypeVar("AnyPolicy", bound=InContextPolicy)
 
 
-class Optimisation(BaseModel):
+class Optimisation(Frozen):
     """AdamW with warm-up and cosine decay (RA-DT section 3.1 of our specification; defaults are the paper's)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: int = Field(100_000, ge=1, description="Gradient steps.")
     batch_size: int = Field(128, ge=1, description="Windows per step.")
@@ -53,23 +53,8 @@ class Optimisation(BaseModel):
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         phase = min(1.0, (step - self.warmup) / max(1, self.steps))
-        return self.floor + (self.learning_rate - self.floor) * 0.5 * (1 + math.cos(math.pi * phase))
-
-
-class RowTable(Protocol):
-    """What the store needs of learning histories: flat columns of equal length."""
-
-    observation: np.ndarray
-    action: np.ndarray
-    reward: np.ndarray
-
-    @property
-    def return_to_go(self) -> np.ndarray:
-        """Undiscounted sum of rewards from each row to its episode's end."""
-
-    @property
-    def timestep(self) -> np.ndarray:
-        """Step within the episode."""
+        above_floor = self.learning_rate - self.floor
+        return self.floor + above_floor * 0.5 * (1 + math.cos(math.pi * phase))
 
 
 class ExperienceStore:
@@ -82,16 +67,21 @@ class ExperienceStore:
     """
 
     def __init__(
-        self, histories: RowTable, *, actions: int, device: torch.device | str = "cpu", reward_scale: float = 1.0
+        self, histories: Histories, *, actions: int, device: torch.device | str = "cpu", reward_scale: float = 1.0
     ) -> None:
         def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.array(values)).to(device=device, dtype=dtype)
 
-        continuous = histories.action.ndim > 1
-        self.no_action: int | float = NONE if continuous else actions
-        whole = np.issubdtype(histories.observation.dtype, np.integer)
-        self.observation = column(histories.observation, torch.int32 if whole else torch.float32)
-        self.action = column(histories.action, torch.float32 if continuous else torch.int32)
+        self.no_action: int | float = actions
+        action_type = torch.int32
+        if histories.action.ndim > 1:  # continuous
+            self.no_action = NONE
+            action_type = torch.float32
+        observation_type = torch.float32
+        if np.issubdtype(histories.observation.dtype, np.integer):
+            observation_type = torch.int32
+        self.observation = column(histories.observation, observation_type)
+        self.action = column(histories.action, action_type)
         self.reward = column(histories.reward, torch.float32) / reward_scale
         self.return_to_go = column(histories.return_to_go, torch.float32) / reward_scale
         self.timestep = column(histories.timestep, torch.int32)
@@ -102,10 +92,12 @@ class ExperienceStore:
         rows = torch.as_tensor(rows_BT).to(device)
         mask = torch.as_tensor(mask_BT).to(device)
         action = self.action[rows]
+        if not action.is_floating_point():
+            action = action.long()
         return Experience(
             observation=self.observation[rows] * mask[..., None],
             return_to_go=self.return_to_go[rows] * mask,
-            action=where(mask, action if action.is_floating_point() else action.long(), self.no_action),
+            action=where(mask, action, self.no_action),
             reward=self.reward[rows] * mask,
             timestep=self.timestep[rows].long() * mask,
             mask=mask,
@@ -119,16 +111,16 @@ def open_histories(path: Path, facts: Facts) -> Histories:
         UserError: the file is missing or corrupted, or its observations, actions or episodes are another environment's.
     """
     histories = Histories.open(path)
-    entries, longest = int(np.prod(histories.observation.shape[1:])), int(histories.episodes.length.max())
     wrong = []
+    entries = int(np.prod(histories.observation.shape[1:]))
     if entries != facts.observation_size:
         wrong.append(f"observations have {entries} entries, not {facts.observation_size}")
+    longest = int(histories.episodes.length.max())
     if longest > facts.horizon:
         wrong.append(f"episodes have up to {longest} steps, not {facts.horizon}")
     size = histories.action.shape[1] if histories.action.ndim > 1 else 0
     if size != facts.action_size:
-        found, expected = (f"of {number} numbers" if number else "discrete" for number in (size, facts.action_size))
-        wrong.append(f"actions are {found}, not {expected}")
+        wrong.append(f"actions are {kind_of_actions(size)}, not {kind_of_actions(facts.action_size)}")
     if wrong:
         raise UserError(
             f"the histories are those of another environment: {'; '.join(wrong)}",
@@ -137,45 +129,61 @@ def open_histories(path: Path, facts: Facts) -> Histories:
         )
     high = np.array(facts.observation_values) - 1 if facts.observation_values else None
     histories.validate(observation_high=high, actions=facts.actions)
-    if any(own < facts.action_size for own in facts.own_actions):
+    if facts.own_actions and min(facts.own_actions) < facts.action_size:
         own_N1 = np.array(facts.own_actions)[histories.task][:, None]
-        histories.action = np.where(np.arange(facts.action_size) < own_N1, histories.action, np.float32(NONE))
+        is_own_NA = np.arange(facts.action_size) < own_N1
+        histories.action = np.where(is_own_NA, histories.action, np.float32(NONE))
     return histories
 
 
-def make_optimiser(network: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
+def kind_of_actions(size: int) -> str:
+    """Actions of so many numbers, in words; 0: discrete ones."""
+    return f"of {size} numbers" if size else "discrete"
+
+
+def open_experience(which: str, settings: Settings, inputs: Inputs, facts: Facts) -> tuple[Histories, ExperienceStore]:
+    """Learning histories as a file, and as tensors on the run's device.
+
+    Args:
+        which: the input that holds them: `histories` or `demonstrations`.
+
+    Raises:
+        UserError: see `open_histories`.
+    """
+    histories = open_histories(inputs.need(which), facts)
+    reward_scale = settings.method.hyperparameters.reward_scale
+    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=reward_scale)
+    return histories, store
+
+
+def make_optimiser(network: nn.Module, settings: Optimisation) -> Adam:
     """AdamW that decays the weights of linear layers and nothing else."""
-    decayed = {id(m.weight) for m in network.modules() if isinstance(m, nn.Linear)}
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if id(p) in decayed], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
+    linear = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
+    trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+    return Adam(
+        trained.items(),
+        lr=settings.learning_rate,
+        betas=(0.9, settings.beta2),
+        weight_decay=settings.weight_decay,
+        decayed={name for name, parameter in trained.items() if id(parameter) in linear},
+    )
 
 
-def optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, np.ndarray | Tensor]:
+def optimiser_arrays(network: nn.Module, optimiser: Adam) -> dict[str, np.ndarray | Tensor]:
     """Parameters and optimiser moments by name: everything that changes in a step."""
-    arrays: dict[str, np.ndarray | Tensor] = {f"network/{k}": v.detach() for k, v in network.state_dict().items()}
-    names = {id(p): name for name, p in network.named_parameters()}
-    for parameter, moments in optimiser.state.items():
-        for key, value in moments.items():
-            arrays[f"optimiser/{key}/{names[id(parameter)]}"] = torch.as_tensor(value)
+    arrays: dict[str, np.ndarray | Tensor] = {}
+    for name, value in network.state_dict().items():
+        arrays[f"network/{name}"] = value.detach()
+    for name, value in optimiser.arrays().items():
+        arrays[f"optimiser/{name}"] = value
     return arrays
 
 
-def load_optimiser_arrays(network: nn.Module, optimiser: torch.optim.Optimizer, arrays: Mapping[str, Any]) -> None:
+def load_optimiser_arrays(network: nn.Module, optimiser: Adam, arrays: Mapping[str, Any]) -> None:
     """Put back what `optimiser_arrays` took out."""
-    network.load_state_dict(
-        {name.removeprefix("network/"): torch.as_tensor(v) for name, v in arrays.items() if name.startswith("network/")}
-    )
-    parameters = dict(network.named_parameters())
-    for name, value in arrays.items():
-        if name.startswith("optimiser/"):
-            _, key, parameter = name.split("/", 2)
-            target = parameters[parameter]
-            # Also the count of steps: the fused optimiser wants it beside the parameter.
-            optimiser.state[target][key] = torch.as_tensor(value).clone().to(target.device)
+    weights = part(arrays, "network")
+    network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+    optimiser.load(part(arrays, "optimiser"))
 
 
 def train_supervised(
@@ -210,12 +218,11 @@ def train_supervised(
     with run.progress(settings.steps, "training") as progress:
         for step in range(start, settings.steps):
             batch = batch_of(step)
-            for group in optimiser.param_groups:
-                group["lr"] = settings.rate(step)
+            optimiser.lr = settings.rate(step)
             network.reseed_dropout(seed_of("dropout", seed, step))
             with autocast(settings.precision, device):
                 loss, metrics = loss_of(step_network, batch)
-            optimiser.zero_grad(set_to_none=True)
+            optimiser.zero_grad()
             loss.backward()
             norm = nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
             optimiser.step()
@@ -228,7 +235,7 @@ def train_supervised(
                 network.eval()
                 evaluate(done)
                 network.train()
-            if done % settings.checkpoint_every == 0 and done < settings.steps:
+            if run.due(done, settings.checkpoint_every) and done < settings.steps:
                 run.save(done, optimiser_arrays(network, optimiser), {})
     network.eval()
 

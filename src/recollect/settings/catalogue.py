@@ -3,25 +3,34 @@
 A module is found by what it declares at its top level: one that has `World` and `tasks` is a world, however these two
 names came to be there (a class, an assignment, an import). Nothing is imported to find out, so that Snakemake, which
 parses with this, needs no torch.
+
+Three places are searched: this package, the user's folder `mine/`, and the packages of plug-ins. A plug-in is an installed
+package with an entry point of group `recollect.plugins`, whose value is the package (or the one module) to search.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.metadata
 import importlib.util
-from collections.abc import Iterable, Mapping
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.still import remembered
 
 PAPERS = ("recollect.radt", "recollect.memory_rl", "recollect.amago", "recollect.helm")
+PLUGINS = "recollect.plugins"
 
 
 class Kind(NamedTuple):
-    """What is looked for, where, and how it is known."""
+    """What is looked for, where in this package, and how it is known."""
 
     title: str
     packages: tuple[str, ...]
@@ -38,15 +47,29 @@ KINDS = {
 }
 
 
-def known(kind: str) -> dict[str, str]:
-    """The names of one kind, each with its module: `{"dqn": "recollect.memory_rl.dqn", ...}`."""
-    wanted = KINDS[kind]
-    return {
-        path.stem: f"{package}.{path.stem}"
-        for package in wanted.packages
-        for path in _files(package)
-        if wanted.declares <= declared(path).keys()
-    }
+class Module(NamedTuple):
+    """A module that was found: its dotted name and its file."""
+
+    name: str
+    path: Path
+
+
+# ------------------------------------------------------------------------------------------------ modules by their names
+
+
+def known(kind: str, name: str | None = None) -> dict[str, str]:
+    """The names of one kind (or one name alone), each with its module: `{"dqn": "recollect.memory_rl.dqn", ...}`.
+
+    Raises:
+        UserError: two modules of this kind have the same name.
+    """
+    modules: dict[str, Module] = {}
+    for module in _modules(KINDS[kind], name):
+        other = modules.setdefault(module.path.stem, module)
+        if other != module:
+            what = f"there are two of the kind '{KINDS[kind].title}' named '{module.path.stem}'"
+            raise UserError(what, where=f"{other.path} and {module.path}", do="give one of the files another name")
+    return {name: module.name for name, module in modules.items()}
 
 
 def module_of(kind: str, name: str, *, where: object) -> str:
@@ -59,59 +82,149 @@ def module_of(kind: str, name: str, *, where: object) -> str:
     Raises:
         UserError: there is none; the message names the nearest known one.
     """
-    modules = known(kind)
+    modules = known(kind, name)
     if name not in modules:
-        raise UserError(f"no {KINDS[kind].title} named '{name}'", where=where, do=nearest(name, modules))
+        raise UserError(f"no {KINDS[kind].title} named '{name}'", where=where, do=nearest(name, known(kind)))
     return modules[name]
+
+
+def load(kind: str, name: str, *, where: object) -> ModuleType:
+    """Import the module of this name; see `module_of`."""
+    module = module_of(kind, name, where=where)
+    reach_mine()
+    return importlib.import_module(module)
+
+
+def reach_mine() -> None:
+    """Let Python find the modules of the user's folder. Its place is the last one, so that it hides no package."""
+    folder = str(mine_folder().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def declaration(kind: str, name: str, key: str) -> Any:
     """What the module of this name gives as a constant `key`, e.g. `READS = "traces"`.
 
     Returns:
-        the constant; True for a function, a class or anything else that is no constant; None where nothing has this name,
-        or there is no such module.
+        the value of a literal; True for a function, a class or anything else that is no literal; None where the module has
+        no such name, or there is no such module.
     """
-    wanted = KINDS[kind]
-    for package in wanted.packages:
-        for path in _files(package):
-            if path.stem == name:
-                return declared(path).get(key)
-    return None
+    modules = _modules(KINDS[kind], name)
+    return declared(modules[0].path).get(key) if modules else None
+
+
+# --------------------------------------------------------------------------------------------------- places of modules
+
+
+def mine_folder() -> Path:
+    """The user's own folder: ``$RECOLLECT_MINE``, or ``mine`` in the working directory. Its name is that of a package.
+
+    Raises:
+        UserError: Python could not import a package of this name.
+    """
+    folder = Path(os.environ.get("RECOLLECT_MINE", "mine")).absolute()
+    if not folder.name.isidentifier() or folder.name == "recollect":
+        what = f"a folder of own code cannot be called '{folder.name}', because its modules are imported as a package"
+        raise UserError(what, where=f"RECOLLECT_MINE={folder}", do="give it a name of letters, digits and _")
+    return folder
+
+
+@remembered
+def own_packages() -> dict[str, Path]:
+    """Packages besides ours that are searched: name -> folder (of a plug-in that is a single module: its file)."""
+    mine = mine_folder()
+    return {**({mine.name: mine} if mine.is_dir() else {}), **_plugins()}
+
+
+def roots() -> dict[str, Path]:
+    """Top package -> the folder that holds it, for all packages whose modules can be found here."""
+    folders = {"recollect": Path(__file__).resolve().parents[2]}
+    for package, place in own_packages().items():
+        folders[package.partition(".")[0]] = place.parents[package.count(".")]
+    return folders
+
+
+@cache
+def _plugins() -> dict[str, Path]:
+    places: dict[str, Path] = {}
+    for entry in importlib.metadata.entry_points(group=PLUGINS):
+        top, *below = entry.module.split(".")
+        spec = importlib.util.find_spec(top)
+        if spec is None:
+            what = f"the plug-in '{entry.name}' names the package '{entry.module}', which is not there"
+            raise UserError(what, where=f"entry point of group {PLUGINS}", do="install the plug-in anew, or remove it")
+        if spec.submodule_search_locations:
+            place = Path(next(iter(spec.submodule_search_locations))).joinpath(*below)
+        else:
+            place = Path(str(spec.origin))
+        places[entry.module] = place if place.exists() else place.with_suffix(".py")
+    return places
+
+
+@remembered
+def _modules(kind: Kind, name: str | None = None) -> list[Module]:
+    """The modules that declare what this kind is known by: all, or those of one name (no other file is read then)."""
+    candidates: list[Module] = []
+    for package in kind.packages:
+        candidates += _files(package, roots()["recollect"].joinpath(*package.split(".")))
+    for package, place in own_packages().items():
+        candidates += _files(package, place) if place.is_dir() else [Module(package, place)]
+    named = [module for module in candidates if name in (None, module.path.stem)]
+    return [module for module in named if kind.declares <= declared(module.path).keys()]
+
+
+def _files(package: str, folder: Path) -> list[Module]:
+    """The modules of a package, besides its `__init__`."""
+    paths = sorted(folder.glob("*.py"))
+    return [Module(f"{package}.{path.stem}", path) for path in paths if path.stem != "__init__"]
+
+
+# ------------------------------------------------------------------------------------------------- what a file declares
 
 
 def declared(path: Path) -> Mapping[str, Any]:
-    """The names at the top level of a file, each with its value where that is a constant, else True."""
+    """The names at the top level of a file, each with its value where that is a literal, else True."""
     status = path.stat()
     return _declared(path, (status.st_mtime_ns, status.st_size))
 
 
 @cache
 def _declared(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise UserError(f"not valid Python: {error}", where=path, do="mend the file") from error
-    for statement in tree.body:
-        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            found[statement.name] = True
-        elif isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            value = statement.value.value if isinstance(statement.value, ast.Constant) else True
-            found |= {name: value for name in _names(targets)}
-        elif isinstance(statement, ast.ImportFrom):
-            found |= {alias.asname or alias.name: True for alias in statement.names}
-    return found
+    return dict(_declarations(tree.body))
+
+
+def _declarations(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, Any]]:
+    for statement in statements:
+        match statement:
+            case ast.ClassDef() | ast.FunctionDef():
+                yield statement.name, True
+            case ast.Import() | ast.ImportFrom():
+                for alias in statement.names:
+                    yield alias.asname or alias.name, True
+            case ast.Assign(targets=targets, value=value):
+                for name in _names(targets):
+                    yield name, _literal(value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                for name in _names([target]):
+                    yield name, _literal(value)
+            case ast.If() | ast.Try() | ast.With():
+                # What may stand there only on some machines counts: importing says what is missing.
+                for part in ("body", "handlers", "orelse", "finalbody"):
+                    yield from _declarations(getattr(statement, part, []))
+            case ast.ExceptHandler():
+                yield from _declarations(statement.body)
 
 
 def _names(targets: Iterable[ast.expr]) -> list[str]:
     return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
 
 
-@remembered
-def _files(package: str) -> list[Path]:
-    """The modules of a package, besides its `__init__`."""
-    spec = importlib.util.find_spec(package)
-    folders = (spec.submodule_search_locations or []) if spec else []
-    return sorted(path for folder in folders for path in Path(folder).glob("*.py") if path.stem != "__init__")
+def _literal(value: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, TypeError, RecursionError):
+        return True

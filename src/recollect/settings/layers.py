@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import DEFAULT, config_folder, merge, read_yaml, validated
+from recollect.settings.loading import DEFAULT, config_path, merge, names, read_yaml, validated
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import ScaleSettings
 from recollect.settings.still import remembered
@@ -67,13 +67,7 @@ def scale_settings(scale: str) -> ScaleSettings:
 
 
 def _scale_path(scale: str) -> Path:
-    return config_folder() / "scales" / f"{scale}.yaml"
-
-
-@remembered
-def names(group: str) -> list[str]:
-    """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
-    return sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
+    return config_path("scales", scale)
 
 
 # --------------------------------------------------------------------------------------------------- environments
@@ -85,12 +79,15 @@ def environment_stem(env: str) -> tuple[str, int | str | None]:
     `tmaze_passive_50` is (`tmaze_passive`, 50). Where the option that the file's `parameter` names is a text, so is the
     rest: `mini_grid_MemoryS11` is (`mini_grid`, `MemoryS11`).
     """
-    folder = config_folder() / "environments"
-    if (folder / f"{env}.yaml").is_file():
+    if config_path("environments", env).is_file():
         return env, None
+    head, dot, words = env.partition(".")
+    file = config_path("environments", head)
+    if dot and file.is_file() and read_yaml(file).get("world") == "gymnasium":
+        return head, gymnasium_id(words)
     for underscore in re.finditer("_", env):
         stem, rest = env[: underscore.start()], env[underscore.end() :]
-        path = folder / f"{stem}.yaml"
+        path = config_path("environments", stem)
         if rest and path.is_file():
             content = read_yaml(path)
             if isinstance((content.get("options") or {}).get(content.get("parameter")), str):
@@ -99,10 +96,21 @@ def environment_stem(env: str) -> tuple[str, int | str | None]:
     return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
 
 
+def gymnasium_id(words: str) -> str:
+    """The id that `gymnasium.make` takes, of an environment's name behind its first dot.
+
+    `CartPole-v1` is itself, `mygym.Bandit-v0` is `mygym/Bandit-v0`, and `ale_py.ALE.Pong-v5` is `ale_py:ALE/Pong-v5`.
+    """
+    parts = words.split(".", 2)
+    if len(parts) == 3:
+        return f"{parts[0]}:{parts[1]}/{parts[2]}"
+    return "/".join(parts)
+
+
 def environment_layers(scale: str, env: str) -> list[Layer]:
     """The layers of an environment, from the lowest to the highest."""
     stem, value = environment_stem(env)
-    path = config_folder() / "environments" / f"{stem}.yaml"
+    path = config_path("environments", stem)
     if value is not None and not path.is_file():
         do = f"{nearest(env, names('environments'))} (or add a file)"
         raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
@@ -134,7 +142,7 @@ def _names_another_source(below: Mapping[str, Any], layer: Mapping[str, Any]) ->
 
 def method_path(method: str) -> Path:
     """The file of a method, or of the method that it is a variant of."""
-    return config_folder() / "methods" / f"{base_method(method)}.yaml"
+    return config_path("methods", base_method(method))
 
 
 def base_method(method: str) -> str:
@@ -220,7 +228,7 @@ def variant_base(scale: str, env: str, method: str) -> str:
 
 def figure_layers(scale: str, figure: str) -> list[Layer]:
     """The layers of a figure, from the lowest to the highest; its seeds default to the scale's."""
-    path = config_folder() / "figures" / f"{figure}.yaml"
+    path = config_path("figures", figure)
     at_scale = scale_settings(scale)
     return [
         Layer({"seeds": list(at_scale.seeds)}, _scale_path(scale)),

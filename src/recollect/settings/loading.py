@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from recollect.settings.catalogue import own_packages
 from recollect.settings.errors import UserError, nearest
+from recollect.settings.still import remembered
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -22,6 +24,39 @@ DEFAULT = "default"
 def config_folder() -> Path:
     """The folder that holds the configuration: ``$RECOLLECT_CONFIG`` or ``config`` in the working directory."""
     return Path(os.environ.get("RECOLLECT_CONFIG", "config"))
+
+
+def config_folders() -> list[Path]:
+    """All folders that hold configuration, in the order in which they are searched: ours, `mine/config`, those of plug-ins."""
+    return [config_folder(), *(place / "config" for place in own_packages().values())]
+
+
+def config_path(group: str, name: str) -> Path:
+    """The file of a name in a group, e.g. `scales`; where no folder has it, the path that it would have in ours.
+
+    Raises:
+        UserError: two folders have it.
+    """
+    paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
+    there = [path for path in paths if path.is_file()]
+    if len(there) > 1:
+        what = f"there are two files for '{name}' in {group}"
+        raise UserError(what, where=f"{there[0]} and {there[1]}", do="give one of them another name")
+    return there[0] if there else paths[0]
+
+
+@remembered
+def names(group: str) -> list[str]:
+    """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
+    return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
+
+
+def _plugin_that_has(group: str, name: str) -> str | None:
+    """What installs the plug-in of this repository that has a name, or the name before its `_`; None: none has."""
+    for path in sorted(Path("plugins").glob(f"*/*/config/{group}/*.yaml")):
+        if name == path.stem or name.startswith(f"{path.stem}_"):
+            return f"it comes with a plug-in: run `pip install ./{path.parents[3]}`"
+    return None
 
 
 @cache
@@ -44,9 +79,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: the file is missing, is not YAML or is not a mapping.
     """
     if not path.is_file():
-        others = [file.stem for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        do = nearest(path.stem, others)
-        raise UserError(f"no configuration named '{path.stem}'", where=path, do=f"{do} (or add the file)")
+        group = path.parent.name
+        do = _plugin_that_has(group, path.stem) or f"{nearest(path.stem, names(group))} (or add the file)"
+        raise UserError(f"no configuration named '{path.stem}'", where=path, do=do)
     status = path.stat()
     return _parse(path, (status.st_mtime_ns, status.st_size))
 

@@ -8,14 +8,13 @@ included: what manifests hold and what is hashed. Snakemake, which must not impo
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from recollect.settings import still
-from recollect.settings.catalogue import declaration, module_of
+from recollect.settings.catalogue import declaration, load, module_of
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import (
     base_method,
@@ -25,11 +24,10 @@ from recollect.settings.layers import (
     merged,
     method_layers,
     method_path,
-    names,
     scale_settings,
     variant_base,
 )
-from recollect.settings.loading import config_folder, merge, read_yaml, validated
+from recollect.settings.loading import config_folder, config_path, merge, names, read_yaml, validated
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import (
     EnvironmentSettings,
@@ -139,7 +137,7 @@ def environment_settings(scale: str, env: str) -> EnvironmentSettings:
 
 
 def _environment_path(env: str) -> Path:
-    return config_folder() / "environments" / f"{environment_stem(env)[0]}.yaml"
+    return config_path("environments", environment_stem(env)[0])
 
 
 def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
@@ -153,7 +151,7 @@ def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
 def figure_settings(scale: str, figure: str) -> FigureSettings:
     """The checked settings of a figure at a scale; `seeds` default to the scale's."""
     content = {**merged(figure_layers(scale, figure)), "name": figure}
-    return validated(FigureSettings, content, where=config_folder() / "figures" / f"{figure}.yaml")
+    return validated(FigureSettings, content, where=config_path("figures", figure))
 
 
 # ------------------------------------------------------------------------------------------------ checked, as JSON
@@ -277,7 +275,7 @@ def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> 
         where: what to name in the error.
         does: what it must be: a `method`, a `source` of histories or a `network`.
     """
-    return importlib.import_module(module_of(does, algorithm, where=where))
+    return load(does, algorithm, where=where)
 
 
 def figure_reads(scale: str, figure: str) -> str:

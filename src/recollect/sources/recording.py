@@ -32,7 +32,7 @@ class Run(Protocol):
     """What a source uses of `recollect.artifacts.run.Run`."""
 
     def resume(self) -> Any: ...
-    def should_save(self, step: int) -> bool: ...
+    def due(self, step: int, every: int) -> bool: ...
     def save(self, step: int, arrays: dict[str, Any], state: dict[str, Any]) -> None: ...
     def progress(self, total: int, description: str, unit: str = "steps") -> AbstractContextManager[Progress]: ...
 
@@ -62,7 +62,7 @@ def check_tasks(tasks: Sequence[Task]) -> None:
         )
 
 
-class Recorder:
+class HistoryRecorder:
     """A world of E tasks that writes down what happens in it.
 
     Args:

@@ -20,7 +20,7 @@ from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
-from recollect.sources.recording import Recorder, Run, task_generators, tracked
+from recollect.sources.recording import HistoryRecorder, Run, task_generators, tracked
 
 BLOCK = 1000  # steps whose random numbers are drawn at once
 
@@ -61,7 +61,7 @@ def generate(
             where="source.hyperparameters.policy",
             do=f"use `random`, or a world that has one: {', '.join(sorted(EXPERTS))}.",
         )
-    recorder = Recorder(
+    recorder = HistoryRecorder(
         lambda t, s: registry.make_world(world, options, t, s), tasks, settings.transitions, seed, continuous=True
     )
     numbers = sum(recorder.action_shape)  # of a continuous action
@@ -89,7 +89,8 @@ def generate(
                 recorder.step(action_E)
             if progress is not None:
                 progress.update(recorder.length, episode_return=recorder.last_return())
-            if run is not None and recorder.length < settings.transitions and run.should_save(recorder.length):
+            finished = recorder.length >= settings.transitions
+            if run is not None and not finished and run.due(recorder.length, settings.checkpoint_every):
                 run.save(recorder.length, recorder.arrays(), {"algorithm": "source_policies", "seed": seed})
     return recorder.histories()
 

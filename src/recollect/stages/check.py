@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.sealed import read_json, write_json
+from recollect.settings.catalogue import roots
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, read_yaml
+from recollect.settings.loading import config_folder, config_folders, config_path, read_yaml
 from recollect.settings.resolve import (
     base_method,
     dumped,
@@ -74,10 +75,10 @@ def _runs() -> set[tuple[str, str, str]]:
         overrides = scale_settings(scale)
         for group in ("environments", "methods", "figures"):
             for name in getattr(overrides, group):
-                if name not in names(group) and not (group == "environments" and "_" in name):
+                if name not in names(group) and not (group == "environments" and ("_" in name or "." in name)):
                     raise UserError(
-                        f"the scale overrides '{name}', which is not in config/{group}",
-                        where=config_folder() / "scales" / f"{scale}.yaml",
+                        f"the scale overrides '{name}', which is not among the {group}",
+                        where=config_path("scales", scale),
                         do=nearest(name, names(group)),
                     )
         for figure in names("figures"):
@@ -118,9 +119,10 @@ def _resolve_vision() -> dict[str, dict[str, Any]]:
 def state() -> str:
     """A hash of all configuration files and of all code."""
     total = hashlib.sha256()
-    package = Path(__file__).resolve().parents[1]
-    for path in (*sorted(config_folder().rglob("*.yaml")), *sorted(package.rglob("*.py"))):
-        total.update(path.as_posix().encode() + b"\0" + path.read_bytes())
+    files = [path for folder in config_folders() for path in folder.rglob("*.yaml")]
+    files += [path for package, folder in roots().items() for path in (folder / package).rglob("*.py")]
+    for path in sorted(files):
+        total.update(path.as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
 

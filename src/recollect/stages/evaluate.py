@@ -9,34 +9,16 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-import pandas as pd
-
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.progress import Progress
-from recollect.artifacts.run import TRAIN_SPLIT
-from recollect.artifacts.scores import NOT_ONE, concat_scores
+from recollect.artifacts.scores import concat_scores
 from recollect.artifacts.sealed import read_arrays, read_table, write_table
+from recollect.evaluation.score_table import final_step, learning_rows, step_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import policy_method, run_inputs
-
-
-def final_step(train_table: pd.DataFrame) -> int:
-    """The last training step that was logged."""
-    return int(train_table["step"].max()) if len(train_table) else 0
-
-
-def step_of(train_table: pd.DataFrame, checkpoint: str) -> int:
-    """The training step that a kept policy is of; `checkpoint`: `best`, `latest`, or `epoch_000050`."""
-    if checkpoint == "best":
-        evaluated = train_table[train_table["metric"] == "evaluation_return"]
-        return int(evaluated[evaluated["value"] == evaluated["value"].max()]["step"].max())
-    if checkpoint == "latest":
-        return final_step(train_table)
-    epoch = int(checkpoint.removeprefix("epoch_"))
-    return int(train_table[(train_table["metric"] == "epoch") & (train_table["value"] == epoch)]["step"].max())
 
 
 def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -> Path:
@@ -54,19 +36,6 @@ def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -
             do="choose one of these; AMAGO's runs keep best and latest, and more with keep_every",
         )
     return path
-
-
-def learning_rows(train_table: pd.DataFrame, final: pd.DataFrame) -> pd.DataFrame:
-    """Evaluations that were made while learning, besides those of a (split, step) that the final evaluation repeats.
-
-    The split `train` has statistics of training, which are of no single task, and evaluations on the training tasks.
-    """
-    rows = train_table[(train_table["split"] != TRAIN_SPLIT) | (train_table["task"] != NOT_ONE)]
-    again = set(zip(final["split"], final["step"], strict=True))
-    repeated = pd.Series(
-        [key in again for key in zip(rows["split"], rows["step"], strict=True)], rows.index, dtype=bool
-    )
-    return rows[~repeated]
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from recollect.artifacts.sealed import write_arrays
 from recollect.environments import registry
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, environment_settings, source_hyperparameters, uses_gpu
-from recollect.sources.published import remove_growing
+from recollect.sources.columns import remove_growing
 from recollect.sources.published_fetch import hashes
 from recollect.stages import inputs, paths, provenance
 
@@ -51,7 +51,6 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> None:
         run = Run(
             target.parent,
             paths.history_checkpoints(scale, env),
-            checkpoint_every=getattr(chosen, "checkpoint_every", 0),
             settings_text=settings + code,
             env=env,
             method=source.algorithm,

@@ -38,14 +38,15 @@ class Clock(Run):
 
     def __init__(self, settings: Settings) -> None:
         nowhere = paths.checkpoints(settings.scale, settings.environment.name, settings.method.name, settings.seed)
-        super().__init__(nowhere, nowhere, checkpoint_every=0, settings_text="measured")
+        super().__init__(nowhere, nowhere, settings_text="measured")
         self.at: list[tuple[int, float]] = []
 
     def resume(self) -> None:
         """Always a fresh start."""
 
-    def save(self, step: int, arrays: dict[str, Any], state: dict[str, Any]) -> None:
-        """Nothing is kept."""
+    def due(self, step: int, every: int) -> bool:
+        """Nothing is saved."""
+        return False
 
     def log(self, step: int, **metrics: float) -> None:
         """Note the time; metrics are numbers, so all work on the device is done by now."""

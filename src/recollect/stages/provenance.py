@@ -15,6 +15,7 @@ from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sha256_of, verify
 from recollect.settings.catalogue import module_of
 from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
@@ -34,7 +35,9 @@ from recollect.settings.resolve import (
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
 TEMPLATES = [
-    Path(__file__).parents[1] / "figures" / name for name in ("inspection.html", "token_page.html", "moving.js")
+    Path(__file__).parents[1] / "figures" / f"{page}.{suffix}"
+    for page in ("page", "inspection", "token_page")
+    for suffix in ("html", "css", "js")
 ]
 
 
@@ -167,36 +170,64 @@ def evaluates_while_training(method: Mapping[str, Any]) -> bool:
     return method.get("data") == "online" or bool(optimisation.get("evaluate_every"))
 
 
-def generate_code(scale: str, env: str) -> str:
-    """Fingerprint of the code that makes histories."""
+# ----------------------------------------------------------------------------------------- the code of each stage
+# Names of modules; the fingerprint follows what they import (recollect.artifacts.fingerprint). No stage's own file is
+# among them: what changes a result lies in the papers' rooms, in common, in worlds and in evaluation.
+
+
+def generate_modules(scale: str, env: str) -> list[str]:
+    """What makes histories: the source of them, and the world that it plays."""
     content = environment_mapping(scale, env)
     algorithm = (content.get("source") or {}).get("algorithm", "ppo")
-    return code_fingerprint(
-        "recollect.stages.generate",
-        f"recollect.environments.{content['world']}",
-        module_of("source", algorithm, where=f"config/environments/{env}.yaml: source.algorithm"),
-    )
+    where = f"{config_folder()}/environments/{env}.yaml: source.algorithm"
+    return [_world(scale, env), module_of("source", algorithm, where=where)]
 
 
-def image_encoder_modules(environment: Mapping[str, Any]) -> list[str]:
-    """The module that encodes an environment's images, where it has some."""
-    images = environment.get("images")
-    return [] if images is None else [f"recollect.common.image_encoders.{images.get('encoder', 'impala')}"]
+def image_modules(scale: str, env: str) -> list[str]:
+    """What encodes images."""
+    return ["recollect.common.encoding", "recollect.common.image_encoders.registry", *_image_encoder(scale, env)]
 
 
-def image_code(scale: str, env: str) -> str:
-    """Fingerprint of the code that encodes images."""
-    return code_fingerprint("recollect.stages.embed_images", *image_encoder_modules(environment_mapping(scale, env)))
+def vision_language_modules() -> list[str]:
+    """What trains vision-language models."""
+    return ["recollect.helm.dual_encoder", "recollect.helm.captioned_tiles", "recollect.helm.sentences"]
 
 
-def vision_language_code() -> str:
-    """Fingerprint of the code that trains vision-language models."""
-    return code_fingerprint("recollect.stages.train_vision_language")
+def vocabulary_modules() -> list[str]:
+    """What embeds token vocabularies."""
+    return ["recollect.helm.token_vocabulary", "recollect.helm.vision_language", "recollect.common.language_models"]
 
 
-def vocabulary_code() -> str:
-    """Fingerprint of the code that embeds token vocabularies."""
-    return code_fingerprint("recollect.stages.embed_vocabulary")
+def memory_modules(stage: str, scale: str, env: str, method: str) -> list[str]:
+    """What embeds the entries of a memory, or indexes them."""
+    if stage == "index":
+        return ["recollect.radt.chunks", "recollect.radt.deduplication", "recollect.common.index", _world(scale, env)]
+    return ["recollect.radt.embedding", "recollect.radt.chunks", _world(scale, env), *_embedder(scale, env, method)]
+
+
+def train_modules(scale: str, env: str, method: str) -> list[str]:
+    """What trains: the method, its memory's embedder, its world, and what judges it where it is judged while it learns."""
+    modules = [_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    if evaluates_while_training(method_mapping(scale, env, method)):
+        modules += _evaluators(scale, env)
+    return modules
+
+
+def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
+    """What plays a policy and makes its scores."""
+    playing = [_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    return [*playing, *_evaluators(scale, env)]
+
+
+def inspect_modules(scale: str, env: str, method: str) -> list[str]:
+    """What plays a policy and writes down what it saw, did and read."""
+    return [*evaluate_modules(scale, env, method), "recollect.evaluation.tracing"]
+
+
+def figure_modules(scale: str, figure: str) -> list[str]:
+    """What draws a figure."""
+    kind = module_of("figure", figure_settings(scale, figure).kind, where=f"figure {figure}: kind")
+    return [kind, "recollect.figures.writing", "recollect.figures.reference"]
 
 
 def algorithm_of(scale: str, env: str, method: str) -> str:
@@ -204,8 +235,18 @@ def algorithm_of(scale: str, env: str, method: str) -> str:
     return module_of("method", str(method_mapping(scale, env, method)["algorithm"]), where=method_path(method))
 
 
-def embedder_modules(scale: str, env: str, method: str) -> list[str]:
-    """The modules that the embedder of a method's memory adds."""
+def _world(scale: str, env: str) -> str:
+    return module_of("world", str(environment_mapping(scale, env).get("world")), where=f"environment {env}: world")
+
+
+def _image_encoder(scale: str, env: str) -> list[str]:
+    images = environment_mapping(scale, env).get("images")
+    where = f"environment {env}: images.encoder"
+    return [] if images is None else [module_of("image encoder", images.get("encoder", "impala"), where=where)]
+
+
+def _embedder(scale: str, env: str, method: str) -> list[str]:
+    """The network that a method's memory embeds with, where that is another method's."""
     kind, name, _ = embedder_of(scale, env, method)
     if kind != "method":
         return []
@@ -213,73 +254,71 @@ def embedder_modules(scale: str, env: str, method: str) -> list[str]:
     return [module_of("network", algorithm, where=method_path(name))]
 
 
+def _evaluators(scale: str, env: str) -> list[str]:
+    """What plays an environment: its protocol, and the encoder of its images."""
+    evaluation = environment_mapping(scale, env).get("evaluation") or {}
+    return [f"recollect.evaluation.{evaluation.get('protocol', 'in_context')}", *_image_encoder(scale, env)]
+
+
+def generate_code(scale: str, env: str) -> str:
+    """Fingerprint of the code that makes histories."""
+    return code_fingerprint(*generate_modules(scale, env))
+
+
+def image_code(scale: str, env: str) -> str:
+    """Fingerprint of the code that encodes images."""
+    return code_fingerprint(*image_modules(scale, env))
+
+
+def vision_language_code() -> str:
+    """Fingerprint of the code that trains vision-language models."""
+    return code_fingerprint(*vision_language_modules())
+
+
+def vocabulary_code() -> str:
+    """Fingerprint of the code that embeds token vocabularies."""
+    return code_fingerprint(*vocabulary_modules())
+
+
 def memory_code(stage: str, scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that embeds or indexes."""
-    world = environment_mapping(scale, env)["world"]
-    extra = embedder_modules(scale, env, method) if stage == "embed" else []
-    return code_fingerprint(f"recollect.stages.{stage}", f"recollect.environments.{world}", *extra)
+    return code_fingerprint(*memory_modules(stage, scale, env, method))
 
 
 def train_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that trains."""
-    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
-    modules = [
-        "recollect.stages.train",
-        f"recollect.environments.{environment['world']}",
-        algorithm_of(scale, env, method),
-        *embedder_modules(scale, env, method),
-    ]
-    if evaluates_while_training(content):
-        modules += _evaluators(environment)
-    return code_fingerprint(*modules)
-
-
-def _evaluators(environment: Mapping[str, Any]) -> list[str]:
-    """What plays an environment: its protocol, and the encoder of its images."""
-    protocol = (environment.get("evaluation") or {}).get("protocol", "in_context")
-    return [f"recollect.evaluation.{protocol}", *image_encoder_modules(environment)]
+    return code_fingerprint(*train_modules(scale, env, method))
 
 
 def evaluate_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that evaluates."""
-    return _playing_code("recollect.stages.evaluate", scale, env, method)
+    return code_fingerprint(*evaluate_modules(scale, env, method))
 
 
 def inspect_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that traces."""
-    return _playing_code("recollect.stages.inspect", scale, env, method)
+    return code_fingerprint(*inspect_modules(scale, env, method))
 
 
 def measure_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that learns and acts on the clock."""
-    return _playing_code("recollect.stages.measure", scale, env, method)
-
-
-def _playing_code(stage: str, scale: str, env: str, method: str) -> str:
-    environment = environment_mapping(scale, env)
-    return code_fingerprint(
-        stage,
-        f"recollect.environments.{environment['world']}",
-        algorithm_of(scale, env, method),
-        *embedder_modules(scale, env, method),
-        *_evaluators(environment),
-    )
+    return code_fingerprint(*evaluate_modules(scale, env, method))
 
 
 def page_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that writes inspection pages."""
     del scale, env, method  # the same for all
-    return code_fingerprint("recollect.stages.page")
+    return code_fingerprint("recollect.figures.inspection", "recollect.figures.token_page")
 
 
 def figure_code(scale: str, figure: str) -> str:
     """Fingerprint of the code that draws a figure."""
-    return code_fingerprint("recollect.stages.figure", f"recollect.figures.{figure_settings(scale, figure).kind}")
+    return code_fingerprint(*figure_modules(scale, figure))
 
 
 def report_code() -> str:
     """Fingerprint of the code that writes reports."""
-    return code_fingerprint("recollect.stages.report")
+    return code_fingerprint("recollect.figures.report")
 
 
 def digest(text: str) -> str:

@@ -68,7 +68,6 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
         run = Run(
             paths.run_folder(scale, env, method, seed),
             paths.checkpoints(scale, env, method, seed),
-            checkpoint_every=0,
             settings_text=provenance.digest(repr(known)) + f" seed {seed}",
             evaluate=evaluator(settings),
             env=env,

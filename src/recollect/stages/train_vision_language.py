@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 
-from recollect.artifacts.checkpoints import Checkpoints
 from recollect.artifacts.lock import run_lock
+from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays, write_json
 from recollect.common.language_models import vocabulary
 from recollect.helm import dual_encoder
@@ -44,8 +44,8 @@ def train_vision_language(scale: str, name: str) -> None:
         common = vocabulary(language_model(settings.language_model))[:COMMON]
         others = [word for word in common if word.isalpha() and len(word) > 2 and word not in said]
         learned, unseen = others[::EVERY], others[EVERY // 2 :: EVERY]
-        identity = provenance.digest(repr(known))
-        network = dual_encoder.train(chosen, sentences, learned, Checkpoints(folder), identity)
+        run = Run(paths.trained_model(scale, name).parent, folder, settings_text=provenance.digest(repr(known)))
+        network = dual_encoder.train(chosen, sentences, learned, run)
         trained = dual_encoder.DualEncoder(network, settings.language_model, "cpu")
         words = [caption for caption in captions() if " " not in caption]
         judged = dual_encoder.accuracy(trained, [*words, *unseen], chosen)

@@ -20,9 +20,7 @@ from typing import Any
 
 from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.sealed import verify, write_json
-from recollect.settings.catalogue import module_of
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping
 from recollect.stages import paths, provenance
 from recollect.stages.plan import Job, job_of, makes, plan, reads, settings_text
 
@@ -80,31 +78,24 @@ def modules_then(code: str) -> dict[str, str] | None:
     return None
 
 
+_MODULES: dict[str, Callable[[Job], list[str]]] = {
+    "generate": lambda job: provenance.generate_modules(job.scale, job.env),
+    "embed_images": lambda job: provenance.image_modules(job.scale, job.env),
+    "train_vision_language": lambda job: provenance.vision_language_modules(),
+    "embed_vocabulary": lambda job: provenance.vocabulary_modules(),
+    "embed": lambda job: provenance.memory_modules("embed", *job[1:4]),
+    "index": lambda job: provenance.memory_modules("index", *job[1:4]),
+    "train": lambda job: provenance.train_modules(*job[1:4]),
+    "evaluate": lambda job: provenance.evaluate_modules(*job[1:4]),
+    "inspect": lambda job: provenance.inspect_modules(*job[1:4]),
+    "measure": lambda job: provenance.evaluate_modules(*job[1:4]),
+    "figure": lambda job: provenance.figure_modules(job.scale, job.env),
+}
+
+
 def modules_of(job: Job) -> set[str]:
-    """The modules that a job can reach now."""
-    entries = [f"recollect.stages.{job.rule}"]
-    if job.rule == "figure":
-        entries.append(f"recollect.figures.{figure_settings(job.scale, job.env).kind}")
-    elif job.rule in ("train_vision_language", "embed_vocabulary"):
-        pass
-    else:
-        environment = environment_mapping(job.scale, job.env)
-        entries.append(f"recollect.environments.{environment['world']}")
-        protocol = (environment.get("evaluation") or {}).get("protocol", "in_context")
-        if job.method:
-            content = method_mapping(job.scale, job.env, job.method)
-            embedder = provenance.embedder_modules(job.scale, job.env, job.method)
-            if job.rule not in ("embed", "index"):
-                entries.append(provenance.algorithm_of(job.scale, job.env, job.method))
-            entries += embedder * (job.rule != "index")
-            if job.rule != "train" or provenance.evaluates_while_training(content):
-                entries.append(f"recollect.evaluation.{protocol}")
-            entries += provenance.image_encoder_modules(environment)
-        else:
-            entries.append(
-                module_of("source", (environment.get("source") or {}).get("algorithm", "ppo"), where=job.env)
-            )
-    return set(reachable(*entries))
+    """The modules that a job's result is a function of now."""
+    return set(reachable(*_MODULES[job.rule](job)))
 
 
 # --------------------------------------------------------------------------------------------------- one job in words

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "continuous": (WIND, {}),
     "continuous, beta": (WIND, {"continuous": "beta", "inputs": {**SEES, "layout": "head"}}),
     "continuous, mixture": (WIND, {"continuous": "mixture", "online_coefficient": 0, "offline_coefficient": 1}),
-    "bits": (("gym_classic", {"id": "Lights-v0", "horizon": 10}), {"online_coefficient": 0, "offline_coefficient": 1}),
+    "bits": (("gymnasium", {"id": "Lights-v0", "horizon": 10}), {"online_coefficient": 0, "offline_coefficient": 1}),
 }  # fmt: skip
 
 

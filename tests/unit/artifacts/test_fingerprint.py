@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect.artifacts import fingerprint as module
 from recollect.artifacts.fingerprint import _parsed, code_fingerprint, reachable
 from recollect.settings.errors import UserError
 
@@ -80,8 +81,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fingerprint(root: Path) -> str:
-    return code_fingerprint("pkg.train", root=root, package="pkg")
+def fingerprint(root: Path, *modules: str) -> str:
+    """The fingerprint of modules of a package that lies in a folder of the test's."""
+    digests = reachable(*(modules or ("pkg.train",)), roots={"pkg": root})
+    return " ".join(f"{name} {digest}" for name, digest in digests.items())
 
 
 def edit(root: Path, name: str, before: str, after: str) -> None:
@@ -94,7 +97,7 @@ def edit(root: Path, name: str, before: str, after: str) -> None:
 
 
 def test_imports_are_followed_through_packages_functions_relative_names_and_circles(root: Path) -> None:
-    assert set(reachable("pkg.train", root=root, package="pkg")) == {f"pkg{name}" for name in REACHED}
+    assert set(reachable("pkg.train", roots={"pkg": root})) == {f"pkg{name}" for name in REACHED}
 
 
 @pytest.mark.parametrize(
@@ -140,36 +143,56 @@ def test_a_change_of_what_does_not_run_changes_nothing(root: Path, name: str, be
 def test_it_does_not_depend_on_the_place_the_order_or_the_process(root: Path, tmp_path_factory) -> None:
     other = tmp_path_factory.mktemp("elsewhere")
     (root / "pkg").rename(other / "pkg")
-    one = code_fingerprint("pkg.losses", "pkg.unreached", root=other, package="pkg")
+    one = fingerprint(other, "pkg.losses", "pkg.unreached")
     (other / "pkg").rename(root / "pkg")
-    assert one == code_fingerprint("pkg.unreached", "pkg.losses", root=root, package="pkg")
-    code = "import sys; from recollect.artifacts.fingerprint import code_fingerprint as f;"
-    code += "print(f('pkg.losses', 'pkg.unreached', root=sys.argv[1], package='pkg'))"
-    said = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == one and len(one) == 16
+    assert one == fingerprint(root, "pkg.unreached", "pkg.losses")
+    code = "from recollect.artifacts.fingerprint import code_fingerprint as f; print(f('recollect.radt.dt'))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert said == code_fingerprint("recollect.radt.dt") and len(said) == 16
 
 
 def test_the_code_itself_is_not_run(root: Path) -> None:
     edit(root, "late.py", "VALUE = 1", "raise SystemExit('imported')")
-    assert len(fingerprint(root)) == 16
+    assert "pkg.late " in fingerprint(root)
 
 
 def test_an_unknown_module_and_a_broken_file_are_said(root: Path) -> None:
     with pytest.raises(UserError, match=r"no module 'pkg\.nets\.layer'") as caught:
-        code_fingerprint("pkg.nets.layer", root=root, package="pkg")
+        fingerprint(root, "pkg.nets.layer")
     assert "did you mean 'pkg.nets.layers'?" in caught.value.do
     with pytest.raises(UserError, match="no module 'numpy'"):
-        code_fingerprint("numpy", root=root, package="pkg")
+        fingerprint(root, "numpy")
     edit(root, "late.py", "VALUE = 1", "VALUE = = 1")
     with pytest.raises(UserError, match="not valid Python") as caught:
         fingerprint(root)
     assert caught.value.where.endswith("late.py")
 
 
-def test_this_package_is_followed_by_default_and_its_artifacts_do_not_reach_upwards() -> None:
-    found = set(reachable("recollect.artifacts.run"))
-    assert {"recollect", "recollect.artifacts.sealed", "recollect.settings.errors"} <= found
-    assert not any(name.startswith(("recollect.stages", "recollect.methods", "recollect.nets")) for name in found)
+def test_science_counts_and_plumbing_does_not() -> None:
+    found = set(reachable("recollect.memory_rl.dqn", "recollect.environments.tmaze"))
+    assert {"recollect.memory_rl.dqn", "recollect.common.replay", "recollect.settings.seeding"} <= found
+    plumbing = (
+        "settings.errors",
+        "settings.schema",
+        "artifacts",
+        "stages",
+        "figures",
+        "environments.scene",
+        "environments.registry",
+    )
+    assert not [name for name in found if name.startswith(tuple(f"recollect.{part}" for part in plumbing))]
+    assert not [name for name in found if name.split(".")[1] in ("radt", "amago", "helm", "sources")]
+
+
+def test_figures_count_for_figures_only() -> None:
+    assert "recollect.figures.statistics" in reachable("recollect.figures.in_context_curve")
+    assert "recollect.figures.statistics" not in reachable("recollect.evaluation.in_context")
+
+
+def test_the_version_of_file_formats_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_fingerprint("recollect.radt.dt")
+    monkeypatch.setattr(module.formats, "VERSION", module.formats.VERSION + 1)
+    assert code_fingerprint("recollect.radt.dt") != before
 
 
 def test_a_second_call_parses_nothing_and_is_quick(root: Path) -> None:

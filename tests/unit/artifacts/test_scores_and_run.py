@@ -76,11 +76,10 @@ def test_wrong_tables_are_refused() -> None:
 # ------------------------------------------------------------------------------------------------ run
 
 
-def make_run(folder: Path, settings_text: str = "settings", every: int = 4) -> Run:
+def make_run(folder: Path, settings_text: str = "settings") -> Run:
     return Run(
         folder / "run",
         folder / "checkpoints",
-        checkpoint_every=every,
         settings_text=settings_text,
         env="dark_room",
         method="dt",
@@ -98,7 +97,7 @@ def train(run: Run, total: int, die_at: int | None = None) -> torch.Tensor:
         run.log(step, loss=float(weight.sum()), rate=1 / step)
         if step % 3 == 0:
             run.log_scores(curve().assign(step=step))
-        if run.should_save(step):
+        if run.due(step, 4):
             run.save(step, {"w": weight}, {"seen": seen})
         if step == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -168,14 +167,14 @@ def test_a_checkpoint_of_other_settings_is_not_used_and_this_is_said(tmp_path: P
 
 
 def test_checkpoints_are_due_once_per_interval_even_when_steps_jump(tmp_path: Path) -> None:
-    run = make_run(tmp_path, every=10)
+    run = make_run(tmp_path)
     due = []
     for step in range(0, 60, 7):
-        if run.should_save(step):
+        if run.due(step, 10):
             due.append(step)
             run.save(step, {}, {})
     assert due == [14, 21, 35, 42, 56]
-    assert not any(make_run(tmp_path / "never", every=0).should_save(step) for step in range(100))
+    assert not any(make_run(tmp_path / "never").due(step, 0) for step in range(100))
 
 
 def test_progress_starts_where_the_run_resumed(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from recollect.amago.hindsight import Relabeler
 from recollect.environments import crafter, meta_world_kshot, popgym, registry, retro, retro_worker
 from recollect.environments import crafter_instructions as instructions
 from recollect.environments.base import World
-from recollect.environments.packaged import GymnasiumPlayer
+from recollect.environments.packaged import Plain
 from recollect.settings.errors import UserError
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
-    "gym_classic": ("", {"id": "CartPole-v1", "horizon": 30}),
-    "gym_classic, bits": ("", {"id": "Lights-v0", "horizon": 5}),
-    "gym_classic, continuous": ("", {"id": "Pendulum-v1", "horizon": 8}),
+    "gymnasium": ("", {"id": "CartPole-v1", "horizon": 30}),
+    "gymnasium, bits": ("", {"id": "Lights-v0", "horizon": 5}),
+    "gymnasium, continuous": ("", {"id": "Pendulum-v1", "horizon": 8}),
     "popgym": ("popgym", {"task": "AutoencodeEasy", "horizon": 12, "timer": True}),
     "crafter": ("crafter", {"horizon": 6}),
     "crafter, textures": ("crafter", {"horizon": 6, "observation": "textures", "tech_tree": True}),
@@ -145,7 +145,7 @@ def test_a_missing_package_is_named_with_what_to_do(name: str, monkeypatch: pyte
 
 def test_gymnasium_is_played_as_it_is() -> None:
     """The same seed and actions in the package's own environment give the same numbers."""
-    world = make("gym_classic", [4], id="Pendulum-v1", horizon=300)
+    world = make("gymnasium", [4], id="Pendulum-v1", horizon=300)
     seen = world.reset()[0][0]
     plain = gymnasium.make("Pendulum-v1").unwrapped
     expected, _ = plain.reset(seed=int(world.get_state()["word"][0]))
@@ -159,22 +159,22 @@ def test_gymnasium_is_played_as_it_is() -> None:
 
 def test_an_environment_that_does_not_exist_or_is_of_another_kind_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be made"):
-        make("gym_classic", [0], id="NoSuchThing-v7")
+        make("gymnasium", [0], id="NoSuchThing-v7")
     with pytest.raises(UserError, match="cannot be made"):
-        make("gym_classic", [0], id="CartPole-v1", arguments={"no_such_argument": 1})
+        make("gymnasium", [0], id="CartPole-v1", arguments={"no_such_argument": 1})
     with pytest.raises(UserError, match="needs the package 'no_such_package'"):
-        make("gym_classic", [0], package="no_such_package")
+        make("gymnasium", [0], package="no_such_package")
 
     class Endless(gymnasium.Env):
         observation_space: Any = Discrete(3)
         action_space: Any = Box(-np.inf, np.inf, (2,))
 
     with pytest.raises(UserError, match="neither choices nor bits nor numbers"):
-        GymnasiumPlayer(Endless(), "test")
+        Plain(Endless(), "test")
 
 
 def test_bits_are_played_as_bits_and_anything_else_is_refused(fakes: None) -> None:
-    world = make("gym_classic", [0, 1], id="Lights-v0", horizon=9)
+    world = make("gymnasium", [0, 1], id="Lights-v0", horizon=9)
     assert world.single_action_space == MultiBinary(3)
     world.reset()
     for pressed in ([[1, 0, 1], [0, 0, 0]], [[1, 1, 1], [0, 1, 0]]):
@@ -203,12 +203,13 @@ def test_observations_are_flat_and_several_choices_are_one_number() -> None:
                 {},
             )
 
-    player = GymnasiumPlayer(Mixed(), "test", timer=10)
-    player.begin(0)
-    assert player.look().tolist() == [0, 1, 0, 1, 2, 3, 4, 0] and player.look().dtype == np.float32
-    assert player.observation_space.contains(player.look()) and player.action_space == Discrete(12)
-    assert [player.step(action) for action in (0, 1, 4, 11)] == [(105, True), (106, True), (125, True), (226, True)]
-    assert player.look()[:-1].tolist() == [0, 0, 1, 2, 2, 2, 2] and player.look()[-1] == np.float32(0.4)
+    player = Plain(Mixed(), "test", timer=10)
+    seen, _ = player.reset(seed=0)
+    assert seen.tolist() == [0, 1, 0, 1, 2, 3, 4, 0] and seen.dtype == np.float32
+    assert player.observation_space.contains(seen) and player.action_space == Discrete(12)
+    steps = [player.step(action) for action in (0, 1, 4, 11)]
+    assert [step[1:4] for step in steps] == [(paid, False, True) for paid in (105, 106, 125, 226)]
+    assert steps[-1][0][:-1].tolist() == [0, 0, 1, 2, 2, 2, 2] and steps[-1][0][-1] == np.float32(0.4)
 
 
 def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes: None) -> None:

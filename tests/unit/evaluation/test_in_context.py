@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
 
 from recollect.artifacts.scores import SCORE_COLUMNS
 from recollect.environments import registry
@@ -29,19 +28,12 @@ class Staggered(BaseWorld):
     Observations: (step, 0), as small whole numbers like those of a 4 x 3 room.
     """
 
-    def __init__(
-        self, tasks: Sequence[Task], *, seeds: np.ndarray, autoreset_mode: AutoresetMode = AutoresetMode.DISABLED
-    ) -> None:
-        super().__init__(
-            tasks,
-            seeds=seeds,
-            autoreset_mode=autoreset_mode,
-            horizon=12,
-            observation_space=Box(np.zeros(2, np.int16), np.array([2, 3], np.int16), dtype=np.int16),
-            action_space=Discrete(5),
-        )
-        self.length_B = np.array([task.data["length"] for task in tasks])
-        self.pays_B = np.array([task.data["pays"] for task in tasks])
+    def _setup(self) -> None:
+        self.horizon = 12
+        self.single_observation_space = Box(np.zeros(2, np.int16), np.array([2, 3], np.int16), dtype=np.int16)
+        self.single_action_space = Discrete(5)
+        self.length_B = np.array([task.data["length"] for task in self.tasks])
+        self.pays_B = np.array([task.data["pays"] for task in self.tasks])
 
     def _begin(self, index_N: np.ndarray) -> None:
         pass

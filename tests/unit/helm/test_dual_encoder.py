@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import Checkpoints
+from recollect.artifacts.run import Run
 from recollect.helm import captioned_tiles, dual_encoder
 from recollect.helm.captioned_tiles import AGENT, TILE, VIEW, Thing, captions, draw_scenes
 from recollect.helm.dual_encoder import DualEncoder, Hyperparameters, Network, contrastive_loss, train
@@ -111,10 +111,14 @@ class Stop(Exception):
     pass
 
 
+def run_in(folder, settings="a") -> Run:
+    return Run(folder, folder, settings_text=settings)
+
+
 @pytest.mark.parametrize("stopped_at", [2, 5, 11])
 def test_a_training_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypatch, stopped_at):
     words = ["horse", "music", "river", "window"]
-    whole = train(TINY, sentences, words, Checkpoints(tmp_path / "whole"), "a")
+    whole = train(TINY, sentences, words, run_in(tmp_path / "whole"))
     calls = 0
 
     def stopping(*arguments):
@@ -126,9 +130,9 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypa
 
     monkeypatch.setattr(dual_encoder, "contrastive_loss", stopping)
     with pytest.raises(Stop):
-        train(TINY, sentences, words, Checkpoints(tmp_path / "killed"), "a")
+        train(TINY, sentences, words, run_in(tmp_path / "killed"))
     calls = -100
-    resumed = train(TINY, sentences, words, Checkpoints(tmp_path / "killed"), "a")
+    resumed = train(TINY, sentences, words, run_in(tmp_path / "killed"))
     assert calls == -100 + TINY.steps - stopped_at // 4 * 4  # it went on and did not begin again
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, resumed.state_dict()[name]), name
@@ -137,10 +141,10 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypa
 
 def test_a_checkpoint_of_other_settings_is_not_used(tmp_path):
     short, words = TINY.model_copy(update={"steps": 6}), ["horse"]
-    train(short, sentences, words, Checkpoints(tmp_path), "a")
+    train(short, sentences, words, run_in(tmp_path))
     learned_more = TINY.model_copy(update={"learning_rate": 0.1, "steps": 6})
-    other = train(learned_more, sentences, words, Checkpoints(tmp_path), "b")
-    afresh = train(learned_more, sentences, words, Checkpoints(tmp_path / "new"), "b")
+    other = train(learned_more, sentences, words, run_in(tmp_path, "b"))
+    afresh = train(learned_more, sentences, words, run_in(tmp_path / "new", "b"))
     assert torch.equal(other.text.weight, afresh.text.weight)
 
 
@@ -165,7 +169,7 @@ def test_after_a_short_training_the_nearest_word_names_what_is_seen(tmp_path):
 
     settings = Hyperparameters(pictures=4096, steps=400, held_out=200)
     others = ["horse", "music", "river", "window", "money", "flower", "paper", "garden", "bread", "bird"]
-    network = train(settings, SentenceEncoder("minilm"), others[:5], Checkpoints(tmp_path), "a")
+    network = train(settings, SentenceEncoder("minilm"), others[:5], run_in(tmp_path))
     words = [caption for caption in captions() if " " not in caption]
     judged = dual_encoder.accuracy(DualEncoder(network, "minilm", "cpu"), [*words, *others], settings)
     assert judged["single"]["top_1"] > 0.85 and judged["single_known"]["name_first"] > 0.95

@@ -74,7 +74,7 @@ def images_of(seed: int = 0, count: int = 5) -> np.ndarray:
 
 
 def run_in(folder: Path) -> Run:
-    return Run(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    return Run(folder, folder / "checkpoints", settings_text="same")
 
 
 # ---- what images become
@@ -336,3 +336,11 @@ def test_the_language_model_is_the_one_that_the_settings_name(inputs: Inputs, mo
     trainer_of("shelm", inputs, layers=1, topk=4, memory_length=9)
     expected = {"name": "random", "layers": 1, "batch_tokens": 4, "memory_length": 9, "model": None, "pooling": "mean"}
     assert {name: asked[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_world_without_images_is_refused_before_anything_is_made_of_them(method: str, inputs: Inputs) -> None:
+    settings = settings_of(method, **({"statistics": "frozen"} if method == "helmv2" else {}))
+    room = settings.environment.model_copy(update={"world": "dark_room", "options": {}})
+    with pytest.raises(UserError, match="HELM and its baselines see images, and this world shows none"):
+        MODULES[method].make_trainer(settings.model_copy(update={"environment": room}), inputs)

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.distinct_images import DistinctImages
+from recollect.common.draws import categorical_from_uniform
+from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.evaluation.episodic import evaluate
 from recollect.helm import ppo_cnn, ppo_lstm
 from recollect.helm.on_policy import OnPolicyTrainer, loss_of
-from recollect.helm.reward_scale import RewardScale, RunningVariance
-from recollect.helm.sampled_policy import drawn
 from recollect.helm.schedule import Schedule
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
@@ -52,7 +52,7 @@ def trainer_of(method: str = "ppo_cnn", **chosen: Any) -> OnPolicyTrainer:
 
 
 def run_in(folder: Path) -> Run:
-    return Run(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    return Run(folder, folder / "checkpoints", settings_text="same")
 
 
 # ---- schedules and scales
@@ -389,9 +389,14 @@ def test_an_ended_episode_is_forgotten(tmp_path: Path) -> None:
 
 def test_actions_are_drawn_as_their_probabilities_say() -> None:
     log = np.log(np.tile(np.float32([0.1, 0.6, 0.3]), (20_000, 1)))
-    counts = np.bincount(drawn(log, np.random.default_rng(0).random(20_000, np.float32)), minlength=3) / 20_000
+    counts = (
+        np.bincount(categorical_from_uniform(log, np.random.default_rng(0).random(20_000, np.float32)), minlength=3)
+        / 20_000
+    )
     np.testing.assert_allclose(counts, [0.1, 0.6, 0.3], atol=0.015)
-    assert drawn(log[:2], np.float32([0.0, np.nextafter(np.float32(1), 0, dtype=np.float32)])).tolist() == [0, 2]
+    assert categorical_from_uniform(
+        log[:2], np.float32([0.0, np.nextafter(np.float32(1), 0, dtype=np.float32)])
+    ).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -99,3 +101,17 @@ def test_weights_are_a_function_of_the_seed_and_the_global_generator_is_left_alo
 def test_images_too_small_for_two_convolutions_are_refused() -> None:
     with pytest.raises(UserError, match="too small"):
         SmallImpala((3, 5, 4), 8, channel_scale=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "least"), [(lambda side: (3, side, side), 20), (lambda side: (side, side, 3), 12)], ids=["first", "last"]
+)
+def test_the_message_about_small_images_names_the_sizes_that_work(shape: Any, least: int) -> None:
+    for side in range(4, 25):
+        if 6 <= side <= 9 or side >= least:
+            image = torch.zeros(1, *shape(side), dtype=torch.uint8)
+            assert SmallImpala(shape(side), 8, channel_scale=1)(image).shape == (1, 8)
+        else:
+            with pytest.raises(UserError, match="too small") as error:
+                SmallImpala(shape(side), 8, channel_scale=1)
+            assert f"images are 6 to 9, or at least {least}, pixels" in error.value.do

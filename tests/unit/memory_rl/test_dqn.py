@@ -50,7 +50,7 @@ def settings_of(hp: Hyperparameters, length: int = 4, seed: int = 0, variant: st
 
 
 def run_in(folder: Path, **more: Any) -> Run:
-    return Run(folder, folder / "checkpoints", **{"checkpoint_every": 0, "settings_text": "same", **more})
+    return Run(folder, folder / "checkpoints", **{"settings_text": "same", **more})
 
 
 def random_batch(seed: int = 0, n: int = 5, windows: int = 3) -> Batch:

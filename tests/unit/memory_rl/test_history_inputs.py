@@ -187,7 +187,7 @@ def test_a_budget_in_steps_does_not_depend_on_how_early_episodes_end(
     agent = MethodSettings(name="td3_lstm", algorithm="td3", data="online", hyperparameters=hp)
     settings = Settings(scale="smoke", seed=0, environment=environment, method=agent)
     trainer = td3.make_trainer(settings)
-    run = Run(tmp_path, tmp_path / "checkpoints", checkpoint_every=0, settings_text="same")
+    run = Run(tmp_path, tmp_path / "checkpoints", settings_text="same")
     evaluated, rounds = [], []
     while not trainer.done:
         before = (trainer.at.env_steps, trainer.at.updates_due, trainer.at.evaluations)

@@ -53,7 +53,7 @@ def settings_of(
 
 
 def run_in(folder: Path) -> Run:
-    return Run(folder, folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    return Run(folder, folder / "checkpoints", settings_text="same")
 
 
 def random_batch(seed: int = 0, n: int = 5, windows: int = 3) -> Batch:

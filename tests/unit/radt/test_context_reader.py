@@ -163,7 +163,7 @@ def test_the_training_table_says_what_the_memory_holds(tiny: Any, tmp_path: Path
 def test_a_run_logs_memory_retrieval_accuracy_and_learning_rate(tiny: Any, tmp_path: Path) -> None:
     reader, store, histories = reader_of(tiny, tmp_path)
     of = tiny().settings("radt", optimisation={"steps": 3, "batch_size": 4, "warmup": 2})
-    run = Run(tmp_path, tmp_path / "checkpoints", checkpoint_every=0, settings_text="")
+    run = Run(tmp_path, tmp_path / "checkpoints", settings_text="")
     network = tiny().network(of)
 
     def batch_of(step: int) -> radt.Batch:
@@ -198,7 +198,7 @@ def test_ad_learns_the_actions_of_both_episodes_or_of_the_current_one(
     learned: list[Any] = []
     monkeypatch.setattr(ad.dt, "action_loss", lambda logits, window: learned.append(window) or (logits.sum() * 0.0, {}))
     of = tiny().settings("ad", loss_on=loss_on, episodes_back=1, optimisation={"steps": 3, "batch_size": 16})
-    run = Run(tmp_path, tmp_path / "checkpoints", checkpoint_every=0, settings_text="")
+    run = Run(tmp_path, tmp_path / "checkpoints", settings_text="")
     ad.train(of, Inputs(histories=tmp_path / "histories.safetensors"), run)
     sampler = ad.DistillationSampler(histories, context=12, episodes_back=1, batch_size=16, seed=0)
     assert len(learned) == 3

@@ -147,7 +147,7 @@ def test_it_learns_to_read_the_task_from_the_context_and_plays_so(tiny: Any, tmp
     )
 
     def trained(folder: str) -> tuple[Any, dict[str, float]]:
-        run = Run(tmp_path / folder, tmp_path / folder / "checkpoints", checkpoint_every=0, settings_text="same")
+        run = Run(tmp_path / folder, tmp_path / folder / "checkpoints", settings_text="same")
         policy = dpt.train(settings, Inputs(histories=path), run)
         table = run.table()
         last = table[table["step"] == table["step"].max()]

@@ -14,6 +14,7 @@ from torch import nn
 
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
+from recollect.common.optimiser import Adam
 from recollect.radt import dt
 from recollect.radt.supervised import (
     ExperienceStore,
@@ -55,13 +56,14 @@ def test_without_warm_up_the_first_step_has_the_full_rate() -> None:
 
 def test_only_the_weights_of_linear_layers_decay(tiny: Any) -> None:
     network = tiny().network(tiny().settings("radt"))
-    decayed, plain = make_optimiser(network, Optimisation(weight_decay=0.01)).param_groups
-    assert decayed["weight_decay"] == 0.01 and plain["weight_decay"] == 0.0
-    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    optimiser = make_optimiser(network, Optimisation(weight_decay=0.01))
+    decay = dict(zip(optimiser.names, optimiser.decays, strict=True))
+    assert set(decay.values()) == {0.01, 0.0}
+    names = {name for name, _ in network.named_parameters()}
     linear = {f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Linear)}
-    assert {names[id(p)] for p in decayed["params"]} == linear
-    assert {names[id(p)] for p in plain["params"]} == set(names.values()) - linear
-    assert any("norm" in name for name in names.values()) and "embed.position.weight" in names.values()
+    assert {name for name in decay if decay[name]} == linear
+    assert {name for name in decay if not decay[name]} == names - linear
+    assert any("norm" in name for name in names) and "embed.position.weight" in names
     assert "embed.reward.weight" in linear and "transformer.blocks.1.cross_kv.weight" in linear
 
 
@@ -172,7 +174,7 @@ def trained(
         with torch.no_grad():
             network(batch_of(0))
 
-    run = Run(folder / "run", folder / "checkpoints", checkpoint_every=0, settings_text="same")
+    run = Run(folder / "run", folder / "checkpoints", settings_text="same")
     train_supervised(
         network,
         batch_of=batch_of,
@@ -212,17 +214,17 @@ def test_optimiser_arrays_hold_everything_that_a_step_changes(tiny: Any) -> None
     histories = room.histories()
     store, sampler = ExperienceStore(histories, actions=5), WindowSampler(histories, context=6, batch_size=4, seed=0)
 
-    def fresh() -> tuple[Any, torch.optim.AdamW]:
+    def fresh() -> tuple[Any, Adam]:
         network = room.network(settings, scale=1.0).train()
         return network, make_optimiser(network, Optimisation(learning_rate=1e-2))
 
-    def steps(network: Any, optimiser: torch.optim.AdamW, first: int, end: int) -> None:
+    def steps(network: Any, optimiser: Adam, first: int, end: int) -> None:
         for step in range(first, end):
             windows = sampler.batch(step)
             window = store.windows(windows.rows, windows.mask)
             network.transformer.reseed_dropout(seed_of("dropout", 0, step))
             loss, _ = dt.action_loss(network(window)[0], window)
-            optimiser.zero_grad(set_to_none=True)
+            optimiser.zero_grad()
             loss.backward()
             optimiser.step()
 
@@ -240,7 +242,7 @@ def test_optimiser_arrays_hold_everything_that_a_step_changes(tiny: Any) -> None
     assert left.keys() == right.keys()
     for name in left:
         assert left[name].numpy().tobytes() == right[name].numpy().tobytes(), name
-    assert {name.split("/")[1] for name in left if name.startswith("optimiser/")} == {"step", "exp_avg", "exp_avg_sq"}
+    assert {name.split("/")[1] for name in left if name.startswith("optimiser/")} == {"steps", "first", "second"}
 
 
 def test_the_padding_action_is_never_trained(tiny: Any, tmp_path: Path) -> None:

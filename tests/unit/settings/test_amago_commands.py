@@ -12,7 +12,7 @@ import fake_amago_packages
 import numpy as np
 import pytest
 
-from recollect.environments import gym_classic, registry, retro
+from recollect.environments import gymnasium, registry, retro
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
 from recollect.stages.inputs import figure_runs
@@ -113,8 +113,8 @@ def set_in(settings: Any, expected: dict[str, Any]) -> dict[str, Any]:
 
 def horizon_of(world: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the world itself; of its options where it needs a package that has no stand-in."""
-    if world == "gym_classic":
-        return gym_classic.Options.parse(options, world).horizon
+    if world == "gymnasium":
+        return gymnasium.Options.parse(options, world).horizon
     if world == "retro":
         return retro.Options.parse(options, world).horizon
     fake_amago_packages.install(monkeypatch)

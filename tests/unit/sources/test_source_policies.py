@@ -68,7 +68,7 @@ def test_walking_goes_a_shortest_way():
 
 def test_a_resumed_run_plays_on_as_if_it_had_not_stopped(tmp_path):
     tasks = registry.tasks("key_door", {}, "train")[:2]
-    settings = Hyperparameters(policy="noise_annealed", transitions=3500)
+    settings = Hyperparameters(policy="noise_annealed", transitions=3500, checkpoint_every=1000)
     whole = source_policies.generate("key_door", {}, tasks, settings, seed=0)
 
     class Killed(Run):
@@ -78,7 +78,7 @@ def test_a_resumed_run_plays_on_as_if_it_had_not_stopped(tmp_path):
                 raise KeyboardInterrupt
 
     def run(kind):
-        return kind(tmp_path / "run", tmp_path / "checkpoints", checkpoint_every=1000, settings_text="same")
+        return kind(tmp_path / "run", tmp_path / "checkpoints", settings_text="same")
 
     with pytest.raises(KeyboardInterrupt):
         source_policies.generate("key_door", {}, tasks, settings, seed=0, run=run(Killed))

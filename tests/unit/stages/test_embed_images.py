@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import yaml
 
-import recollect.environments as worlds
 from recollect.artifacts.sealed import read_arrays, read_table, verify, write_arrays
 from recollect.common.contract import facts_of, world_as_met
 from recollect.common.encoding import encode_in_parts
@@ -51,11 +50,10 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class PictureCorridor(BaseWorld):
-    def __init__(self, tasks, *, seeds, autoreset_mode=AutoresetMode.DISABLED):
-        super().__init__(
-            tasks, seeds=seeds, autoreset_mode=autoreset_mode, horizon=20,
-            observation_space=Box(0, 255, (8, 8, 3), np.uint8), action_space=Discrete(3),
-        )
+    def _setup(self):
+        self.horizon = 20
+        self.single_observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+        self.single_action_space = Discrete(3)
         self._goal_B = np.array([task.data["goal"] for task in self.tasks])
         self._cell_B = self._keep("cell", np.zeros(self.num_envs, np.int16))
 
@@ -85,9 +83,8 @@ LEARNING = {
 }
 SCALE = {"description": "Pictures.", "seeds": [0], "methods": {m: {"hyperparameters": LEARNING} for m in ("dt", "dpt")}}
 KILLED = """
-import functools, sys, time
-import recollect.environments as worlds
-worlds.__path__.append(sys.argv[1])
+import functools, os, sys, time
+os.environ["RECOLLECT_MINE"] = sys.argv[1]
 from recollect.stages import embed_images, provenance
 from recollect.common.encoding import encode_in_parts
 provenance.code_fingerprint = lambda *modules: "code"
@@ -109,7 +106,7 @@ def pictures(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = workdir / "worlds"
     folder.mkdir()
     (folder / f"{ENV}.py").write_text(WORLD)
-    worlds.__path__.append(str(folder))
+    monkeypatch.setenv("RECOLLECT_MINE", str(folder))
     # The fingerprint of the code looks into the package's own folder only.
     monkeypatch.setattr(provenance, "code_fingerprint", lambda *modules: "code")
     monkeypatch.setattr(embed_images, "encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
@@ -121,8 +118,9 @@ def pictures(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             np.savez(workdir / "files" / task.name / f"{episode}.npz", **played(task, episode))
     generate("mini", ENV)
     yield workdir
-    worlds.__path__.remove(str(folder))
-    sys.modules.pop(f"recollect.environments.{ENV}", None)
+    sys.path.remove(str(workdir))
+    for module in ("worlds", f"worlds.{ENV}"):
+        sys.modules.pop(module, None)
 
 
 def played(task: Any, seed: int) -> dict[str, np.ndarray]:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from recollect.artifacts.sealed import read_arrays, read_table
+from recollect.evaluation.score_table import final_step
 from recollect.settings.errors import UserError
 from recollect.stages import paths
-from recollect.stages.evaluate import evaluate, final_step
+from recollect.stages.evaluate import evaluate
 from recollect.stages.train import train
 
 RUN = ("smoke", "amago_tmaze_5", "amago_ff.keep_every=1", 0)

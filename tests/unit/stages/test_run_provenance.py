@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from recollect.artifacts import fingerprint
 from recollect.artifacts.sealed import write_json
+from recollect.settings import catalogue
 from recollect.settings.errors import UserError
 from recollect.stages import provenance
 
@@ -31,7 +31,7 @@ def one_online_method(workdir: Path) -> None:
 def source(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package whose code is fingerprinted in place of the repository's."""
     shutil.copytree(root / "src" / "recollect", tmp_path / "src" / "recollect", ignore=shutil.ignore_patterns("__py*"))
-    monkeypatch.setattr(fingerprint, "_SOURCE", tmp_path / "src")
+    monkeypatch.setattr(catalogue, "roots", lambda: {"recollect": tmp_path / "src"})
     return tmp_path / "src" / "recollect"
 
 

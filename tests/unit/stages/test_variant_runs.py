@@ -13,7 +13,7 @@ from recollect.common.contract import facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
 from recollect.stages import dependencies, paths
-from recollect.stages.evaluate import evaluate, learning_rows
+from recollect.stages.evaluate import evaluate
 from recollect.stages.train import train
 
 ROOM = "dark_room_10x10"
@@ -53,22 +53,6 @@ def test_a_variant_of_acting_is_evaluated_from_its_methods_policy(trained: Path)
 
 def manifest_of(path: Path) -> dict:
     return dict(json.loads(paths.manifest(path).read_text()))
-
-
-def test_evaluations_on_training_tasks_are_kept_and_statistics_of_training_are_not() -> None:
-    about = {"env": ROOM, "method": "radt", "seed": 0, "value": 1.0}
-    task = {"task": 3, "episode": 0, "metric": "return"}
-    table = concat_scores(
-        [
-            scores_frame(step=30, split="train", metric="loss", **about),
-            scores_frame(step=30, split="train", **task, **about),
-            scores_frame(step=30, split="eval", **task, **about),
-            scores_frame(step=60, split="train", **task, **about),
-        ]
-    )
-    final = scores_frame(step=60, split="train", **task, **about)
-    kept = learning_rows(table, final)
-    assert kept[["split", "step", "metric"]].to_numpy().tolist() == [["train", 30, "return"], ["eval", 30, "return"]]
 
 
 def test_it_cannot_be_trained(workdir: Path) -> None:

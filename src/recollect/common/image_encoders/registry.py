@@ -10,7 +10,6 @@ evaluation mode. Difference: random weights are LeCun-normal, with which feature
 
 from __future__ import annotations
 
-import importlib
 import math
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from torch import nn
 
 from recollect.artifacts.sealed import read_arrays
 from recollect.common.weights import load_arrays
-from recollect.settings.catalogue import known, module_of
+from recollect.settings.catalogue import known, load
 from recollect.settings.errors import UserError
 from recollect.settings.schema import ImageSettings
 from recollect.settings.seeding import seed_of
@@ -152,7 +151,7 @@ def too_small(shape_CHW: tuple[int, int, int], least: int) -> UserError:
 
 def _module(name: str) -> Any:
     try:
-        return importlib.import_module(module_of("image encoder", name, where="environment.images.encoder"))
+        return load("image encoder", name, where="environment.images.encoder")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("recollect"):
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from recollect.common.adam import Adam
+from recollect.common.optimiser import Adam
 
 
 def gradients(step: int) -> list[torch.Tensor]:
@@ -58,3 +58,19 @@ def test_with_weight_decay_it_is_torchs_adamw() -> None:
         reference.step()
     torch.testing.assert_close(ours.weight, theirs.weight, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(ours.bias, theirs.bias, atol=1e-6, rtol=1e-6)
+
+
+def test_a_step_has_the_bits_of_torchs_fused_adamw_with_groups_of_other_decay() -> None:
+    ours, theirs = module(), module()
+    own = Adam(ours.named_parameters(), lr=0.01, betas=(0.9, 0.99), weight_decay=0.3, decayed={"weight"})
+    groups = [{"params": [theirs.weight], "weight_decay": 0.3}, {"params": [theirs.bias], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=0.5, betas=(0.9, 0.99), fused=True)
+    for step in range(9):
+        own.lr = 0.1 / (step + 1)
+        for group in reference.param_groups:
+            group["lr"] = 0.1 / (step + 1)
+        for layer in (ours, theirs):
+            layer.weight.grad, layer.bias.grad = gradients(step)
+        own.step()
+        reference.step()
+        assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)

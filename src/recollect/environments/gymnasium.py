@@ -1,0 +1,115 @@
+"""Any environment that `gymnasium.make` knows: its own ones, and those of packages that register theirs, yours too.
+
+Its name needs no file: `gym.CartPole-v1` is CartPole-v1, `gym.mygym.Bandit-v0` is `mygym/Bandit-v0` of the package mygym, and
+`gym.ale_py.ALE.Pong-v5` is `ale_py:ALE/Pong-v5`. What an observation becomes, how actions are mapped and what ends are called
+says :mod:`recollect.environments.packaged`.
+
+AMAGO's first example (specification 4.1) is played here; AMAGO's older version calls the time limit an end (`done`), the
+newer one bootstraps past it, as here. LunarLander needs Box2D (`recollect[amago]`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+import gymnasium
+from pydantic import Field
+
+from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.packaged import Plain, Shown, VectorWorld, made
+from recollect.settings.catalogue import reach_mine
+from recollect.settings.errors import UserError, nearest
+
+NO_LIMIT = 1000  # steps of an episode where neither the options nor the environment says how many
+
+
+class Options(WorldOptions):
+    """Options of gymnasium's environments.
+
+    Args:
+        id: as `gymnasium.make` takes it.
+        package: a module that registers it when it is imported; null: the id's namespace, if a package is called so.
+        arguments: of `gymnasium.make`.
+        horizon: steps of an episode; null: the environment's own time limit, or 1000.
+        observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
+        processes: each environment is played by a process of its own, which pays where steps are slow.
+    """
+
+    id: str = "CartPole-v1"
+    package: str | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    horizon: int | None = Field(default=None, ge=1)
+    observation: Shown = "whole"
+    processes: bool = False
+
+
+def tasks(split: str, **options: Any) -> list[Task]:
+    """One task, in both splits; needs no package."""
+    chosen = Options.parse(options, "gymnasium")
+    check_split(split, "gymnasium")
+    return [Task(0, chosen.id, split)]
+
+
+def registered(options: Options) -> str:
+    """The id under which gymnasium has the environment, after its package was imported.
+
+    Raises:
+        UserError: the package is not there, or it registers no such id.
+    """
+    module, colon, name = options.id.rpartition(":")
+    namespace = name.rpartition("/")[0]
+    reach_mine()
+    if options.package or colon:
+        package = options.package or module
+        _import(package, needed=True)
+    elif namespace and name not in gymnasium.registry:
+        package = namespace
+        _import(package, needed=False)
+    else:
+        package = ""
+    # A package may register its environments without a namespace.
+    for candidate in (name, name.rpartition("/")[2]):
+        if candidate in gymnasium.registry:
+            return candidate
+    after = f" after `import {package}`" if package else ""
+    raise UserError(
+        f"'{name}' cannot be made: gymnasium knows no such id{after}",
+        where="environment.world: gymnasium",
+        do=f"{nearest(name, gymnasium.registry)} Or name the package that registers it: `options: {{package: ...}}`",
+    )
+
+
+def _import(package: str, *, needed: bool) -> None:
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+        if not needed and package.startswith(missing):
+            return
+        what = f"the world 'gymnasium' needs the package '{missing}', which is not installed"
+        do = f"install it, or correct `options: {{package: {package}}}`"
+        raise UserError(what, where="environment.world: gymnasium", do=do) from error
+
+
+def plain(options: Options, place: int) -> Plain:
+    """One environment of a batch."""
+    inner = made(registered(options), "gymnasium", **options.arguments)
+    return Plain(inner, "gymnasium", place=place, shown=options.observation)
+
+
+class Gymnasium(VectorWorld):
+    """Environments of gymnasium in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
+
+    options: Options
+    options_model = Options
+
+    def _setup(self) -> None:
+        limit = gymnasium.spec(registered(self.options)).max_episode_steps
+        self.horizon = self.options.horizon or limit or NO_LIMIT
+        makers = [partial(plain, self.options, place) for place in range(self.num_envs)]
+        self._play(makers, processes=self.options.processes)
+
+
+World = Gymnasium

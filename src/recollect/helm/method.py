@@ -1,0 +1,105 @@
+"""What HELM, HELMv2, SHELM, CNN-PPO and LSTM-PPO declare alike: networks, agents, and how a run is trained and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from recollect.artifacts.run import Run
+from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
+from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer
+from recollect.helm.sampled_policy import Agent, History, SampledPolicy, network_from
+from recollect.helm.small_impala import ActorCritic
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+PolicyArrays = Mapping[str, np.ndarray] | None
+"""The arrays of a policy; None at the beginning of a training."""
+MakeAgent = Callable[[Settings, Inputs, PolicyArrays], Agent]
+MakeHistory = Callable[[Settings, Inputs, PolicyArrays], History]
+
+
+class Method(NamedTuple):
+    """The three functions that a method's module declares.
+
+    Attributes:
+        make_trainer: a run at its beginning.
+        train: trains by acting, from the run's newest checkpoint if it has one. Of `inputs` it reads the device and
+            the method's frozen models; the run logs, and keeps scores and checkpoints.
+        load_policy: the policy that `train` gave, from its arrays; a UserError if these do not fit the settings.
+    """
+
+    make_trainer: Callable[[Settings, Inputs], OnPolicyTrainer]
+    train: Callable[[Settings, Inputs, Run], SampledPolicy]
+    load_policy: Callable[[Settings, Mapping[str, np.ndarray], Inputs], SampledPolicy]
+
+
+def method_of(make_agent: MakeAgent) -> Method:
+    """The method whose agents this function makes."""
+
+    def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
+        return OnPolicyTrainer(settings, make_agent(settings, inputs, None))
+
+    def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> SampledPolicy:
+        agent = make_agent(settings, inputs, arrays)
+        return SampledPolicy(agent, likeliest=settings.method.hyperparameters.likeliest)
+
+    def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
+        return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
+
+    return Method(make_trainer, train, load_policy)
+
+
+def method_with_history(make_history: MakeHistory | None) -> Method:
+    """The method whose agents remember by a history that is never trained, or (None) remember nothing."""
+
+    def make_agent(settings: Settings, inputs: Inputs, arrays: PolicyArrays) -> Agent:
+        facts = facts_of(settings.environment)
+        check_world(facts)  # before a history is made, which relies on it
+        history = None if make_history is None else make_history(settings, inputs, arrays)
+        network = make_network(settings, facts, arrays, history=0 if history is None else history.width)
+        return Agent(network, history, inputs.device)
+
+    return method_of(make_agent)
+
+
+def make_network(
+    settings: Settings, facts: Facts, arrays: PolicyArrays, *, history: int = 0, units: int = 0
+) -> ActorCritic:
+    """The network that the settings describe, with a policy's arrays or with weights that are a function of the seed.
+
+    Args:
+        history, units: see `ActorCritic`.
+
+    Raises:
+        UserError: the world is no world of images with discrete actions, or the arrays do not fit.
+    """
+    check_world(facts)
+    hp: OnPolicyHyperparameters = settings.method.hyperparameters
+    network = ActorCritic(
+        facts.image_shape,
+        facts.actions,
+        width=hp.width,
+        channel_scale=hp.channel_scale,
+        history=history,
+        units=units,
+        actor=hp.actor,
+        critic=hp.critic,
+        generator=torch.Generator().manual_seed(seed_of("actor-critic weights", settings.seed)),
+    )
+    return network if arrays is None else network_from(network, arrays)
+
+
+def check_world(facts: Facts) -> None:
+    """Raise a UserError unless actions are discrete and observations images."""
+    need_discrete(facts, "PPO on images")
+    if not facts.image_shape:
+        raise UserError(
+            "HELM and its baselines see images, and this world shows none",
+            where="environment",
+            do="use a world of images (without a section `images:`), or another method",
+        )
