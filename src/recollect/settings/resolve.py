@@ -169,7 +169,6 @@ def dumped(settings: Settings) -> dict[str, Any]:
     return settings.model_dump(mode="json", include={"environment", "method"})
 
 
-@remembered
 def resolved_environment(scale: str, env: str) -> dict[str, Any]:
     """The settings of an environment, every default included, also those of its source of histories."""
     prepared = still.prepared(f"{scale} {env}")
@@ -183,7 +182,6 @@ def resolved_environment(scale: str, env: str) -> dict[str, Any]:
     return values
 
 
-@remembered
 def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:
     """A vision-language model at a scale, every default included, also those of how one is trained here."""
     prepared = still.prepared(f"{scale} model {name}")
@@ -280,7 +278,6 @@ def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> 
     return load(does, algorithm, where=where)
 
 
-@remembered
 def figure_reads(scale: str, figure: str) -> str:
     """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
     return declaration("figure", figure_settings(scale, figure).kind, "READS") or "scores"

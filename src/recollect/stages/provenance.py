@@ -32,7 +32,6 @@ from recollect.settings.resolve import (
     token_vocabulary,
     vision_language_model,
 )
-from recollect.settings.still import remembered
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
 TEMPLATES = [
@@ -46,7 +45,6 @@ def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
-@remembered
 def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
     """(`method`, `lm` or ``""`` for none, name, seed) of the embedder of a method's memory."""
     memory = method_mapping(scale, env, method).get("memory") or {}
