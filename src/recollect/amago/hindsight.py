@@ -177,7 +177,6 @@ class Rarity:
         return draws.choice(len(priority_N), size=count, replace=False, p=weight_N / weight_N.sum())
 
     def saved(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         found: dict[str, np.ndarray] = {"seen": np.array([self.seen])}
         for name, counted in zip(("step", "trajectory"), self.counts, strict=True):
             found[f"{name}/count"] = np.array(list(counted.values()), np.float64)
@@ -185,7 +184,6 @@ class Rarity:
         return found
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `saved` gave."""
         self.seen = int(arrays["seen"][0])
         for name, counted in zip(("step", "trajectory"), self.counts, strict=True):
             counted.clear()

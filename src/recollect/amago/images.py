@@ -39,7 +39,6 @@ class _Residual(nn.Module):
         self.norm = nn.GroupNorm(4, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape."""
         inner = self.first(functional.leaky_relu(x))
         return self.norm(x + self.second(functional.leaky_relu(inner)))
 

@@ -117,7 +117,6 @@ class Collector:
         return named if np.isnan(values[:, 1]).any() else {**named, "training_success": values[:, 1].mean()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         if self.observation is None:
             return {}
         found = {f"world/{name}": value for name, value in self.world.get_state().items()}
@@ -128,7 +127,6 @@ class Collector:
         return found | {name: value.copy() for name, value in own.items()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
         if not arrays:
             return
         self.world.set_state(part(arrays, "world"))
@@ -176,7 +174,6 @@ class Trainer:
         self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
 
     def epoch(self) -> None:
-        """One epoch."""
         hp, at = self.hp, self.at
         if at.epoch % hp.evaluate_every == 0:
             self.evaluate()
@@ -222,7 +219,6 @@ class Trainer:
         self.seconds["evaluation"] += time.perf_counter() - began
 
     def save(self) -> None:
-        """A checkpoint."""
         arrays = {f"agent/{name}": value for name, value in self.agent.arrays().items()}
         arrays |= {f"collector/{name}": value for name, value in self.collector.arrays().items()}
         arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
@@ -264,7 +260,6 @@ class Trainer:
             remove_sealed(path)
 
     def epochs(self) -> None:
-        """All epochs that are left."""
         hp = self.hp
         with self.run.progress(hp.epochs, "training", "epochs") as progress:
             while self.at.epoch < hp.epochs:

@@ -31,7 +31,6 @@ class RecentSteps:
         self._kept: dict[str, Tensor] = {}  # [B, L, ...], oldest first
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the rows of the mask."""
         self.count_B = np.where(mask_B, 0, self.count_B)
 
     @torch.no_grad()
@@ -56,13 +55,11 @@ class RecentSteps:
         return state
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         longest = int(self.count_B.max(initial=0))
         found = {f"steps/{name}": kept[:, :longest].cpu().numpy() for name, kept in self._kept.items()}
         return {**found, "count": self.count_B.copy()}
 
     def load(self, arrays: Mapping[str, np.ndarray], device: torch.device) -> None:
-        """Put back what `arrays` gave."""
         self.count_B, self._kept = np.array(arrays["count"]), {}
         for name, array in arrays.items():
             if name.startswith("steps/"):

@@ -106,7 +106,6 @@ class WorldShape:
 
 
 def world_shape(environment: EnvironmentSettings) -> WorldShape:
-    """The shape of an environment's world."""
     tasks = registry.tasks(environment.world, environment.options, "train")
     return WorldShape.of(registry.make_world(environment.world, environment.options, tasks[:1], np.zeros(1, np.uint64)))
 

@@ -61,7 +61,6 @@ class AmagoPolicy(BatchedPolicy):
         return np.full((self._rows, steps.actions), -2.0, np.float32)
 
     def forget(self, mask_B: np.ndarray) -> None:
-        """See `BatchedPolicy`."""
         if self._recent is not None:
             self._recent.reset(mask_B)
         else:
@@ -98,7 +97,6 @@ class AmagoPolicy(BatchedPolicy):
         return self.distribution.drawn(raw_BP, torch.as_tensor(uniform_BU, device=raw_BP.device)).cpu().numpy()
 
     def took(self, action_B: np.ndarray) -> None:
-        """Tell the policy which actions were taken."""
         self._previous = np.asarray(action_B).astype(self._previous.dtype)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
@@ -110,7 +108,6 @@ class AmagoPolicy(BatchedPolicy):
         return action_B
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What the policy file holds."""
         return self.network.policy_arrays()
 
     def state_arrays(self) -> dict[str, np.ndarray]:
@@ -127,7 +124,6 @@ class AmagoPolicy(BatchedPolicy):
         }
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Put back what `state_arrays` gave."""
         self.start(np.array(arrays["seeds"]))
         self.draws_B, self._time_B = np.array(arrays["drawn"]), np.array(arrays["time"])
         self.fresh_B, self._previous = np.array(arrays["fresh"]), np.array(arrays["previous"])

@@ -110,7 +110,6 @@ class Recorder:
         return finished
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         rows = int(self._last_B.max(initial=-1)) + 1
         found = {f"column/{name}": column[:, :rows].copy() for name, column in self._columns.items()}
         if self._goals_BKG is not None:
@@ -124,7 +123,6 @@ class Recorder:
         return found | {name: value.copy() for name, value in counts.items()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
         for name, value in arrays.items():
             if name.startswith("column/"):
                 like_B = np.empty((self.actors, *value.shape[2:]), value.dtype)
@@ -144,7 +142,6 @@ class Recorder:
 
     @staticmethod
     def _blank(name: str, column: np.ndarray) -> float:
-        """What stands in the first row of a rollout."""
         if name == "previous_action":
             return -2.0 if column.dtype.kind == "f" else -1
         return np.nan if name == "achieved" else 0

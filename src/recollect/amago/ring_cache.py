@@ -33,7 +33,6 @@ class RingCache:
         self._device = torch.device(device)
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the rows of the mask."""
         self.count_B = np.where(mask_B, 0, self.count_B)
 
     def advance(self) -> None:
@@ -70,7 +69,6 @@ class RingCache:
         return found | {"count": self.count_B.copy()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
         self.count_B = np.array(arrays["count"])
         for i, kept in enumerate(self.keys_values):
             stored = torch.as_tensor(np.array(arrays[f"layer/{i}"]))

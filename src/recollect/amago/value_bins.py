@@ -20,7 +20,6 @@ def symlog(x: Tensor) -> Tensor:
 
 
 def symexp(x: Tensor) -> Tensor:
-    """The inverse of `symlog`."""
     return x.sign() * x.abs().expm1()
 
 

@@ -66,7 +66,6 @@ class TargetLearner:
         return arrays
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave."""
         for name, module in self.modules.items():
             module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
         self.optimiser.load(part(arrays, "adam"))

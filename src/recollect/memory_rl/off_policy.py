@@ -238,7 +238,6 @@ class OnlineTrainer:
         return burst + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
 
     def advance(self, run: Run) -> None:
-        """One unit of work."""
         began = time.perf_counter()
         if self.at.updates_due:
             part = "updates"
@@ -335,7 +334,6 @@ class OnlineTrainer:
         return arrays, asdict(self.at)
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Put back what `saved` gave."""
         self.learner.load(part(arrays, "learner"))
         self.replay.load(part(arrays, "replay"))
         self.world.set_state(part(arrays, "world"))
