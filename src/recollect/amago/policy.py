@@ -17,7 +17,7 @@ from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.memory import RecentSteps
 from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
 
 
@@ -114,13 +114,12 @@ class AmagoPolicy(BatchedPolicy):
         """What the rows remember, for a checkpoint."""
         encoder = self.network.trajectory_encoder
         memory = encoder.state_arrays(self._state) if self._recent is None else self._recent.arrays()
-        return {
+        return joined(memory=memory) | {
             "seeds": self.seeds_B,
             "drawn": self.draws_B,
             "time": self._time_B,
             "fresh": self.fresh_B,
             "previous": self._previous,
-            **{f"memory/{name}": value for name, value in memory.items()},
         }
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:

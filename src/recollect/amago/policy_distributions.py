@@ -193,10 +193,14 @@ class Beta(Distribution):
     @torch.no_grad()
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
         """See `Distribution`. Each row's uniform number seeds a generator of its own."""
-        first, second = (part.double().cpu().numpy().reshape(-1, self.size) for part in self._parts(raw))
-        seeds = (uniform.double() * 2**52).long().reshape(-1).tolist()
-        rows = [np.random.default_rng(seed).beta(*ab) for seed, *ab in zip(seeds, first, second, strict=True)]
-        return torch.as_tensor(2.0 * np.stack(rows) - 1.0).to(raw).view(*raw.shape[:-1], self.size)
+        first, second = self._parts(raw)
+        first_NA = first.double().cpu().numpy().reshape(-1, self.size)
+        second_NA = second.double().cpu().numpy().reshape(-1, self.size)
+        seeds_N = (uniform.double() * 2**52).long().reshape(-1).tolist()
+        shares_NA = np.zeros_like(first_NA)
+        for n, seed in enumerate(seeds_N):
+            shares_NA[n] = np.random.default_rng(seed).beta(first_NA[n], second_NA[n])
+        return torch.as_tensor(2.0 * shares_NA - 1.0).to(raw).view(*raw.shape[:-1], self.size)
 
     def mode(self, raw: Tensor) -> Tensor:
         first, second = self._parts(raw)
