@@ -95,9 +95,9 @@ class TransformerXL(nn.Module):
     def distances(self, length: int) -> list[Tensor]:
         """Per layer [H, Dh, M]: what the distances M-1..0 add to a score, once multiplied with a query."""
         s, device = self.settings, self.projections[0].device
-        position_M = torch.arange(length - 1, -1, -1, dtype=torch.float64).clamp_(max=s.clamp)
-        rate = 10000.0 ** (-torch.arange(0, s.width, 2, dtype=torch.float64) / s.width)
-        angle = position_M[:, None] * rate
+        distance_M = torch.arange(length - 1, -1, -1, dtype=torch.float64).clamp_(max=s.clamp)
+        feature = torch.arange(0, s.width, 2, dtype=torch.float64)
+        angle = distance_M[:, None] * 10000.0 ** (-feature / s.width)
         code_MD = torch.cat([angle.sin(), angle.cos()], 1).float().to(device)
         with torch.no_grad():
             return [self._of_heads(cast(Layer, layer).positions(code_MD)) for layer in self.layers]
