@@ -42,10 +42,10 @@ def load_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray], *, what: s
     Raises:
         UserError: an array is missing, too many or of another shape.
     """
-    own = network.state_dict()
-    for name in sorted(own.keys() | arrays.keys()):
-        expected = tuple(own[name].shape) if name in own else None
-        found = tuple(arrays[name].shape) if name in arrays else None
-        if expected != found:
-            raise UserError(f"{what}: '{name}' has shape {found}, expected {expected}", where=where, do=do)
+    expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    given = {name: tuple(value.shape) for name, value in arrays.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            shapes = f"shape {given.get(name)}, expected {expected.get(name)}"
+            raise UserError(f"{what}: '{name}' has {shapes}", where=where, do=do)
     network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
