@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import part
 from recollect.common.language_models import ROBERTA_OFFSET, load_language_model, vocabulary
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.helm.encoder import Encoder
@@ -50,8 +51,10 @@ class TokenWindow:
         full_B = self.lengths_B + tokens > length
         if bool(full_B.any()):
             drop_B = torch.where(full_B, (self.lengths_B - kept).clamp(min=0), 0)
-            source_BM = (torch.arange(length, device=drop_B.device) + drop_B[:, None]).clamp(max=length - 1)
-            self.tokens_BMD = self.tokens_BMD[torch.arange(len(drop_B), device=drop_B.device)[:, None], source_BM]
+            place_M = torch.arange(length, device=drop_B.device)
+            row_B1 = torch.arange(len(drop_B), device=drop_B.device)[:, None]
+            source_BM = (place_M + drop_B[:, None]).clamp(max=length - 1)
+            self.tokens_BMD = self.tokens_BMD[row_B1, source_BM]
             self.lengths_B = self.lengths_B - drop_B
         return full_B
 
@@ -65,6 +68,16 @@ class TokenWindow:
     def reset(self, mask_B: Tensor) -> None:
         """Forget these rows."""
         self.lengths_B = self.lengths_B.masked_fill(mask_B.to(self.lengths_B.device), 0)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """What `load` needs."""
+        return {"tokens": self.tokens_BMD, "lengths": self.lengths_B}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `arrays` gave."""
+        device = self.lengths_B.device
+        self.tokens_BMD = torch.as_tensor(arrays["tokens"]).to(device, copy=True)
+        self.lengths_B = torch.as_tensor(arrays["lengths"]).to(device, copy=True)
 
 
 class EncoderMemory:
@@ -95,16 +108,13 @@ class EncoderMemory:
         self.start(0)
 
     def start(self, batch: int) -> None:
-        """See `LanguageMemory`."""
         self.window = TokenWindow(batch, self.memory_length, self.width, self.embeddings_VD.device)
         self._shown: TokenWindow | None = None
 
     def reset(self, mask_B: Tensor) -> None:
-        """See `LanguageMemory`."""
         self.window.reset(mask_B)
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
-        """See `LanguageMemory`."""
         check_inputs(self, inputs_BKD, len(self.window.lengths_B))
         self.window.make_room(inputs_BKD.shape[1], kept=self.memory_length - inputs_BKD.shape[1])
         self.window.append(inputs_BKD)
@@ -126,7 +136,6 @@ class EncoderMemory:
         return self.encoder.read(tokens_BTD, lengths_B + 1, last=self.pooling == "last")
 
     def peek(self, inputs_BKD: Tensor) -> Tensor:
-        """See `LanguageMemory`."""
         before, self.window = self.window, copy(self.window)  # its tensors are never changed in place
         try:
             return self.step(inputs_BKD)
@@ -151,16 +160,16 @@ class EncoderMemory:
         return right_aligned(torch.stack(rows), lengths_B, self.memory_length)
 
     def arrays(self) -> dict[str, Tensor]:
-        """See `LanguageMemory`."""
-        read = {} if self.cache is None else {f"read/{name}": array for name, array in self.cache.arrays().items()}
-        return {"tokens": self.window.tokens_BMD, "lengths": self.window.lengths_B, **read}
+        arrays = self.window.arrays()
+        if self.cache is not None:
+            arrays |= {f"read/{name}": array for name, array in self.cache.arrays().items()}
+        return arrays
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """See `LanguageMemory`."""
         self.start(len(arrays["lengths"]))
-        load_window(self.window, arrays)
+        self.window.load(arrays)
         if self.cache is not None:
-            self.cache.load({n.removeprefix("read/"): array for n, array in arrays.items() if n.startswith("read/")})
+            self.cache.load(part(arrays, "read"))
 
 
 class CausalMemory:
@@ -190,19 +199,16 @@ class CausalMemory:
         self.start(0)
 
     def start(self, batch: int) -> None:
-        """See `LanguageMemory`."""
         device = self.embeddings_VD.device
         self.window = TokenWindow(batch, self.memory_length, self.width, device)
         self.cache = self.model.make_cache(batch, self.memory_length, device=device)
         self._shown: TokenWindow | None = None
 
     def reset(self, mask_B: Tensor) -> None:
-        """See `LanguageMemory`."""
         self.window.reset(mask_B)
         self.cache.reset(mask_B.to(self.embeddings_VD.device))
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
-        """See `LanguageMemory`."""
         K = inputs_BKD.shape[1]
         check_inputs(self, inputs_BKD, len(self.window.lengths_B))
         self._make_room(K)
@@ -248,14 +254,11 @@ class CausalMemory:
         return right_aligned(torch.stack(rows), lengths_B, self.memory_length)
 
     def arrays(self) -> dict[str, Tensor]:
-        """See `LanguageMemory`."""
-        kept = {f"cache{i}": layer for i, layer in enumerate(self.cache.layers)}
-        return {"tokens": self.window.tokens_BMD, "lengths": self.window.lengths_B, **kept}
+        return self.window.arrays() | {f"cache{i}": layer for i, layer in enumerate(self.cache.layers)}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """See `LanguageMemory`."""
         self.start(len(arrays["lengths"]))
-        load_window(self.window, arrays)
+        self.window.load(arrays)
         for i, layer in enumerate(self.cache.layers):
             layer.copy_(torch.as_tensor(arrays[f"cache{i}"]))
         self.cache.lengths_B = self.window.lengths_B.clone()
@@ -324,16 +327,21 @@ def causal_memory(
             norm_eps=config.layer_norm_epsilon,
         )
     )
-    ours = {"norm_final.weight": weights["ln_f.weight"], "norm_final.bias": weights["ln_f.bias"]}
-    for i in range(len(published.h)):
-        for theirs, part in GPT2_PARTS.items():
-            weight = weights[f"h.{i}.{theirs}.weight"]  # its products are x W, not x W^T
-            ours[f"blocks.{i}.{part}.weight"] = weight.T.contiguous() if weight.ndim == 2 else weight
-            ours[f"blocks.{i}.{part}.bias"] = weights[f"h.{i}.{theirs}.bias"]
-    model.load_state_dict(ours)
+    model.load_state_dict(gpt2_weights(weights, len(published.h)))
     model.to(device).eval().requires_grad_(False)
     words = vocabulary(settings, folder)
     return CausalMemory(model, loaded.embeddings, weights["wpe.weight"], words, memory_length, batch_tokens)
+
+
+def gpt2_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """The published weights of GPT-2 under the names of our `Transformer`."""
+    ours = {"norm_final.weight": weights["ln_f.weight"], "norm_final.bias": weights["ln_f.bias"]}
+    for i in range(layers):
+        for theirs, ours_part in GPT2_PARTS.items():
+            weight = weights[f"h.{i}.{theirs}.weight"]  # its products are x W, not x W^T
+            ours[f"blocks.{i}.{ours_part}.weight"] = weight.T.contiguous() if weight.ndim == 2 else weight
+            ours[f"blocks.{i}.{ours_part}.bias"] = weights[f"h.{i}.{theirs}.bias"]
+    return ours
 
 
 def check_inputs(memory: EncoderMemory | CausalMemory, inputs_BKD: Tensor, rows: int) -> None:
@@ -355,13 +363,6 @@ def check_length(needed: int, positions: int, batch_tokens: int, room: int) -> N
             f"has room for {room} at once.",
             "Change memory_length or batch_tokens.",
         )
-
-
-def load_window(window: TokenWindow, arrays: Mapping[str, Any]) -> None:
-    """Fill a window from what a memory's `arrays` gave."""
-    device = window.lengths_B.device
-    window.tokens_BMD = torch.as_tensor(arrays["tokens"]).to(device, copy=True)
-    window.lengths_B = torch.as_tensor(arrays["lengths"]).to(device, copy=True)
 
 
 def right_aligned(weights_LBT: Tensor, lengths_B: Tensor, length: int) -> Tensor:

@@ -163,7 +163,6 @@ class ImageActorCritic(nn.Module):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, images_NCHW: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
         features_NW = self.encoder(images_NCHW.float() / 255)
         return F.log_softmax(self.actor(features_NW), dim=1), self.critic(features_NW)[:, 0]
 
