@@ -15,7 +15,8 @@ from torch import Tensor
 from recollect.common.language_models import RANDOM_VOCABULARY, vocabulary
 from recollect.common.published_transformer_xl import load, shortened
 from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
-from recollect.helm.window_memory import causal_memory, encoder_memory
+from recollect.helm.causal_memory import causal_memory
+from recollect.helm.encoder_memory import encoder_memory
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 
