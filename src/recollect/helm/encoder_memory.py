@@ -67,9 +67,9 @@ class EncoderMemory:
         self._shown = copy(self.window)
         if self.cache is None:
             return self._read(self.window.tokens_BMD, self.window.lengths_B)
-        tokens, lengths = self.window.tokens_BMD.numpy(), self.window.lengths_B.numpy()
-        keys = [key_of(row[:length]) for row, length in zip(tokens, lengths, strict=True)]
-        return self.cache.find(keys, lambda rows: self._read(self.window.tokens_BMD[rows], self.window.lengths_B[rows]))
+        tokens_BMD, lengths_B = self.window.tokens_BMD, self.window.lengths_B
+        keys = [key_of(row_MD[:length]) for row_MD, length in zip(tokens_BMD.numpy(), lengths_B.numpy(), strict=True)]
+        return self.cache.find(keys, lambda rows: self._read(tokens_BMD[rows], lengths_B[rows]))
 
     def _read(self, tokens_BMD: Tensor, lengths_B: Tensor) -> Tensor:
         """History vectors [B, H] of windows."""
