@@ -26,7 +26,8 @@ COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
 STATES = ("open", "closed", "locked")
 THINGS = ("key", "ball", "box", "door", "goal", "lava")
 _OF_ONE_COLOUR = ("goal", "lava")
-_ON_FLOOR = ("key", "key", "ball", "ball", "box", "box", "goal", "lava")
+_CARRIED = ("key", "ball", "box")
+_ON_FLOOR: tuple[str, ...] = ("key", "key", "ball", "ball", "box", "box", "goal", "lava")
 NEARNESS_YX = 1 / (1 + np.abs(np.arange(VIEW)[:, None] - AGENT[1]) + np.abs(np.arange(VIEW) - AGENT[0]))
 HELD_OUT_PAIRS = {("purple", "key"), ("grey", "ball"), ("yellow", "box")}
 HELD_OUT_CELLS = {(x, y) for x in range(VIEW) for y in range(VIEW) if (x + 3 * y) % 8 == 5 and (x, y) != AGENT}
@@ -126,6 +127,7 @@ def _draw(draws: np.random.Generator, wanted: int) -> tuple[np.ndarray, tuple[Th
     """One picture [H, W, 3], the things that are seen in it, and `wall` or `floor`, whichever is before the agent."""
     grid_class, objects = _minigrid()
     grid = grid_class(VIEW, VIEW)
+    # Walls around a room, of which the view may show every side or none.
     left, right, top = int(draws.integers(-2, 3)), int(draws.integers(4, 9)), int(draws.integers(-2, 6))
     for x in range(VIEW):
         for y in range(VIEW):
@@ -138,15 +140,20 @@ def _draw(draws: np.random.Generator, wanted: int) -> tuple[np.ndarray, tuple[Th
     things: dict[tuple[int, int], Thing] = {}
     for _ in range(wanted):
         x, y = AGENT if draws.random() < 0.1 else (int(cell) for cell in draws.integers(0, VIEW, 2))
-        in_wall = isinstance(grid.get(x, y), objects.Wall)
-        carried = (x, y) == AGENT
-        names = ("key", "ball", "box") if carried else ("door",) if in_wall else _ON_FLOOR
+        names = _ON_FLOOR
+        if (x, y) == AGENT:
+            names = _CARRIED
+        elif isinstance(grid.get(x, y), objects.Wall):
+            names = ("door",)
         name = names[int(draws.integers(len(names)))]
-        colour = {"goal": "green", "lava": "red"}.get(name, COLOURS[int(draws.integers(len(COLOURS)))])
+        any_colour = COLOURS[int(draws.integers(len(COLOURS)))]
+        colour = {"goal": "green", "lava": "red"}.get(name, any_colour)
         state = STATES[int(draws.integers(len(STATES)))] if name == "door" else ""
         things[x, y] = Thing(name, colour, x, y, state)
     for thing in things.values():
         grid.set(thing.x, thing.y, _as_object(thing, objects))
+
+    # What the agent carries hides nothing: it is taken away while it is found out what can be seen.
     carried_thing = grid.get(*AGENT)
     grid.set(*AGENT, None)
     mask = grid.process_vis(AGENT) if draws.random() < 0.8 else np.ones((VIEW, VIEW), bool)

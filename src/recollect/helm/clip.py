@@ -42,7 +42,6 @@ class QuickGELU(nn.Module):
     """``x * sigmoid(1.702 x)``, with which CLIP was trained."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape."""
         return x * torch.sigmoid(1.702 * x)
 
 
@@ -72,7 +71,6 @@ class Transformer(nn.Module):
         self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
 
     def forward(self, x_NTD: Tensor, mask_TT: Tensor | None = None) -> Tensor:
-        """Same shape."""
         for block in self.resblocks:
             x_NTD = block(x_NTD, mask_TT)
         return x_NTD
@@ -92,7 +90,6 @@ class VisionTransformer(nn.Module):
         self.proj = nn.Parameter(torch.empty(inner, shape.width))
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        """See the class."""
         patches_NTD = self.conv1(x_NCHW).flatten(2).transpose(1, 2)
         first_N1D = self.class_embedding.expand(len(x_NCHW), 1, -1)
         tokens_NTD = self.ln_pre(torch.cat([first_N1D, patches_NTD], 1) + self.positional_embedding)
@@ -166,7 +163,6 @@ class ModifiedResNet(nn.Module):
         self.attnpool = AttentionPool(shape.image_size // 32, before, before // shape.head, shape.width)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        """See the class."""
         for i in (1, 2, 3):
             x_NCHW = F.relu(self.get_submodule(f"bn{i}")(self.get_submodule(f"conv{i}")(x_NCHW)))
         x_NCHW = F.avg_pool2d(x_NCHW, 2)

@@ -70,7 +70,6 @@ class TileEncoder(nn.Module):
         self.linear = nn.Linear(6 * channels, width)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        """See the class."""
         mixed_NCHW = F.relu(self.mix(F.relu(self.tiles(2 * x_NCHW - 1))))
         both_NCP = torch.cat([mixed_NCHW, F.relu(self.neighbours(mixed_NCHW))], 1).flatten(2)
         near_P = torch.from_numpy(captioned_tiles.NEARNESS_YX).to(both_NCP).flatten()

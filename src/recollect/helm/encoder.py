@@ -56,36 +56,42 @@ class Encoder:
         Returns:
             States [B, T, D], zero at padding.
         """
-        (B, T, D), H = x_BTD.shape, self.heads
+        B, T, D = x_BTD.shape
+        H, head = self.heads, D // self.heads
         place_T = torch.arange(T, device=x_BTD.device)
         real_BT = place_T < lengths_B[:, None]
         # Real tokens only, one after the other; in attention rows are blocks again, and padding is masked.
-        index_N = None if bool(real_BT.all()) else real_BT.flatten().nonzero()[:, 0]
-        bias = None
-        if index_N is not None:
-            bias = torch.zeros(B, 1, 1, T, device=x_BTD.device).masked_fill_(~real_BT[:, None, None], float("-inf"))
+        index_N, bias_B11T = None, None
+        if not bool(real_BT.all()):
+            index_N = real_BT.flatten().nonzero()[:, 0]
+            bias_B11T = torch.zeros(B, 1, 1, T, device=x_BTD.device)
+            bias_B11T.masked_fill_(~real_BT[:, None, None], float("-inf"))
         h_ND = _rows((x_BTD + self._places_TD[:T]).reshape(B * T, D), index_N)
         h_ND = F.layer_norm(h_ND, (D,), *self._norm, self.norm_eps)
         ends_B = torch.arange(B, device=x_BTD.device) * T + lengths_B - 1
         maps = []
         for number, (qkv, out, norm_attention, mlp_in, mlp_out, norm_mlp) in enumerate(self.layers):
-            pick = last and number == len(self.layers) - 1
-            if pick:  # queries of the last tokens only
+            newest_only = last and number == len(self.layers) - 1
+            if newest_only:  # queries of the last tokens only
                 weight_ED, bias_E = qkv
-                both = _blocks(linear(h_ND, weight_ED[D:], bias_E[D:]), index_N, B * T)
-                k, v = both.view(B, T, 2, H, D // H).permute(2, 0, 3, 1, 4)
+                keys_values = _blocks(linear(h_ND, weight_ED[D:], bias_E[D:]), index_N, B * T)
+                k, v = keys_values.view(B, T, 2, H, head).permute(2, 0, 3, 1, 4)
                 h_ND = _blocks(h_ND, index_N, B * T)[ends_B]
-                q = linear(h_ND, weight_ED[:D], bias_E[:D]).view(B, H, 1, D // H)
+                q = linear(h_ND, weight_ED[:D], bias_E[:D]).view(B, H, 1, head)
             else:
-                both = _blocks(linear(h_ND, *qkv), index_N, B * T)
-                q, k, v = both.view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
-            scores = torch.matmul(q, k.transpose(2, 3)).mul_((D // H) ** -0.5)
-            weights = (scores if bias is None else scores.add_(bias)).softmax(-1)
-            y_ND = torch.matmul(weights, v).transpose(1, 2).reshape(-1, D)
-            y_ND = y_ND if pick else _rows(y_ND, index_N)
-            h_ND = F.layer_norm(h_ND + linear(y_ND, *out), (D,), *norm_attention, self.norm_eps)
-            h_ND = F.layer_norm(h_ND + linear(F.gelu(linear(h_ND, *mlp_in)), *mlp_out), (D,), *norm_mlp, self.norm_eps)
+                joined = _blocks(linear(h_ND, *qkv), index_N, B * T)
+                q, k, v = joined.view(B, T, 3, H, head).permute(2, 0, 3, 1, 4)
+            scores = torch.matmul(q, k.transpose(2, 3)).mul_(head**-0.5)
+            if bias_B11T is not None:
+                scores.add_(bias_B11T)
+            weights = scores.softmax(-1)
             maps.append(weights)
+            y_ND = torch.matmul(weights, v).transpose(1, 2).reshape(-1, D)
+            if not newest_only:
+                y_ND = _rows(y_ND, index_N)
+            h_ND = F.layer_norm(h_ND + linear(y_ND, *out), (D,), *norm_attention, self.norm_eps)
+            inner_ND = F.gelu(linear(h_ND, *mlp_in))
+            h_ND = F.layer_norm(h_ND + linear(inner_ND, *mlp_out), (D,), *norm_mlp, self.norm_eps)
         if last:
             return h_ND.view(B, 1, D), maps
         return _blocks(h_ND, index_N, B * T).view(B, T, D), maps

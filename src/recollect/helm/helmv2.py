@@ -120,18 +120,17 @@ def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
     """Take the statistics of so many images of random play (rounded up to whole steps)."""
     environment, games = settings.environment, settings.method.hyperparameters.actors
     listed = registry.tasks(environment.world, environment.options, "train")
-    seeds = np.array([seed_of("calibration world", settings.seed, i) for i in range(games)], np.uint64)
     played = [listed[i % len(listed)] for i in range(games)]
-    world, draws = (
-        registry.make_world(environment.world, environment.options, played, seeds),
-        generator("calibration actions", settings.seed),
-    )
+    seeds = np.array([seed_of("calibration world", settings.seed, i) for i in range(games)], np.uint64)
+    world = registry.make_world(environment.world, environment.options, played, seeds)
+    draws = generator("calibration actions", settings.seed)
     actions = int(world.single_action_space.n)  # type: ignore[attr-defined]
     observation, _ = world.reset()
     for _ in range(-(-images // games)):
         reader.all.take_in(reader.features(observation))
         observation, _, terminated, truncated, _ = world.step(draws.integers(actions, size=games))
-        if (done := terminated | truncated).any():
+        done = terminated | truncated
+        if done.any():
             observation, _ = world.reset(options={"reset_mask": done})
 
 

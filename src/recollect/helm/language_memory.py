@@ -15,7 +15,8 @@ from torch import Tensor
 from recollect.common.language_models import RANDOM_VOCABULARY, vocabulary
 from recollect.common.published_transformer_xl import load, shortened
 from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
-from recollect.helm.window_memory import causal_memory, encoder_memory
+from recollect.helm.causal_memory import causal_memory
+from recollect.helm.encoder_memory import encoder_memory
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 
@@ -116,31 +117,24 @@ class TransformerXLMemory:
         self.start(0)
 
     def start(self, batch: int) -> None:
-        """See `LanguageMemory`."""
         self.cache = XLCache(self.network, batch, self.memory_length, self.batch_tokens)
 
     def reset(self, mask_B: Tensor) -> None:
-        """See `LanguageMemory`."""
         self.cache.reset(mask_B)
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
-        """See `LanguageMemory`."""
         return self.cache.read(inputs_BKD)
 
     def peek(self, inputs_BKD: Tensor) -> Tensor:
-        """See `LanguageMemory`."""
         return self.cache.read(inputs_BKD, remember=False)
 
     def attention(self) -> Tensor | None:
-        """See `LanguageMemory`."""
         return self.cache.attention()
 
     def arrays(self) -> dict[str, Tensor]:
-        """See `LanguageMemory`."""
         return {"at": torch.tensor(self.cache.at), **{f"cache{i}": kv for i, kv in enumerate(self.cache.layers)}}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """See `LanguageMemory`."""
         self.start(torch.as_tensor(arrays["cache0"]).shape[1])
         self.cache.at = int(arrays["at"])
         for i, kv in enumerate(self.cache.layers):

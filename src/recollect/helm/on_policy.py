@@ -288,14 +288,26 @@ class OnPolicyTrainer:
     def _log(self, run: Run) -> None:
         """One point of the learning curve, and the means of all metrics since the last."""
         env, method = self.names
-        for metric, value in zip(("return", "success"), self.recent[:, [0, 2]].T, strict=True):
-            if len(value) and not np.isnan(value).any():
-                about = {"env": env, "method": method, "seed": self.seed, "step": self.steps, "split": "learning"}
-                run.log_scores(scores_frame(**about, task=0, episode=0, metric=metric, value=value.mean()))
-        values = {name: float(total) / self.minibatches for name, total in sorted(self.sums.items())}
+        for column, metric in ((0, "return"), (2, "success")):
+            values = self.recent[:, column]
+            if len(values) and not np.isnan(values).any():
+                frame = scores_frame(
+                    env=env,
+                    method=method,
+                    seed=self.seed,
+                    step=self.steps,
+                    split="learning",
+                    task=0,
+                    episode=0,
+                    metric=metric,
+                    value=values.mean(),
+                )
+                run.log_scores(frame)
+        metrics = {name: float(total) / self.minibatches for name, total in sorted(self.sums.items())}
         if len(self.recent):
-            values |= {"ep_rew_mean": self.recent[:, 0].mean(), "ep_len_mean": self.recent[:, 1].mean()}
-        run.log(self.steps, episodes=self.episodes, **values)
+            metrics["ep_rew_mean"] = self.recent[:, 0].mean()
+            metrics["ep_len_mean"] = self.recent[:, 1].mean()
+        run.log(self.steps, episodes=self.episodes, **metrics)
         self.sums, self.minibatches, self.logged_at = {}, 0, self.steps
 
     # ---- going on after a kill
@@ -325,15 +337,20 @@ class OnPolicyTrainer:
         """Put back what `saved` gave."""
         for name, value in state.items():
             setattr(self, name, value)
-        self.observation, self.running = np.array(arrays["observation"]), np.array(arrays["running"])
-        self.recent, self.scale.discounted_E = np.array(arrays["recent"]), np.array(arrays["discounted"])
+        self.observation = np.array(arrays["observation"])
+        self.running = np.array(arrays["running"])
+        self.recent = np.array(arrays["recent"])
+        self.scale.discounted_E = np.array(arrays["discounted"])
         self.scale.returns.moments = np.array(arrays["returns"])
         self.advantage_scale.moments = np.array(arrays["advantages"])
         self.agent.load(part(arrays, "agent"), self.observation)
         self.optimiser.load(part(arrays, "adam"))
         self.world.set_state(part(arrays, "world"))
-        self.sums = {name: torch.as_tensor(value).to(self.agent.device) for name, value in part(arrays, "sums").items()}
-        self.best = {name: np.array(value) for name, value in part(arrays, "best").items()}
+        self.sums, self.best = {}, {}
+        for name, value in part(arrays, "sums").items():
+            self.sums[name] = torch.as_tensor(value).to(self.agent.device)
+        for name, value in part(arrays, "best").items():
+            self.best[name] = np.array(value)
 
     def train(self, run: Run) -> dict[str, np.ndarray]:
         """Go on from the run's checkpoint, if it has one, to the end; the arrays of the policy."""

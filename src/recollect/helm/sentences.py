@@ -46,7 +46,6 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """See the class."""
         ids = [torch.tensor(encoded.ids) for encoded in self.tokenizer.encode_batch(list(texts))]
         embeddings_VD = self.model.embeddings
         found_ND = torch.zeros(len(ids), self.model.width, device=embeddings_VD.device)

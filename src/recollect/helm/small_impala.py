@@ -60,7 +60,6 @@ class SmallImpala(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """See the class."""
         x = (images.permute(0, 3, 1, 2) if self.channels_last else images).float() / 255
         return F.relu(self.linear(F.relu(self.second(F.relu(self.first(x)))).flatten(1)))
 
@@ -77,7 +76,6 @@ class NormedHead(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
         x = self.hidden(x)
         return self.last(F.relu(F.layer_norm(x, x.shape[-1:])))
 

@@ -111,7 +111,6 @@ class ClipModel:
 
     @torch.inference_mode()
     def images(self, images_NCHW: Tensor) -> Tensor:
-        """See `VisionLanguageModel`."""
         return _in_batches(lambda part: self.network.images(preprocessed(part, self.size, self.fit)), images_NCHW, self)
 
     @torch.inference_mode()
@@ -136,12 +135,10 @@ class RandomModel:
         self.matrix_IW = torch.from_numpy(self._drawn("images", (3 * 8 * 8, width))).to(self.device)
 
     def images(self, images_NCHW: Tensor) -> Tensor:
-        """See `VisionLanguageModel`."""
         small_NC88 = F.adaptive_avg_pool2d(scaled(images_NCHW, self.device), 8)
         return small_NC88.flatten(1) @ self.matrix_IW
 
     def texts(self, strings: Sequence[str]) -> Tensor:
-        """See `VisionLanguageModel`."""
         rows = [self._drawn("text", (self.width,), string) for string in strings]
         return torch.from_numpy(np.stack(rows) if rows else np.zeros((0, self.width), np.float32)).to(self.device)
 

@@ -54,8 +54,7 @@ def remove_growing(folder: Path) -> None:
 
 
 class Columns:
-    """Columns of learning histories that grow on disk, in files without a name: images of millions of steps fit into no
-    memory, and nothing is left behind by a process that is killed.
+    """Columns that grow in files without a name, so that nothing is left behind by a process that is killed.
 
     Args:
         folder: on the disk that has the room; None: the system's folder for temporary files.
@@ -125,17 +124,23 @@ class Columns:
         for file, _, _ in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        kinds = {name: [dtype.str, list(tail)] for name, (_, dtype, tail) in self._files.items()}
+        kinds = {}
+        for name, (_, dtype, tail) in self._files.items():
+            kinds[name] = [dtype.str, list(tail)]
         return {"length": self.length, "task": self._task, "episodes": self._episodes, "kinds": kinds}
 
     def go_on(self, state: Mapping[str, Any]) -> bool:
         """Continue where `state` was asked for, dropping rows that were written after it; False where rows are missing."""
-        kinds = {name: (np.dtype(kind), tuple(tail)) for name, (kind, tail) in state["kinds"].items()}
-        kept = {name: state["length"] * dtype.itemsize * math.prod(tail) for name, (dtype, tail) in kinds.items()}
-        if not all(self._path(name).is_file() and self._path(name).stat().st_size >= kept[name] for name in kinds):
-            return False
-        self.length, self._task, self._episodes = state["length"], state["task"], state["episodes"]
-        self._files = {name: (self._open(name, kept[name]), dtype, tail) for name, (dtype, tail) in kinds.items()}
+        sizes = {}
+        for name, (kind, tail) in state["kinds"].items():
+            sizes[name] = state["length"] * np.dtype(kind).itemsize * math.prod(tail)
+            path = self._path(name)
+            if not path.is_file() or path.stat().st_size < sizes[name]:
+                return False
+        self.length = state["length"]
+        self._task, self._episodes = state["task"], state["episodes"]
+        for name, (kind, tail) in state["kinds"].items():
+            self._files[name] = (self._open(name, sizes[name]), np.dtype(kind), tuple(tail))
         return True
 
     def arrays(self) -> dict[str, np.ndarray]:

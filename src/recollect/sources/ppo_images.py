@@ -163,7 +163,6 @@ class ImageActorCritic(nn.Module):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, images_NCHW: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
         features_NW = self.encoder(images_NCHW.float() / 255)
         return F.log_softmax(self.actor(features_NW), dim=1), self.critic(features_NW)[:, 0]
 
@@ -201,8 +200,9 @@ class ImagePPO:
             )
         assert space.shape is not None
         self.last = settings.channels == "last"
-        shape = tuple(space.shape[i] for i in ((2, 0, 1) if self.last else (0, 1, 2)))
-        network = ImageActorCritic(shape, int(actions.n), settings, seed_of("ppo-images-weights", *self.keys))  # type: ignore[arg-type]
+        one, two, three = space.shape
+        shape_CHW = (three, one, two) if self.last else (one, two, three)
+        network = ImageActorCritic(shape_CHW, int(actions.n), settings, seed_of("ppo-images-weights", *self.keys))
         # Channels last in memory, as in `common.image_encoders`.
         self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = Adam(self.network.named_parameters(), lr=settings.learning_rate, eps=settings.adam_epsilon)

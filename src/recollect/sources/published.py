@@ -1,24 +1,18 @@
-"""Published trajectories: what their rows must be, which episodes are kept, and how they become learning histories.
+"""Published trajectories: what their rows must be, and which episodes are kept.
 
-The files of RA-DT's authors come in two layouts, each read by a file of its own: one npz per task (`published_npz`) and
-one folder per task with a file per episode (`published_episodes`). Both are brought to the same `Rows` here, so that
-the same data give the same histories, to the byte, whatever layout and number types they were stored in.
-
-- Arrays may have an axis of length one for "environments side by side" behind the time axis, as replay buffers have.
-- Numbers may be stored as any integer or float. What is not a whole number where one is needed, not finite, or outside
-  of the world, is refused with file and row: data of another world would train without a complaint.
-- Upstream casts everything to float32 and checks nothing but NaN. A trailing episode without end is left out by both.
-- Upstream leaves episodes in the order of its filters (by return, or shuffled); here they stay in time order.
+The files of RA-DT's authors come in two layouts (`published_npz`, `published_episodes`). Both are brought to the same
+`Rows` here, so that the same data give the same histories, to the byte. docs/formats.md, "Published data", says which
+shapes and numbers there may be. What cannot be is refused with file and row: data of another world would train without
+a complaint. Upstream checks nothing but NaN, and leaves episodes in the order of its filters; here they stay in time order.
 
 Source: RA-DT (arXiv 2410.07071), released loader; specification 2.2 to 2.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -48,14 +42,10 @@ class Keep(Frozen):
 class Form:
     """What one row of a world looks like.
 
-    Attributes:
-        observation_shape: None: vectors of any one size.
-        observation_dtype: what observations are stored as; an integer type asks for whole numbers.
-        low, high: bounds of observations, broadcast against one; None: unbounded.
-        actions: number of discrete actions; 0: continuous actions.
-        action_shape: () where actions are discrete.
-        action_low, action_high: bounds of continuous actions.
-        unpaid_at: episodes of exactly this length have their last reward set to 0; None: all are as stored.
+    observation_shape is None for vectors of any one size; an integer observation_dtype asks for whole numbers; low and
+    high are bounds of observations, broadcast against one; actions is the number of discrete actions, 0 where they are
+    continuous, and then of action_shape between action_low and action_high. Episodes of exactly unpaid_at steps have their
+    last reward set to 0.
     """
 
     observation_shape: tuple[int, ...] | None
@@ -71,26 +61,9 @@ class Form:
     @property
     def action_dtype(self) -> np.dtype[Any]:
         """What actions are stored as."""
-        return np.dtype(np.float32 if not self.actions else np.int8 if self.actions <= 127 else np.int16)
-
-
-class Recording(Protocol):
-    """All complete episodes of one task, in time order.
-
-    Attributes:
-        where: the file or folder.
-        length_M, return_M: int64 and float64 [M], of each episode.
-        left_out: rows of a last episode that has no end.
-    """
-
-    where: Path
-    length_M: np.ndarray
-    return_M: np.ndarray
-    left_out: int
-
-    def read(self, episodes_K: np.ndarray) -> Iterator[Rows]:
-        """The rows of some episodes (ascending), in portions that hold whole episodes."""
-        ...
+        if not self.actions:
+            return np.dtype(np.float32)
+        return np.dtype(np.int8 if self.actions <= 127 else np.int16)
 
 
 # ------------------------------------------------------------------------------------------------------ one file's rows
@@ -106,46 +79,87 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
         UserError: an array has another shape, length or kind, or a number that cannot be.
     """
     (seen, observation), (did, action), (got, reward), (ended, done) = arrays.items()
-    if form.observation_shape is None:
-        size = observation.shape[-1] if observation.ndim > 1 else 0
-        observation_ND = _flat(seen, observation, (size,), where)
-    else:
-        observation_ND = _flat(seen, observation, form.observation_shape, where)
-    action_N = _flat(did, action, form.action_shape, where)
-    reward_N, done_N = _flat(got, reward, (), where), _flat(ended, done, (), where)
+    shape = observation.shape[-1:] if form.observation_shape is None else form.observation_shape
+    observation_ND = _without_ones(seen, observation, shape, where)
+    action_N = _without_ones(did, action, form.action_shape, where)
+    reward_N = _without_ones(got, reward, (), where)
+    done_N = _without_ones(ended, done, (), where)
     for name, array in ((seen, observation_ND), (did, action_N), (ended, done_N)):
         if len(array) != len(reward_N):
             raise broken(f"{name} has {len(array)} rows, {got} has {len(reward_N)}", where)
-    if observation_ND.dtype.kind == "f":
-        _refuse(seen, observation_ND, ~np.isfinite(observation_ND), "is not finite", where)
+
     with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite, and is refused
-        kept_N = reward_N.astype(np.float32)
-    _refuse(got, reward_N, ~np.isfinite(kept_N), "is not a finite number", where)
+        paid_N = reward_N.astype(np.float32)
+    _refuse(got, reward_N, ~np.isfinite(paid_N), "is not a finite number", where)
     _refuse(did, action_N, ~np.isfinite(action_N), "is not finite", where)
     _refuse(ended, done_N, (done_N != 0) & (done_N != 1), "is neither 0 nor 1", where)
-    slack = 0.0
-    if form.observation_dtype.kind == "f":
-        slack = ROUNDING
-    elif observation_ND.dtype.kind == "f":
-        _refuse(seen, observation_ND, observation_ND != np.floor(observation_ND), "is no whole number", where)
-    if form.low is not None and form.high is not None:
-        outside = (observation_ND < form.low - slack) | (observation_ND > form.high + slack)
-        _refuse(seen, observation_ND, outside, "is outside of the world", where, low=form.low, high=form.high)
+
+    whole = form.observation_dtype.kind != "f"
+    if observation_ND.dtype.kind == "f":
+        _refuse(seen, observation_ND, ~np.isfinite(observation_ND), "is not finite", where)
+        if whole:
+            _refuse(seen, observation_ND, observation_ND != np.floor(observation_ND), "is no whole number", where)
+    slack = 0.0 if whole else ROUNDING
+    _refuse_outside(seen, observation_ND, form.low, form.high, slack, "is outside of the world", where)
     if form.actions:
-        wrong = (action_N < 0) | (action_N >= form.actions) | (action_N != np.floor(action_N))
-        _refuse(did, action_N, wrong, f"is none of the {form.actions} actions 0 to {form.actions - 1}", where)
-    elif form.action_low is not None and form.action_high is not None:
-        outside = (action_N < form.action_low - ROUNDING) | (action_N > form.action_high + ROUNDING)
-        _refuse(did, action_N, outside, "is out of range", where, low=form.action_low, high=form.action_high)
-    rows = Rows(
-        observation_ND.astype(form.observation_dtype),
-        action_N.astype(form.action_dtype),
-        kept_N,
-        done_N.astype(bool),
-    )
+        wrong_N = (action_N < 0) | (action_N >= form.actions) | (action_N != np.floor(action_N))
+        _refuse(did, action_N, wrong_N, f"is none of the {form.actions} actions 0 to {form.actions - 1}", where)
+    else:
+        _refuse_outside(did, action_N, form.action_low, form.action_high, ROUNDING, "is out of range", where)
+
+    observation_ND = observation_ND.astype(form.observation_dtype)
+    rows = Rows(observation_ND, action_N.astype(form.action_dtype), paid_N, done_N.astype(bool))
     if form.unpaid_at is not None:
         rows.reward[rows.done & (rows.timestep == form.unpaid_at - 1)] = 0
     return rows
+
+
+def _without_ones(name: str, array: np.ndarray, tail: tuple[int, ...], where: object) -> np.ndarray:
+    """[N, *tail] of an array that may have axes of length one behind the first."""
+    if array.dtype.kind not in "biuf":
+        raise broken(f"{name} holds {array.dtype}, not numbers", where)
+    allowed = [(1,) * ones + tail for ones in range(2 if tail else 3)]
+    if array.ndim and array.shape[1:] in allowed:
+        return array.reshape(len(array), *tail)
+    if array.ndim > 1 and array.shape[2:] == tail:
+        message = f"{name} holds {array.shape[1]} environments side by side (shape {array.shape})"
+        raise broken(message, where, do="write one file per environment: array[:, 0], array[:, 1], ...")
+    wanted = ", ".join(str(("N", *shape)).replace("'", "") for shape in allowed)
+    raise broken(f"{name} has shape {array.shape}, not one of {wanted}", where)
+
+
+def _refuse_outside(
+    name: str, array: np.ndarray, low: Any, high: Any, slack: float, message: str, where: object
+) -> None:
+    if low is None or high is None:
+        return
+    wrong = (array < low - slack) | (array > high + slack)
+    if wrong.any():
+        spans = [np.unique(bound) if len(np.unique(bound)) == 1 else bound for bound in (low, high)]
+        _refuse(name, array, wrong, f"{message} ({_numbers(spans[0])} to {_numbers(spans[1])})", where)
+
+
+def _refuse(name: str, array: np.ndarray, wrong: np.ndarray, message: str, where: object) -> None:
+    """Raise a UserError that names the first row where something is wrong."""
+    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
+    if rows.size:
+        more = f", and {rows.size - 1} rows more" if rows.size > 1 else ""
+        message = f"{name} {message}: row {rows[0]} has {_numbers(array[rows[0]])}{more}"
+        do = "check that the file belongs to this environment (its size, and the meaning of its columns)"
+        raise broken(message, where, do=do)
+
+
+def _numbers(array: np.ndarray) -> str:
+    if np.size(array) == 1:
+        return f"{float(np.ravel(array)[0]):g}"
+    return np.array2string(np.asarray(array), threshold=12, edgeitems=3, separator=", ").replace("\n", "")
+
+
+def broken(
+    message: str, where: object, *, do: str = "fetch the file again, or name the folder of the files that are meant"
+) -> UserError:
+    """The error of a file that is not what it should be."""
+    return UserError(message, where=where, do=do)
 
 
 def estimates_at_the_limit(rows: Rows, limit: int) -> int:
@@ -157,56 +171,6 @@ def estimates_at_the_limit(rows: Rows, limit: int) -> int:
     if not whole_N[~rows.done].all():
         return 0
     return int((rows.done & (rows.timestep == limit - 1) & ~whole_N).sum())
-
-
-def _flat(name: str, array: np.ndarray, tail: tuple[int, ...], where: object) -> np.ndarray:
-    """[N, *tail] of an array that may have axes of length one behind the first."""
-    if array.dtype.kind not in "biuf":
-        raise broken(f"{name} holds {array.dtype}, not numbers", where)
-    extra = array.ndim - 1 - len(tail)
-    if array.ndim and 0 <= extra <= (1 if tail else 2) and array.shape[1:] == (1,) * extra + tail:
-        return array.reshape(len(array), *tail)
-    wanted = ", ".join(str(("N", *(1,) * n, *tail)).replace("'", "") for n in range(2 if tail else 3))
-    if extra == 1 and array.ndim > 1 and array.shape[2:] == tail:
-        raise UserError(
-            f"{name} holds {array.shape[1]} environments side by side (shape {array.shape})",
-            where=where,
-            do="write one file per environment: array[:, 0], array[:, 1], ...",
-        )
-    raise broken(f"{name} has shape {array.shape}, not one of {wanted}", where)
-
-
-def _refuse(
-    name: str,
-    array: np.ndarray,
-    wrong: np.ndarray,
-    what: str,
-    where: object,
-    *,
-    low: np.ndarray | None = None,
-    high: np.ndarray | None = None,
-) -> None:
-    if wrong.any():
-        row = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
-        count = int(wrong.reshape(len(wrong), -1).any(axis=1).sum())
-        shown = np.array2string(np.asarray(array[row]), threshold=12, edgeitems=3, separator=", ").replace("\n", "")
-        bounds = "" if low is None or high is None else f" ({_span(low)} to {_span(high)})"
-        more = f", and {count - 1} rows more" if count > 1 else ""
-        raise UserError(
-            f"{name} {what}{bounds}: row {row} has {shown}{more}",
-            where=where,
-            do="check that the file belongs to this environment (its size, and the meaning of its columns)",
-        )
-
-
-def _span(bound: np.ndarray) -> str:
-    values = np.unique(bound)
-    return f"{values[0]:g}" if len(values) == 1 else np.array2string(np.asarray(bound), threshold=12, separator=", ")
-
-
-def broken(what: str, where: object) -> UserError:
-    """The error of a file that is not what it should be."""
-    return UserError(what, where=where, do="fetch the file again, or name the folder of the files that are meant")
 
 
 # ---------------------------------------------------------------------------------------------------- which episodes
@@ -225,8 +189,8 @@ def kept_episodes(
     """
     kept_K = np.arange(len(length_M))
     if keep.top_p < 1:
-        kept_K = kept_K[np.argsort(return_M, kind="stable")[len(kept_K) - _share(len(kept_K), keep.top_p) :]]
-        kept_K.sort()
+        by_return_K = np.argsort(return_M, kind="stable")
+        kept_K = np.sort(by_return_K[len(kept_K) - _share(len(kept_K), keep.top_p) :])
     if keep.uniform_p < 1:
         length_K = length_M[kept_K].astype(np.float64)
         count = _share(len(kept_K), keep.uniform_p)

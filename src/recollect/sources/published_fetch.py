@@ -37,11 +37,11 @@ def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str |
     Raises:
         UserError: no commit is pinned or given, or see `recollect.artifacts.hub`.
     """
-    where, folder = f"config/published_data.yaml: {name}", index.parent
+    where, folder, repository = f"config/published_data.yaml: {name}", index.parent, chosen.repository
     commit = revision or chosen.revision
     if commit is None:
         raise UserError(
-            f"no revision of {chosen.repository} is pinned",
+            f"no revision of {repository} is pinned",
             where=where,
             do='take the newest commit (40 digits) from "Files and versions" on the hub\'s page of this data set, try '
             f"it with `recollect fetch --data {name} --revision COMMIT`, and write it there as `revision:`",
@@ -50,34 +50,30 @@ def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str |
         "check the network and the names; on a machine without network, copy the folder "
         f"{folder.as_posix()} from one that has it, or name a folder of your own in source.hyperparameters.folder"
     )
-    pinned = chosen.sha256 if revision in (None, chosen.revision) else {}
-    check_request(chosen.repository, commit, pinned, instead="name files of arrays")
+    pinned = chosen.sha256 if commit == chosen.revision else {}
+    check_request(repository, commit, pinned, instead="name files of arrays")
     if not pinned:
-        listed = listing(chosen.repository, commit, offline=offline)
+        listed = listing(repository, commit, offline=offline)
         pinned = {file: sha256 for file, sha256 in listed.items() if any(fnmatch(file, p) for p in chosen.files)}
         if not pinned:
-            raise UserError(
-                f"{chosen.repository} has no files like {', '.join(chosen.files)} there ({len(listed)} others)",
-                where=where,
-                do="correct `files`, or name another commit",
-            )
-        check_request(chosen.repository, commit, pinned, instead="correct `files`")
+            message = f"{repository} has no files like {', '.join(chosen.files)} there ({len(listed)} others)"
+            raise UserError(message, where=where, do="correct `files`, or name another commit")
+        check_request(repository, commit, pinned, instead="correct `files`")
     fetched, scratch = 0, folder / ".fetching"
     with run_lock(folder):
         try:
             for file, sha256 in sorted(pinned.items()):
                 target = folder / file
-                if target.is_file() and sha256_of(target) == sha256:
-                    continue
-                got = download(chosen.repository, commit, file, sha256, scratch, offline=offline, dataset=True)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(got, target)
-                fetched += 1
+                if not target.is_file() or sha256_of(target) != sha256:
+                    got = download(repository, commit, file, sha256, scratch, offline=offline, dataset=True)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(got, target)
+                    fetched += 1
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    content = {"repository": chosen.repository, "revision": commit, "files": dict(sorted(pinned.items()))}
-    write_json(index, content, kind=KIND, provenance={"repository": chosen.repository, "revision": commit})
-    said = f"{chosen.repository} at {commit}: {len(pinned)} files in {folder.as_posix()}, {fetched} of them fetched now"
+    origin = {"repository": repository, "revision": commit}
+    write_json(index, {**origin, "files": dict(sorted(pinned.items()))}, kind=KIND, provenance=origin)
+    said = f"{repository} at {commit}: {len(pinned)} files in {folder.as_posix()}, {fetched} of them fetched now"
     if commit != chosen.revision:
         said += f"; to pin this commit, write `revision: {commit}` in {where}"
     return said
@@ -88,28 +84,19 @@ def hashes(sources: Sequence[Path], index: Path | None = None) -> dict[str, str]
 
     Args:
         sources: files and folders.
-        index: of the data set that they belong to; they must then be as they were fetched.
-
-    Raises:
-        UserError: a file is not in the index or has changed.
+        index: of the data set that they belong to; a UserError says if they are not as they were fetched.
     """
-    listed = None if index is None else read_json(index, kind=KIND)["files"]
+    listed = {} if index is None else read_json(index, kind=KIND)["files"]
     found = {}
     for source in sources:
-        files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
-        of_files = {path: sha256_of(path) for path in files}
-        if listed is not None and index is not None:
-            for path, sha256 in of_files.items():
-                if listed.get(path.relative_to(index.parent).as_posix()) != sha256:
-                    raise UserError(
-                        "this file is not as it was fetched",
-                        where=path,
-                        do=f"fetch it again (`recollect fetch --data {index.parent.name}`), "
-                        "or put files of your own elsewhere",
-                    )
-        if source.is_dir():
-            lines = "".join(f"{sha256} {path.relative_to(source).as_posix()}\n" for path, sha256 in of_files.items())
-            found[source.as_posix()] = hashlib.sha256(lines.encode()).hexdigest()
-        else:
-            found[source.as_posix()] = of_files[source]
+        lines = ""
+        for path in sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]:
+            sha256 = sha256_of(path)
+            if index is not None and listed.get(path.relative_to(index.parent).as_posix()) != sha256:
+                do = (
+                    f"fetch it again (`recollect fetch --data {index.parent.name}`), or put files of your own elsewhere"
+                )
+                raise UserError("this file is not as it was fetched", where=path, do=do)
+            lines += f"{sha256} {path.relative_to(source).as_posix()}\n"
+        found[source.as_posix()] = hashlib.sha256(lines.encode()).hexdigest() if source.is_dir() else sha256
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -24,10 +24,10 @@ from recollect.sources.published import CONVERT, PICKLES
 
 Layout = Literal["npz", "episodes"]
 Cell = tuple[int, int]
-CELLS = re.compile(r"\[(\d+), ?(\d+)\](?:_\[(\d+), ?(\d+)\])+")
 START: Cell = (0, 0)
 # World -> the entries of a task's data that stand in its file name as cells, after the start; in any order.
 CELL_NAMES = {"dark_room": ("goal",), "key_door": ("door", "key")}
+CELLS = re.compile(r"\[\d+, ?\d+\](_\[\d+, ?\d+\])+")
 NAMES = {"maze_runner": "{seed}"}
 SHOWN = 8
 
@@ -46,46 +46,39 @@ def find_files(
         UserError: the folder is missing, holds pickles in their place, or lacks files of some tasks.
     """
     if not folder.is_dir():
-        raise UserError(
-            "the folder of the published files is missing",
-            where=folder,
-            do="fetch the files (`recollect fetch --data NAME`), or correct source.hyperparameters.folder",
-        )
-    there = sorted(path for path in folder.iterdir() if (path.suffix == ".npz" if layout == "npz" else path.is_dir()))
-    if pattern is None and world in CELL_NAMES:
-        by_cells: dict[tuple[Cell, ...], list[Path]] = {}
-        for path in there:
-            cells = _cells(path, layout)
-            if len(cells) == 1 + len(CELL_NAMES[world]):
-                by_cells.setdefault(tuple(sorted(cells[1:])), []).append(path)
-        wanted = [tuple(sorted(tuple(task.data[name]) for name in CELL_NAMES[world])) for task in tasks]
-        found = [tuple(by_cells.get(cells, ())) for cells in wanted]
-        expected = [_cell_name(world, task) for task in tasks]
-    else:
-        by_name = {_stem(path, layout): path for path in there}
-        expected = [_filled(pattern or NAMES.get(world, "{name}"), task) for task in tasks]
-        found = [(by_name[name],) if name in by_name else () for name in expected]
-    missing = [name for name, paths in zip(expected, found, strict=True) if not paths]
+        do = "fetch the files (`recollect fetch --data NAME`), or correct source.hyperparameters.folder"
+        raise UserError("the folder of the published files is missing", where=folder, do=do)
+    by_cells = pattern is None and world in CELL_NAMES
+    candidates: dict[Any, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".npz" if layout == "npz" else path.is_dir():
+            stem = unquote(path.name.removesuffix(".npz"))  # a browser or wget keeps %5B0%2C0%5D
+            candidates.setdefault(_cells(stem) if by_cells else stem, []).append(path)
+    files, missing = [], []
+    for task in tasks:
+        if by_cells:
+            cells = [tuple(task.data[name]) for name in CELL_NAMES[world]]
+            name = "_".join(f"[{x},{y}]" for x, y in [START, *cells])
+            paths = candidates.get(tuple(sorted(cells)), [])
+        else:
+            name = _filled(pattern or NAMES.get(world, "{name}"), task)
+            paths = candidates.get(name, [])
+        files.append(tuple(paths))
+        if not paths:
+            missing.append(name + (".npz" if layout == "npz" else "/"))
     if missing:
-        raise _missing(folder, layout, missing, len(tasks), there)
-    return found
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        message = f"files of {len(missing)} of {len(tasks)} tasks are missing: {', '.join(missing[:SHOWN])}{more}"
+        raise _missing(message, folder, layout, nothing=not candidates)
+    return files
 
 
-def _stem(path: Path, layout: Layout) -> str:
-    name = path.name.removesuffix(".npz") if layout == "npz" else path.name
-    return unquote(name)  # a browser or wget keeps %5B0%2C0%5D
-
-
-def _cells(path: Path, layout: Layout) -> list[Cell]:
-    """The cells in a name, or none where it is no such name."""
-    stem = _stem(path, layout)
+def _cells(stem: str) -> tuple[Cell, ...]:
+    """The cells in a name after the first, in ascending order; none where it is no such name."""
     if not CELLS.fullmatch(stem):
-        return []
-    return [(int(x), int(y)) for x, y in re.findall(r"\[(\d+), ?(\d+)\]", stem)]
-
-
-def _cell_name(world: str, task: Task) -> str:
-    return "_".join(f"[{x},{y}]" for x, y in [START, *(task.data[name] for name in CELL_NAMES[world])])
+        return ()
+    cells = [(int(x), int(y)) for x, y in re.findall(r"\[(\d+), ?(\d+)\]", stem)]
+    return tuple(sorted(cells[1:]))
 
 
 def _filled(pattern: str, task: Task) -> str:
@@ -100,33 +93,29 @@ def _filled(pattern: str, task: Task) -> str:
         ) from None
 
 
-def _missing(folder: Path, layout: Layout, missing: Sequence[str], tasks: int, there: Sequence[Path]) -> UserError:
-    suffix = ".npz" if layout == "npz" else "/"
-    names = ", ".join(name + suffix for name in missing[:SHOWN])
-    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-    what = f"files of {len(missing)} of {tasks} tasks are missing: {names}{more}"
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-    if pickled:
-        return UserError(f"{what}; there are pickles instead ({pickled[0]}, ...)", where=folder, do=CONVERT)
-    inside = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    if layout == "npz" and not there and inside:
-        return UserError(what, where=folder, do=f"name one of the folders in it: {', '.join(inside[:SHOWN])}")
-    if layout == "episodes" and any(folder.glob("*.npz")):
-        return UserError(what, where=folder, do="set `layout: npz`, or name the folder that has one folder per task")
-    return UserError(what, where=folder, do="fetch the whole data set, or correct source.hyperparameters.folder")
+def _missing(message: str, folder: Path, layout: Layout, *, nothing: bool) -> UserError:
+    """The error about missing files, with what to do by what lies in the folder instead (`nothing` of the layout)."""
+    inside = sorted(folder.iterdir())
+    pickles = [path.name for path in inside if path.suffix in PICKLES]
+    folders = [path.name for path in inside if path.is_dir()]
+    do = "fetch the whole data set, or correct source.hyperparameters.folder"
+    if pickles:
+        message += f"; there are pickles instead ({pickles[0]}, ...)"
+        do = CONVERT
+    elif layout == "npz" and nothing and folders:
+        do = f"name one of the folders in it: {', '.join(folders[:SHOWN])}"
+    elif layout == "episodes" and any(path.suffix == ".npz" for path in inside):
+        do = "set `layout: npz`, or name the folder that has one folder per task"
+    return UserError(message, where=folder, do=do)
 
 
 # ----------------------------------------------------------------------------------------------- names against rewards
 
 
 class Payments:
-    """On which cells (x, y) a room paid in the rows of one task.
+    """On which cells (x, y) a room paid in the rows of one task: in total, and at most in one episode.
 
     The cell of a reward is what the next row sees; at the end of an episode there is none, so that step is left out.
-
-    Attributes:
-        total: cell -> how often it paid.
-        most: cell -> how often at most in one episode.
     """
 
     def __init__(self, *, skip_first: bool = False) -> None:
@@ -136,18 +125,18 @@ class Payments:
 
     def add(self, rows: Rows) -> None:
         """Count the rewards of whole episodes. Observations are (row, column)."""
-        paid = (rows.reward > 0) & ~rows.done
+        paid_N = (rows.reward > 0) & ~rows.done
         if self.skip_first:
-            paid &= rows.timestep > 0
-        at = np.flatnonzero(paid)
-        if not at.size:
-            return
-        cells_N2 = rows.observation[at + 1].astype(np.int64)
-        episode_N = (np.cumsum(rows.done) - rows.done)[at]
-        key_M3, count_M = np.unique(np.column_stack([cells_N2[:, ::-1], episode_N]), axis=0, return_counts=True)
-        for (x, y, _), count in zip(key_M3.tolist(), count_M.tolist(), strict=True):
-            self.total[x, y] += count
-            self.most[x, y] = max(self.most[x, y], count)
+            paid_N &= rows.timestep > 0
+        episode_N = np.cumsum(rows.done) - rows.done
+        in_episode: Counter[tuple[Cell, int]] = Counter()
+        for at in np.flatnonzero(paid_N).tolist():
+            row, column = rows.observation[at + 1].tolist()
+            cell = (int(column), int(row))
+            self.total[cell] += 1
+            in_episode[cell, int(episode_N[at])] += 1
+        for (cell, _), count in in_episode.items():
+            self.most[cell] = max(self.most[cell], count)
 
     def against(self, goal: Cell, key: Cell | None) -> int:
         """How many rewards cannot be if this is the goal (or door) and this the key."""
@@ -179,22 +168,19 @@ def check_rewards(task: Task, paid: Payments, path: Path) -> bool:
     Raises:
         UserError: the rewards are those of another task.
     """
-    data: Mapping[str, Any] = task.data
-    key = tuple(data["key"]) if "key" in data else None
-    goal = tuple(data["goal" if key is None else "door"])
-    if not paid.total:
-        return False
-    wrong, whole = paid.against(goal, key), sum(paid.total.values())
+    key = tuple(task.data["key"]) if "key" in task.data else None
+    goal = tuple(task.data["goal" if key is None else "door"])
+    wrong = paid.against(goal, key)
     if not wrong:
-        return True
+        return bool(paid.total)
     named = f"goal [{goal[0]},{goal[1]}]" if key is None else f"door [{goal[0]},{goal[1]}], key [{key[0]},{key[1]}]"
     seen = paid.goal() or paid.total.most_common(1)[0][0]
-    what = (
-        f"the rewards of this file are not those of its task ({named}): "
-        f"{wrong} of {whole} are paid elsewhere, and [{seen[0]},{seen[1]}] is where they repeat"
+    message = (
+        f"the rewards of this file are not those of its task ({named}): {wrong} of {sum(paid.total.values())} "
+        f"are paid elsewhere, and [{seen[0]},{seen[1]}] is where they repeat"
     )
     if seen == key:
-        what += ", so key and door are exchanged"
+        message += ", so key and door are exchanged"
     elif seen == goal[::-1]:
-        what += ", so rows and columns may be exchanged"
-    raise UserError(what, where=path, do="the file is mislabelled or of another room: fetch it again, or remove it")
+        message += ", so rows and columns may be exchanged"
+    raise UserError(message, where=path, do="the file is mislabelled or of another room: fetch it again, or remove it")

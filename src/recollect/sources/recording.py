@@ -227,18 +227,20 @@ class Inputs:
                 where=f"observation space {space}",
                 do="set observation_encoding: number.",
             )
-        self.low_D = space.low.astype(np.int64) if integer else np.zeros(space.shape, np.int64)
-        values_D = space.high.astype(np.int64) - self.low_D + 1 if integer else np.zeros(space.shape, np.int64)
+        dimensions = int(space.shape[0])
+        self.low_D = np.zeros(dimensions, np.int64)
+        values_D = np.zeros(dimensions, np.int64)
+        if integer:
+            self.low_D = space.low.astype(np.int64)
+            values_D = space.high.astype(np.int64) - self.low_D + 1
         product = float(np.prod(values_D, dtype=np.float64))
         self.size = int(product) if integer and product <= LARGEST_TABLE else 0
         self.offsets_D = np.concatenate([[0], np.cumsum(values_D)[:-1]])
-        self.features = int(values_D.sum()) if encoding == "one_hot" else int(space.shape[0])
-        self.strides_D = np.array([int(np.prod(values_D[d + 1 :])) for d in range(len(values_D))], np.int64)
-        cells = (
-            np.indices(tuple(values_D.tolist())).reshape(len(values_D), -1).T
-            if self.size
-            else np.zeros((0, len(values_D)), int)
-        )
+        self.features = int(values_D.sum()) if encoding == "one_hot" else dimensions
+        self.strides_D = np.array([int(np.prod(values_D[d + 1 :])) for d in range(dimensions)], np.int64)
+        cells = np.zeros((0, dimensions), int)
+        if self.size:
+            cells = np.indices(tuple(values_D.tolist())).reshape(dimensions, -1).T
         self.table = self.encode(cells + self.low_D)
 
     def row(self, observation: np.ndarray) -> np.ndarray:

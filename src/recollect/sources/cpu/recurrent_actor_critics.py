@@ -150,10 +150,13 @@ class RecurrentActorCritics(ActorCritics):
         self._tanh = self._scratch("tanh cells", (*shape, self.units))
         output_NLSH = self._scratch("outputs", (*shape, self.units))
         given_ELSD = self.put(features_ELSD)
-        x_NLSK[0::2, ..., :features], x_NLSK[1::2, ..., :features] = given_ELSD, given_ELSD
+        x_NLSK[0::2, ..., :features] = given_ELSD  # actors
+        x_NLSK[1::2, ..., :features] = given_ELSD  # critics
         keep_NLS1 = self.put(keep_ELS).repeat_interleave(2, dim=0)[..., None]
         self._keep = [None if keep_ELS[:, t].all() else keep_NLS1[:, t] for t in range(length)]
-        x_NLSK[:, 0, :, features:], self._cells[:, 0] = state
+        output_NSH, cell_NSH = state
+        x_NLSK[:, 0, :, features:] = output_NSH
+        self._cells[:, 0] = cell_NSH
         for t in range(length):
             keep_NS1 = self._keep[t]
             if keep_NS1 is not None:
