@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.common.kernels import linear
+from recollect.common.cpu.kernels import linear
 from recollect.common.transformer_xl import TransformerXL
 
 

@@ -42,7 +42,6 @@ _PRELOADED = (
     "recollect.memory_rl.dqn",
     "recollect.radt.radt",
     "recollect.radt.ad",
-    "torch._dynamo",  # which the first step of a torch optimiser imports
 )
 
 

@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILI
 COMMANDS = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
 PROVIDE = """
 from pathlib import Path
-from recollect.common.language_models import provide
+from recollect.common.language_model_files import provide
 from recollect.settings.schema import LanguageModelSettings
 provide(LanguageModelSettings(source="random"), Path("data/models/my-bert"))
 """

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.amago.trajectory_encoders import ACTIVATIONS, Activation, plain_linear
-from recollect.common.kernels import linear
+from recollect.common.cpu.kernels import linear
 
 ACTION_LIMIT = 0.999  # actions that critics read are kept inside, so that none is pushed to the border
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recollect.common.cpu.kernels import linear
 from recollect.common.feedforward import default_init
-from recollect.common.kernels import linear
 
 _FIRST_STEPS = 50
 

@@ -23,10 +23,10 @@ from torch.nn import functional
 
 from recollect.amago.ring_cache import RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
-from recollect.common.dropout import Dropout
+from recollect.common.cpu.dropout import Dropout
+from recollect.common.cpu.kernels import Linear
 from recollect.common.encodings import sinusoid
 from recollect.common.feedforward import default_init
-from recollect.common.kernels import Linear
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 

@@ -1,25 +1,96 @@
-"""Attention for training on CPUs: blocks that stay in the cache, half the causal work, dropout from our own stream.
+"""How the tokens of a transformer attend to those before them, and to a context: plainly, and by PyTorch's fused kernel.
 
-PyTorch's fused CPU kernel has no dropout; with dropout `F.scaled_dot_product_attention` falls back to whole score
-matrices and `bernoulli_`. Here the batch is cut so that a block of scores fits the cache, queries are cut so that keys
-in their future are not touched, and the backward needs one number per pair: the probability, negative where dropped.
-Float32 only: other inputs are cast.
+`PlainAttention` is the reference: it builds all attention maps and keeps them. `FusedAttention` is what models run with.
+Two more ways must equal the plain one: `recollect.common.cpu.attention`, for training on CPUs, and the key/value cache
+(`recollect.common.cache`), for acting.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-from recollect.common.dropout import Dropout
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of one layer, [B, H, S, Dh] each."""
 
-_CACHE_ELEMENTS = 1 << 18  # scores worked on at a time: 1 MB
-_QUERY_BLOCK = 48
-# Rows of like length are attended together where that spares a fifth of the padding and leaves groups worth a call.
-_GROUPS, _GROUP_ROWS, _FULL = 4, 8, 0.8
+
+class AttentionMaps(NamedTuple):
+    """Attention weights before dropout, one tensor per layer; the cross map is None where there was no context."""
+
+    self_BHTT: list[Tensor]
+    cross_BHTS: list[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The tokens that cross-attention layers read.
+
+    Attributes:
+        tokens_BSD: all tokens, padding included.
+        attend_B11S: True where a token is real; None: all are.
+        factor_B11: 1 where a row has a context, else 0; None: all rows have one.
+    """
+
+    tokens_BSD: Tensor
+    attend_B11S: Tensor | None
+    factor_B11: Tensor | None
+
+    @classmethod
+    def of(cls, tokens_BSD: Tensor, mask_BS: Tensor | None, has_B: Tensor | None) -> Context | None:
+        """The context of a batch; None where the host knows that no row has one.
+
+        Args:
+            tokens_BSD: context tokens.
+            mask_BS: True where a token is real; None: all are.
+            has_B: False where a row has no context; None: all have one.
+        """
+        # Masks on the CPU are read, so that what they rule out costs nothing. Those on a device never are.
+        if has_B is not None and has_B.device.type == "cpu":
+            if not bool(has_B.any()):
+                return None
+            if bool(has_B.all()):
+                has_B = None
+        if mask_BS is not None and mask_BS.device.type == "cpu" and bool(mask_BS.all()):
+            mask_BS = None
+        device = tokens_BSD.device
+        attend = None
+        if mask_BS is not None:
+            attend_BS = mask_BS.to(device)
+            # A row without any real context token would be a softmax over nothing: it attends, and is then dropped.
+            empty_B1 = ~attend_BS.any(dim=1, keepdim=True)
+            filled_B = ~empty_B1[:, 0]
+            has_B = filled_B if has_B is None else has_B.to(device) & filled_B
+            attend = (attend_BS | empty_B1)[:, None, None, :]
+        factor = None if has_B is None else has_B.to(device)[:, None, None].to(tokens_BSD.dtype)
+        return cls(tokens_BSD, attend, factor)
+
+
+@dataclass(frozen=True)
+class ReadContext:
+    """A context as keys and values, computed once and read at many steps.
+
+    Attributes:
+        layers: keys and values of each layer; None where a layer has no cross-attention.
+        attend_B11S, factor_B11: as in `Context`.
+    """
+
+    layers: list[KeysValues | None]
+    attend_B11S: Tensor | None
+    factor_B11: Tensor | None
+
+    def select(self, rows_R: Tensor) -> ReadContext:
+        """Some rows of the batch."""
+        layers: list[KeysValues | None] = []
+        for layer in self.layers:
+            layers.append(None if layer is None else (layer[0][rows_R], layer[1][rows_R]))
+        attend = None if self.attend_B11S is None else self.attend_B11S[rows_R]
+        factor = None if self.factor_B11 is None else self.factor_B11[rows_R]
+        return ReadContext(layers, attend, factor)
 
 
 def causal(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
@@ -32,269 +103,165 @@ def causal(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
     return attend
 
 
-class Packing(NamedTuple):
-    """Where the N real tokens of a padded batch stand. Packed tokens are row after row, each in time order."""
-
-    shape: tuple[int, int]
-    """(B, T') of the right-padded layout; T' is the longest row."""
-    source_N: Tensor
-    """flat positions in the caller's [B, T]"""
-    target_N: Tensor
-    """flat positions in [B, T']"""
-    row_N: Tensor
-    order_B: Tensor | None
-    """rows by length where they are attended in groups of like length; None: all at once"""
-    groups: tuple[tuple[int, int], ...]
-    """(rows, longest row) of each group"""
-    place_N: Tensor
-    """flat positions in the groups' right-padded blocks, one behind the other"""
-
-    @classmethod
-    def of(cls, mask_BT: Tensor) -> Packing:
-        """Pack the tokens where the (CPU) mask is True."""
-        B, T = mask_BT.shape
-        source = mask_BT.reshape(-1).nonzero().squeeze(1)
-        row = torch.div(source, T, rounding_mode="floor")
-        nth_BT = mask_BT.cumsum(1)
-        length_B, nth = nth_BT[:, -1], nth_BT.view(-1)[source] - 1
-        longest = max(1, int(length_B.max()))
-        target = row * longest + nth
-        if B < _GROUPS * _GROUP_ROWS or len(source) > _FULL * B * longest:
-            return cls((B, longest), source, target, row, None, ((B, longest),), target)
-        order_B = length_B.argsort(stable=True)
-        groups = tuple((len(rows), max(1, int(length_B[rows[-1]]))) for rows in order_B.tensor_split(_GROUPS))
-        longest_B = torch.cat([torch.full((rows,), most) for rows, most in groups])
-        first_B = torch.empty(B, dtype=torch.int64)
-        first_B[order_B] = longest_B.cumsum(0) - longest_B
-        return cls((B, longest), source, target, row, order_B, groups, first_B[row] + nth)
+def split_heads(x: Tensor, parts: int, heads: int) -> Tensor:
+    """[B, T, parts*D] to a view [parts, B, H, T, Dh]."""
+    B, T, width = x.shape
+    return x.view(B, T, parts, heads, width // (parts * heads)).permute(2, 0, 3, 1, 4)
 
 
-class _Spread(torch.autograd.Function):
-    """Rows [N, D] into [size, D] of zeros, or back; autograd's own backward of an index is several times slower."""
-
-    @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, index_N: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(index_N)
-        return x_ND.new_zeros(size, x_ND.shape[1]).index_copy_(0, index_N, x_ND)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad.index_select(0, ctx.saved_tensors[0]), None, None
+def join_heads(y_BHTD: Tensor) -> Tensor:
+    """[B, H, T, Dh] to [B, T, D]."""
+    return y_BHTD.transpose(1, 2).flatten(2)
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_MD: Tensor, index_N: Tensor) -> Tensor:
-        ctx.save_for_backward(index_N)
-        ctx.shape = x_MD.shape
-        return x_MD.index_select(0, index_N)
+def plain_attention(
+    q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None, drop: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T / sqrt(Dh)) v, written out.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.saved_tensors[0], grad), None
+    Args:
+        q, k, v: [B, H, T or S, Dh].
+        attend: True where a query reads a key; None: everywhere.
+        drop: dropout of the weights.
 
-
-def pack(x_BTD: Tensor, packing: Packing) -> Tensor:
-    """The real tokens ``[N, D]``."""
-    return _Gather.apply(x_BTD.reshape(-1, x_BTD.shape[-1]), packing.source_N)
-
-
-def unpack(h_ND: Tensor, packing: Packing, batch: int, time: int) -> Tensor:
-    """Back to ``[B, T, D]``, zero at padding."""
-    return _Spread.apply(h_ND, packing.source_N, batch * time).view(batch, time, -1)
+    Returns:
+        y [B, H, T, Dh], and the weights before dropout [B, H, T, S].
+    """
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if attend is not None:
+        scores = scores.masked_fill(~attend, float("-inf"))
+    weights = scores.softmax(-1)
+    return drop(weights) @ v, weights
 
 
-def spread(x_ND: Tensor, packing: Packing) -> list[Tensor]:
-    """Packed tokens as right-padded blocks ``[M, T'', D]``, one for each group of rows, zero at padding."""
-    sizes = [rows * longest for rows, longest in packing.groups]
-    flat = _Spread.apply(x_ND, packing.place_N, sum(sizes))
-    return [part.view(*group, -1) for part, group in zip(flat.split(sizes), packing.groups, strict=True)]
+class Attention:
+    """How the tokens of one pass through a transformer attend. One object serves one pass.
+
+    Args:
+        heads: H.
+        context: what cross-attention layers read.
+    """
+
+    def __init__(self, heads: int, context: Context | ReadContext | None) -> None:
+        self.heads = heads
+        self.reads = context is not None
+        self.factor = None if context is None else context.factor_B11
+
+    def enter(self, x_BTD: Tensor) -> Tensor:
+        """The tokens in the layout in which they are computed."""
+        return x_BTD
+
+    def leave(self, h: Tensor) -> Tensor:
+        """Back from that layout to [B, T, D], zero at padding."""
+        return h
+
+    def own(self, layer: int, qkv: Tensor) -> Tensor:
+        """Self-attention of a layer: each token reads itself and those before it. [..., 3D] to [..., D]."""
+        raise NotImplementedError
+
+    def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
+        """Cross-attention of a layer. [..., D] to [..., D].
+
+        Args:
+            q: queries.
+            keys_values: the layer's projection of context tokens, [B, S, D] to [B, S, 2D].
+        """
+        raise NotImplementedError
 
 
-def gather(blocks: list[Tensor], packing: Packing) -> Tensor:
-    """The inverse of `spread`."""
-    flat = [block.reshape(-1, block.shape[-1]) for block in blocks]
-    return _Gather.apply(torch.cat(flat) if len(flat) > 1 else flat[0], packing.place_N)
+class PlainAttention(Attention):
+    """As in a textbook: every map as one matrix. It keeps them in ``maps``.
 
+    Args:
+        x_BTD: the tokens.
+        mask_BT: True where a token is real; None: all are.
+        context: what cross-attention layers read.
+        heads: H.
+        drop: dropout of the weights.
+    """
 
-def _blocks(T: int, causal: bool) -> list[tuple[int, int]]:
-    """Query blocks (start, end), the last one first."""
-    size = -(-T // max(1, T // _QUERY_BLOCK)) if causal else T
-    return [(start, min(start + size, T)) for start in range(0, T, size)][::-1]
-
-
-@torch.autocast("cpu", enabled=False)
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias_BS: Tensor | None, p: float, dropout: Dropout, save: bool
-) -> tuple[Tensor, list[Tensor]]:
-    """q (already scaled), k, v: contiguous [B, H, T|S, Dh]. Returns y [B, H, T, Dh] and the signed probabilities."""
-    (B, H, T, _), S = q.shape, k.shape[2]
-    y, saved = torch.empty_like(q), []
-    blocks = _blocks(T, causal)
-    size = blocks[-1][1]
-    future = torch.full((size, size), float("-inf")).triu_(1) if causal else None
-    rows = max(1, _CACHE_ELEMENTS // (H * size * S))
-    for b in range(0, B, rows):
-        part = slice(b, b + rows)
-        q_part, k_part, v_part, y_part = (t[part].flatten(0, 1) for t in (q, k, v, y))
-        for start, end in blocks:
-            seen = end if causal else S
-            scores = torch.bmm(q_part[:, start:end], k_part[:, :seen].transpose(1, 2))
-            if future is not None:
-                scores[:, :, start:].add_(future[: end - start, : end - start])
-            if bias_BS is not None:
-                scores.view(-1, H, end - start, seen).add_(bias_BS[part, None, None, :seen])
-            weights = torch.softmax(scores, -1)
-            if p:
-                keep = dropout.keep(weights.shape, p)
-                dropped = torch.mul(weights, keep, out=scores)
-                if save:
-                    saved.append(torch.copysign(weights, keep.sub_(0.5), out=weights))
-                torch.bmm(dropped, v_part[:, :seen], out=y_part[:, start:end])
-            else:
-                if save:
-                    saved.append(weights)
-                torch.bmm(weights, v_part[:, :seen], out=y_part[:, start:end])
-    return (y.mul_(dropout.scale(p)) if p else y), saved
-
-
-@torch.autocast("cpu", enabled=False)
-def _backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    y: Tensor,
-    dy: Tensor,
-    out: tuple[Tensor, Tensor, Tensor],
-    causal: bool,
-    p: float,
-    scale: float,
-    saved: list[Tensor],
-) -> None:
-    """Write the gradients for the unscaled q, k, v to ``out``. ``y, dy``: [B, H, T, Dh]; dy is used up. ``scale`` is q's."""
-    (B, H, T, _), S = q.shape, k.shape[2]
-    inner = (dy * y).sum(-1, keepdim=True)
-    if p:
-        dy.mul_(Dropout.scale(p))
-    dq, dk, dv = out
-    blocks = _blocks(T, causal)
-    rows = max(1, _CACHE_ELEMENTS // (H * blocks[-1][1] * S))
-    pieces = iter(saved)
-    for b in range(0, B, rows):
-        part = slice(b, b + rows)
-        parts = [t[part].flatten(0, 1) for t in (q, k, v, dy, inner, dq, dk, dv)]
-        q_part, k_part, v_part, dy_part, inner_part, dq_part, dk_part, dv_part = parts
-        for start, end in blocks:
-            seen = end if causal else S
-            signed, dy_block = next(pieces), dy_part[:, start:end]
-            dropped, weights = (torch.clamp_min(signed, 0), signed.abs()) if p else (signed, signed)
-            dscores = torch.bmm(dy_block, v_part[:, :seen].transpose(1, 2)).mul_(dropped)
-            dscores.addcmul_(weights, inner_part[:, start:end], value=-1)
-            torch.bmm(dscores, k_part[:, :seen], out=dq_part[:, start:end])
-            if end == T:  # the first block: it sees all keys
-                torch.bmm(dscores.transpose(1, 2), q_part[:, start:end], out=dk_part)
-                torch.bmm(dropped.transpose(1, 2), dy_block, out=dv_part)
-            else:
-                dk_part[:, :seen] += torch.bmm(dscores.transpose(1, 2), q_part[:, start:end])
-                dv_part[:, :seen] += torch.bmm(dropped.transpose(1, 2), dy_block)
-    dq.mul_(scale)
-
-
-def _to_heads(x: Tensor, parts: int, heads: int, shape: tuple[int, int], index: Tensor | None) -> Tensor:
-    """[B, T, parts*D] (or packed [N, parts*D]) to a new contiguous [parts, B, H, T, Dh]."""
-    B, T = shape
-    if index is not None:
-        x = x.new_zeros(B * T, x.shape[-1]).index_copy_(0, index, x)
-    return x.reshape(B, T, parts, heads, -1).permute(2, 0, 3, 1, 4).clone(memory_format=torch.contiguous_format)
-
-
-def _from_heads(x: Tensor, index: Tensor | None) -> Tensor:
-    """The inverse: contiguous [parts, B, H, T, Dh] to [B, T, parts*D] or [N, parts*D]."""
-    parts, B, H, T, Dh = x.shape
-    x = x.permute(1, 3, 0, 2, 4).reshape(B, T, parts * H * Dh)
-    return x if index is None else x.view(B * T, -1).index_select(0, index)
-
-
-class _SelfAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None, save: bool
-    ) -> Tensor:
-        shape = (qkv.shape[0], qkv.shape[1]) if packing is None else packing.shape
-        index = None if packing is None else packing.target_N
-        stacked = _to_heads(qkv, 3, heads, shape, index)
-        q, k, v = stacked
-        scale = q.shape[-1] ** -0.5
-        q.mul_(scale)
-        y, saved = _forward(q, k, v, True, None, p, dropout, save)
-        if save:
-            ctx.save_for_backward(stacked, y, *saved)
-            ctx.p, ctx.heads, ctx.scale, ctx.shape, ctx.index = p, heads, scale, shape, index
-        return _from_heads(y[None], index)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        stacked, y, *saved = ctx.saved_tensors
-        dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
-        q, k, v = stacked
-        grads = torch.empty_like(stacked)
-        _backward(q, k, v, y, dy, (grads[0], grads[1], grads[2]), True, ctx.p, ctx.scale, saved)
-        return _from_heads(grads, ctx.index), None, None, None, None, None
-
-
-class _CrossAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        kv_BS: Tensor,
-        bias_BS: Tensor | None,
+    def __init__(
+        self,
+        x_BTD: Tensor,
+        mask_BT: Tensor | None,
+        context: Context | None,
         heads: int,
-        p: float,
-        dropout: Dropout,
-        packing: Packing | None,
-        save: bool,
-    ) -> Tensor:
-        shape = (q.shape[0], q.shape[1]) if packing is None else packing.shape
-        index = None if packing is None else packing.target_N
-        q = _to_heads(q, 1, heads, shape, index)[0]
-        stacked = _to_heads(kv_BS, 2, heads, (kv_BS.shape[0], kv_BS.shape[1]), None)
-        scale = q.shape[-1] ** -0.5
-        q.mul_(scale)
-        y, saved = _forward(q, stacked[0], stacked[1], False, bias_BS, p, dropout, save)
-        if save:
-            ctx.save_for_backward(q, stacked, y, *saved)
-            ctx.p, ctx.heads, ctx.scale, ctx.shape, ctx.index = p, heads, scale, shape, index
-        return _from_heads(y[None], index)
+        drop: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__(heads, context)
+        self._context, self._drop = context, drop
+        self._mask_BT = None if mask_BT is None else mask_BT.to(x_BTD.device)
+        self._attend = causal(x_BTD, mask_BT)
+        self.maps = AttentionMaps([], [])
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, stacked, y, *saved = ctx.saved_tensors
-        dy = _to_heads(grad, 1, ctx.heads, ctx.shape, ctx.index)[0]
-        dq, dkv = torch.empty_like(q), torch.empty_like(stacked)
-        _backward(q, stacked[0], stacked[1], y, dy, (dq, dkv[0], dkv[1]), False, ctx.p, ctx.scale, saved)
-        return _from_heads(dq[None], ctx.index), _from_heads(dkv, None), None, None, None, None, None, None
+    def leave(self, h: Tensor) -> Tensor:
+        return h if self._mask_BT is None else h.masked_fill(~self._mask_BT[:, :, None], 0.0)
 
+    def own(self, layer: int, qkv: Tensor) -> Tensor:
+        q, k, v = split_heads(qkv, 3, self.heads)
+        y, weights = plain_attention(q, k, v, self._attend, self._drop)
+        self.maps.self_BHTT.append(weights)
+        self.maps.cross_BHTS.append(None)  # until the layer reads a context
+        return join_heads(y)
 
-def self_attention(qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None = None) -> Tensor:
-    """Causal self-attention on the CPU. ``qkv`` [B, T, 3D], or packed [N, 3D]; returns [B, T, D] or [N, D]."""
-    qkv = qkv.float()
-    return _SelfAttention.apply(qkv, heads, p, dropout, packing, torch.is_grad_enabled() and qkv.requires_grad)
+    def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
+        assert self._context is not None
+        (q,) = split_heads(q, 1, self.heads)
+        k, v = split_heads(keys_values(self._context.tokens_BSD), 2, self.heads)
+        y, weights = plain_attention(q, k, v, self._context.attend_B11S, self._drop)
+        self.maps.cross_BHTS[layer] = weights
+        return join_heads(y)
 
 
-def cross_attention(
-    q: Tensor,
-    kv_BS: Tensor,
-    bias_BS: Tensor | None,
-    heads: int,
-    p: float,
-    dropout: Dropout,
-    packing: Packing | None = None,
+class FusedAttention(Attention):
+    """PyTorch's fused kernel.
+
+    Padding is sorted behind the real tokens: the causal mask alone then hides it, and the kernel needs no other mask.
+
+    Args:
+        x_BTD, mask_BT, context, heads: as in `PlainAttention`.
+        p: dropout probability of the weights, drawn by the kernel itself.
+    """
+
+    def __init__(
+        self, x_BTD: Tensor, mask_BT: Tensor | None, context: Context | None, heads: int, p: float = 0.0
+    ) -> None:
+        super().__init__(heads, context)
+        self._context, self._p = context, p
+        self._mask_BT: Tensor | None = None
+        if mask_BT is not None:
+            self._mask_BT = mask_BT.to(x_BTD.device)
+            is_padding_BT = self._mask_BT.logical_not().to(torch.int8)
+            self._order_BT1 = is_padding_BT.argsort(dim=1, stable=True)[:, :, None]
+
+    def enter(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD if self._mask_BT is None else x_BTD.take_along_dim(self._order_BT1, 1)
+
+    def leave(self, h: Tensor) -> Tensor:
+        if self._mask_BT is None:
+            return h
+        back = torch.zeros_like(h).scatter(1, self._order_BT1.expand(h.shape), h)
+        return back.masked_fill(~self._mask_BT[:, :, None], 0.0)
+
+    def own(self, layer: int, qkv: Tensor) -> Tensor:
+        return fused_self_attention(qkv, self.heads, self._p)
+
+    def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
+        assert self._context is not None
+        kv = keys_values(self._context.tokens_BSD)
+        return fused_cross_attention(q, kv, self._context.attend_B11S, self.heads, self._p)
+
+
+def fused_self_attention(qkv_BTE: Tensor, heads: int, p: float = 0.0) -> Tensor:
+    """Causal self-attention, [B, T, 3D] to [B, T, D]."""
+    q, k, v = split_heads(qkv_BTE, 3, heads)
+    return join_heads(F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p))
+
+
+def fused_cross_attention(
+    q_BTD: Tensor, kv_BSE: Tensor, attend_B11S: Tensor | None, heads: int, p: float = 0.0
 ) -> Tensor:
-    """Attention to a context on the CPU. ``q`` [B, T, D] or [N, D]; ``kv_BS`` [B, S, 2D]; ``bias_BS``: 0 or -inf."""
-    save = torch.is_grad_enabled() and (q.requires_grad or kv_BS.requires_grad)
-    return _CrossAttention.apply(q.float(), kv_BS.float(), bias_BS, heads, p, dropout, packing, save)
+    """Attention of [B, T, D] to keys and values [B, S, 2D]."""
+    (q,) = split_heads(q_BTD, 1, heads)
+    k, v = split_heads(kv_BSE, 2, heads)
+    return join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=attend_B11S, dropout_p=p))

@@ -1,69 +1,58 @@
-"""Static key/value cache: one allocation per layer, rows of different lengths, no host synchronisation while stepping.
+"""Acting with a transformer: a static key/value cache, one allocation per layer, rows of different lengths.
 
+- `KeyValueCache.step` and `extend` equal the full forward over all tokens of a row so far.
 - Rows may be reset, skipped and prefilled independently; ``lengths_B`` says how many tokens each row holds.
 - While all rows are equally long (lockstep episodes) no mask is built and a write is a slice.
-- The host knows bounds of the lengths, exact on CPUs. On other devices `reset` reads them back, and a step does only
-  when by the bound a row may be full.
+- Stepping never waits for the device. The host knows bounds of the lengths, exact on CPUs. On other devices `reset` reads
+  them back, and a step does only when by the bound a row may be full.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.common.kernels import gelu
+from recollect.common.attention import (
+    Attention,
+    KeysValues,
+    ReadContext,
+    join_heads,
+    plain_attention,
+    split_heads,
+)
+from recollect.common.transformer import Transformer
 from recollect.settings.errors import UserError
-
-if TYPE_CHECKING:
-    from recollect.common.transformer import Block, Transformer
-
-
-@dataclass(frozen=True)
-class ReadContext:
-    """What the cross-attention layers read: keys and values ``[B, H, S, Dh]`` of each layer that reads, and who reads what."""
-
-    layers: list[tuple[Tensor, Tensor] | None]
-    attend_B11S: Tensor | None
-    factor_B11: Tensor | None
-
-    def select(self, rows_R: Tensor) -> ReadContext:
-        """Some rows of the batch."""
-        return ReadContext(
-            [None if layer is None else (layer[0][rows_R], layer[1][rows_R]) for layer in self.layers],
-            None if self.attend_B11S is None else self.attend_B11S[rows_R],
-            None if self.factor_B11 is None else self.factor_B11[rows_R],
-        )
-
-
-def context_keys(model: Transformer, context_BSD: Tensor) -> list[tuple[Tensor, Tensor] | None]:
-    """Keys and values [B, H, S, Dh] of a context in each layer; None in layers that read none."""
-    read: list[tuple[Tensor, Tensor] | None] = []
-    for block in cast("list[Block]", list(model.blocks)):
-        if block.cross:
-            k, v = model.split_heads(block.cross_kv(context_BSD), 2)
-            read.append((k.contiguous(), v.contiguous()))
-        else:
-            read.append(None)
-    return read
 
 
 class KeyValueCache:
     """Keys and values ``[2, B, H, L+1, Dh]`` per layer; the first ``lengths_B`` slots of each row are valid.
 
     Slot L is never read as a key: padding is written there, and so is what a full row that takes no part would write.
-    Make it with `Transformer.make_cache`.
+
+    Args:
+        model: whose keys and values are kept.
+        batch: rows, B.
+        length: most tokens of a row, L.
+        device, dtype: of the keys and values; None: those of the model's weights.
     """
 
-    def __init__(self, model: Transformer, batch: int, length: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        batch: int,
+        length: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        weight = model.norm_final.weight
+        device, dtype = torch.device(device or weight.device), dtype or weight.dtype
         self.model, self.batch, self.length = model, batch, length
-        self._blocks = cast("list[Block]", list(model.blocks))
         shape = (2, batch, model.heads, length + 1, model.head_width)
-        self.layers = [torch.zeros(shape, device=device, dtype=dtype) for _ in self._blocks]
+        self.layers = [torch.zeros(shape, device=device, dtype=dtype) for _ in model.blocks]
         self.lengths_B = torch.zeros(batch, dtype=torch.int64, device=device)
         self._rows_B1 = torch.arange(batch, device=device)[:, None]
         self._slots = torch.arange(length + 1, device=device)
@@ -84,11 +73,13 @@ class KeyValueCache:
         """The length of all rows, where the host knows that it is the same."""
         return self._longest if self._shortest == self._longest else None
 
+    # ---------------------------------------------------------------- contexts
+
     def clear_context(self) -> None:
         """From now on no row has a context."""
         self.context: ReadContext | None = None
         """What rows read; None while no row has a context (as far as the host knows)."""
-        self._contexts: list[tuple[Tensor, Tensor] | None] = [None] * len(self.layers)
+        self._context_keys: list[KeysValues | None] = [None] * len(self.layers)
         self._context_mask_BS: Tensor | None = None
         self._has_context_B: Tensor | None = None
 
@@ -119,98 +110,121 @@ class KeyValueCache:
                 where="set_context",
                 do="give one row each",
             )
-        device = self.lengths_B.device
-        mask = torch.ones(B, S, dtype=torch.bool) if mask_BS is None else mask_BS
-        has = torch.ones(B, dtype=torch.bool) if has_context_B is None else has_context_B
-        model = self.model
+        if mask_BS is None:
+            mask_BS = torch.ones(B, S, dtype=torch.bool)
+        if has_context_B is None:
+            has_context_B = torch.ones(B, dtype=torch.bool)
         if rows_B is None:
-            self._contexts = context_keys(model, context_BSD)
+            self._context_keys = self.model.context_keys(context_BSD)
+            self._context_mask_BS, self._has_context_B = mask_BS, has_context_B
         else:
-            rows = self._mask(rows_B, (B,))
-            if self._context_mask_BS is None:
-                self._context_mask_BS, self._has_context_B = torch.zeros_like(mask), torch.zeros_like(has)
-                zeros = torch.zeros(B, model.heads, S, model.head_width, device=device, dtype=self.layers[0].dtype)
-                self._contexts = [(zeros.clone(), zeros.clone()) if block.cross else None for block in self._blocks]
-            if self._context_mask_BS.shape != mask.shape:
-                raise UserError(
-                    f"rows with contexts of {S} and {self._context_mask_BS.shape[1]} tokens cannot stand in one cache",
-                    where="set_context",
-                    do="pad contexts to one length, or set all rows at once",
-                )
-            assert self._has_context_B is not None
-            for kept, fresh in zip(self._contexts, context_keys(model, context_BSD[rows]), strict=True):
-                if kept is not None and fresh is not None:
-                    kept[0][rows], kept[1][rows] = fresh[0].to(kept[0].dtype), fresh[1].to(kept[1].dtype)
-            here = rows.to(mask.device)
-            mask = torch.where(here[:, None], mask, self._context_mask_BS.to(mask.device))
-            has = torch.where(rows.to(has.device), has, self._has_context_B.to(has.device))
-        self._context_mask_BS, self._has_context_B = mask, has
-        shown, attend, factor = model.prepare_context(context_BSD, mask, has)
-        self.context = None if shown is None else ReadContext(self._contexts, attend, factor)
+            self._replace_context(context_BSD, mask_BS, has_context_B, self._mask(rows_B, (B,)))
+        context = self.model.context(context_BSD, self._context_mask_BS, self._has_context_B)
+        self.context = None
+        if context is not None:
+            self.context = ReadContext(self._context_keys, context.attend_B11S, context.factor_B11)
+
+    def _replace_context(self, context_BSD: Tensor, mask_BS: Tensor, has_context_B: Tensor, rows_B: Tensor) -> None:
+        """Compute and take over the context of some rows."""
+        if self._context_mask_BS is None:
+            self._context_mask_BS, self._has_context_B = torch.zeros_like(mask_BS), torch.zeros_like(has_context_B)
+            self._context_keys = self._empty_context_keys(context_BSD.shape[1])
+        if self._context_mask_BS.shape != mask_BS.shape:
+            S, kept = mask_BS.shape[1], self._context_mask_BS.shape[1]
+            raise UserError(
+                f"rows with contexts of {S} and {kept} tokens cannot stand in one cache",
+                where="set_context",
+                do="pad contexts to one length, or set all rows at once",
+            )
+        fresh_keys = self.model.context_keys(context_BSD[rows_B])
+        for own, fresh in zip(self._context_keys, fresh_keys, strict=True):
+            if own is not None and fresh is not None:
+                own[0][rows_B] = fresh[0].to(own[0].dtype)
+                own[1][rows_B] = fresh[1].to(own[1].dtype)
+        assert self._has_context_B is not None
+        rows_B1 = rows_B.to(mask_BS.device)[:, None]
+        self._context_mask_BS = torch.where(rows_B1, mask_BS, self._context_mask_BS.to(mask_BS.device))
+        rows_B = rows_B.to(has_context_B.device)
+        self._has_context_B = torch.where(rows_B, has_context_B, self._has_context_B.to(has_context_B.device))
+
+    def _empty_context_keys(self, tokens: int) -> list[KeysValues | None]:
+        model, like = self.model, self.layers[0]
+        zeros = like.new_zeros(self.batch, model.heads, tokens, model.head_width)
+        return [(zeros.clone(), zeros.clone()) if block.cross else None for block in model.layers()]
+
+    # ---------------------------------------------------------------- tokens
+
+    def step(self, x_BD: Tensor, active_B: Tensor | None = None) -> Tensor:
+        """One token per row: ``h_BD``, equal to the last hidden state of the full forward over the row's tokens so far.
+
+        Args:
+            x_BD: token embeddings; the position of row b's token is ``lengths_B[b]``.
+            active_B: rows that take part; the others keep their cache and their output means nothing.
+
+        Raises:
+            UserError: an active row is full.
+        """
+        return self.extend(x_BD[:, None], None if active_B is None else active_B[:, None])[:, 0]
 
     @torch.no_grad()
-    def run(self, x_BTD: Tensor, mask_BT: Tensor | np.ndarray | None) -> Tensor:
-        """Append the (real) tokens and give their hidden states; see `Transformer.step` and `Transformer.extend`."""
-        model, before_B = self.model, self.lengths_B
-        B, T, D = x_BTD.shape
-        H, Dh = model.heads, model.head_width
+    def extend(self, x_BTD: Tensor, mask_BT: Tensor | np.ndarray | None) -> Tensor:
+        """Append a block of tokens to every row: ``h_BTD`` (outputs at padding mean nothing, but are finite).
+
+        Args:
+            x_BTD: token embeddings; the t-th real token of row b has position ``lengths_B[b] + t``.
+            mask_BT: True where a token is real; padding may stand left or right. None: all are.
+
+        Raises:
+            UserError: a row would grow longer than the cache.
+        """
+        B, T, _ = x_BTD.shape
         if self.batch != B:
             raise UserError(
                 f"{B} rows were given to a key/value cache of {self.batch} rows",
                 where="KeyValueCache",
                 do="give one row each",
             )
-        n, write_BT, attend = self._longest + T, None, None
-        causal = False
-        if mask_BT is not None:
-            mask_BT = self._mask(mask_BT, (B, T))
-            nth_BT = mask_BT.cumsum(1)
-            counts_B: Tensor | int = nth_BT[:, -1]
-            position_BT = (before_B[:, None] + nth_BT - 1).clamp_(min=0)
-            if n > self.length:
-                n = self._checked(int((before_B + counts_B).max()))
-            write_BT = torch.where(mask_BT, position_BT, self.length) if T > 1 else before_B[:, None]
-            attend = self._slots[:n] <= position_BT[:, None, :, None]
-        else:
-            counts_B = T
-            if n > self.length:
-                n = self._checked(int(before_B.max()) + T)
-            if self._shortest == self._longest:
-                causal = T > 1 and n == T
-                if T > 1 and not causal:
-                    attend = self._slots[:n] <= self._slots[n - T : n, None]
-            else:
-                write_BT = before_B[:, None] + self._slots[:T]
-                attend = self._slots[:n] <= write_BT[:, None, :, None]
-        h = x_BTD
-        training = model.training
-        if training:
-            h = model._drop(h, model.p_embedding)
-        read = self.context
-        contexts = [None] * len(self.layers) if read is None else read.layers
-        for kv, context, block in zip(self.layers, contexts, self._blocks, strict=True):
-            qkv = block.qkv(block.norm_attention(h)).view(B, T, 3, H, Dh)
-            if write_BT is None:
-                kv[:, :, :, n - T : n] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
-            else:
-                kv[:, self._rows_B1, :, write_BT] = qkv[:, :, 1:].to(kv.dtype)
-            q = qkv[:, :, 0].transpose(1, 2).to(kv.dtype)
-            y = self._attention(q, kv[0, :, :, :n], kv[1, :, :, :n], attend, causal)
-            h = model._add(h, block.attention_out(y.transpose(1, 2).reshape(B, T, D)))
-            if read is not None and context is not None:
-                q = block.cross_q(block.norm_cross(h)).view(B, T, H, Dh).transpose(1, 2).to(context[0].dtype)
-                y = self._attention(q, *context, read.attend_B11S, False)
-                y = block.cross_out(y.transpose(1, 2).reshape(B, T, D))
-                h = model._read(block, h, y, read.factor_B11)
-            h = model._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu)))
-        self.lengths_B = before_B + counts_B
         if mask_BT is None:
-            self._shortest, self._longest = self._shortest + T, n
-        elif before_B.device.type == "cpu":
+            attention = self._all_rows(T)
+            h_BTD = self.model.through(x_BTD, attention)
+            self.lengths_B = self.lengths_B + T
+            self._shortest, self._longest = self._shortest + T, attention.end
+            return h_BTD
+        mask_BT = self._mask(mask_BT, (B, T))
+        nth_BT = mask_BT.cumsum(1)
+        attention = self._some_rows(mask_BT, nth_BT)
+        h_BTD = self.model.through(x_BTD, attention)
+        self.lengths_B = self.lengths_B + nth_BT[:, -1]
+        if self.lengths_B.device.type == "cpu":
             self._measure()
         else:
-            self._longest = n
-        return model.norm_final(h)
+            self._longest = attention.end
+        return h_BTD
+
+    def _all_rows(self, T: int) -> _CachedAttention:
+        """How T tokens of every row attend."""
+        end = self._longest + T
+        if end > self.length:
+            end = self._checked(int(self.lengths_B.max()) + T)
+        if self._shortest != self._longest:
+            place_BT = self.lengths_B[:, None] + self._slots[:T]
+            return _CachedAttention(self, end, place_BT, self._slots[:end] <= place_BT[:, None, :, None])
+        if T == 1:
+            return _CachedAttention(self, end)
+        if end == T:
+            return _CachedAttention(self, end, is_causal=True)
+        return _CachedAttention(self, end, attend=self._slots[:end] <= self._slots[end - T : end, None])
+
+    def _some_rows(self, mask_BT: Tensor, nth_BT: Tensor) -> _CachedAttention:
+        """How the tokens attend where the mask is True; ``nth_BT`` counts them from 1."""
+        T = mask_BT.shape[1]
+        end = self._longest + T
+        if end > self.length:
+            end = self._checked(int((self.lengths_B + nth_BT[:, -1]).max()))
+        position_BT = (self.lengths_B[:, None] + nth_BT - 1).clamp_(min=0)
+        # Padding goes to the slot that is never read; a single token of an idle row, behind the row's last.
+        place_BT = torch.where(mask_BT, position_BT, self.length) if T > 1 else self.lengths_B[:, None]
+        return _CachedAttention(self, end, place_BT, self._slots[:end] <= position_BT[:, None, :, None])
 
     @torch.no_grad()
     def refill(self, rows_R: Tensor, x_RTD: Tensor, mask_RT: Tensor | None) -> Tensor:
@@ -218,7 +232,7 @@ class KeyValueCache:
 
         Args:
             rows_R: indices of the rows, each once.
-            x_RTD, mask_RT: their tokens; see `Transformer.extend`.
+            x_RTD, mask_RT: their tokens; see `extend`.
 
         Returns:
             Hidden states [R, T, D].
@@ -228,19 +242,19 @@ class KeyValueCache:
         """
         R, T, _ = x_RTD.shape
         self._checked(T)
-        part = KeyValueCache(self.model, R, T, x_RTD.device, self.layers[0].dtype)
-        part.context = None if self.context is None else self.context.select(rows_R)
-        h_RTD = part.run(x_RTD, mask_RT)
-        for own, fresh in zip(self.layers, part.layers, strict=True):
+        rows = KeyValueCache(self.model, R, T, x_RTD.device, self.layers[0].dtype)
+        rows.context = None if self.context is None else self.context.select(rows_R)
+        h_RTD = rows.extend(x_RTD, mask_RT)
+        for own, fresh in zip(self.layers, rows.layers, strict=True):
             own[:, rows_R, :, :T] = fresh[:, :, :, :T]
-        self.lengths_B = self.lengths_B.index_copy(0, rows_R, part.lengths_B)
+        self.lengths_B = self.lengths_B.index_copy(0, rows_R, rows.lengths_B)
         self._measure()
         return h_RTD
 
     def peek(self, x_BD: Tensor) -> Tensor:
-        """Hidden states [B, D] of one more token per row, as by `Transformer.step`; the cache stays as it is."""
+        """Hidden states [B, D] of one more token per row, as by `step`; the cache stays as it is."""
         before = self.lengths_B, self._shortest, self._longest
-        hidden_BTD = self.run(x_BD[:, None], None)
+        hidden_BTD = self.extend(x_BD[:, None], None)
         self.lengths_B, self._shortest, self._longest = before  # what was written lies behind the valid slots
         return hidden_BTD[:, 0]
 
@@ -249,39 +263,35 @@ class KeyValueCache:
         """How much the newest token of some rows reads each slot; of models without cross-attention, nothing dropped.
 
         Args:
-            x_BD: what `run` was last given.
+            x_BD: what `step` was last given.
             rows_N: the rows.
 
         Returns:
             Attention weights [N, layers, heads, slots], slots up to the longest row's last.
         """
-        model, n = self.model, self._longest
-        attend = (self._slots[:n] < self.lengths_B[rows_N, None])[:, None, None]
-        h, found = x_BD[rows_N][:, None], []
-        for kv, block in zip(self.layers, self._blocks, strict=True):
-            q = model.split_heads(block.qkv(block.norm_attention(h)), 3)[0].to(kv.dtype)
-            y, weights_NHTS = model.plain_attention(q, kv[0, rows_N, :, :n], kv[1, rows_N, :, :n], attend)
-            h = h + block.attention_out(y.transpose(1, 2).flatten(2))
-            h = h + block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu))
-            found.append(weights_NHTS[:, :, 0])
-        return torch.stack(found, 1)
+        model, end = self.model, self._longest
+        attend = (self._slots[:end] < self.lengths_B[rows_N, None])[:, None, None]
+        h = x_BD[rows_N][:, None]
+        weights = []
+        for kv, block in zip(self.layers, model.layers(), strict=True):
+            q = split_heads(block.qkv(block.norm_attention(h)), 3, model.heads)[0].to(kv.dtype)
+            k, v = kv[:, rows_N, :, :end]
+            y, weights_NHTS = plain_attention(q, k, v, attend, model.drop_attention)
+            h = h + block.attention_out(join_heads(y))
+            h = h + block.feed_forward(h)
+            weights.append(weights_NHTS[:, :, 0])
+        return torch.stack(weights, 1)
 
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None, causal: bool) -> Tensor:
-        model = self.model
-        if model.training and model.p_attention:  # acting with dropout on, as Memory-RL does
-            if causal:
-                attend = self._slots[: q.shape[2], None] >= self._slots[: q.shape[2]]
-            return model.plain_attention(q, k, v, attend)[0]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=causal)
+    # ---------------------------------------------------------------- checks
 
-    def _checked(self, n: int) -> int:
-        if n > self.length:
+    def _checked(self, tokens: int) -> int:
+        if tokens > self.length:
             raise UserError(
-                f"a row of the key/value cache would hold {n} tokens, but it was made for {self.length}",
+                f"a row of the key/value cache would hold {tokens} tokens, but it was made for {self.length}",
                 where="KeyValueCache",
                 do="make the cache longer, or reset the rows whose episode is over",
             )
-        return n
+        return tokens
 
     def _measure(self) -> None:
         shortest, longest = torch.stack(torch.aminmax(self.lengths_B)).tolist()
@@ -296,3 +306,57 @@ class KeyValueCache:
                 do=f"give a bool mask of shape {shape}",
             )
         return result
+
+
+class _CachedAttention(Attention):
+    """New tokens write their keys and values to the cache, then attend to all that it holds.
+
+    Args:
+        cache: where.
+        end: slots that are read, from the first.
+        place_BT: slot of each token; None: the last T of those that are read, in every row.
+        attend: True where a token reads a slot; None: everywhere.
+        is_causal: there are no slots but those of the new tokens.
+    """
+
+    def __init__(
+        self,
+        cache: KeyValueCache,
+        end: int,
+        place_BT: Tensor | None = None,
+        attend: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> None:
+        super().__init__(cache.model.heads, cache.context)
+        self.cache, self.end = cache, end
+        self._place_BT, self._attend, self._is_causal = place_BT, attend, is_causal
+
+    def own(self, layer: int, qkv: Tensor) -> Tensor:
+        B, T, _ = qkv.shape
+        model, end, kv = self.cache.model, self.end, self.cache.layers[layer]
+        qkv = qkv.view(B, T, 3, model.heads, model.head_width)
+        if self._place_BT is None:
+            kv[:, :, :, end - T : end] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
+        else:
+            kv[:, self.cache._rows_B1, :, self._place_BT] = qkv[:, :, 1:].to(kv.dtype)
+        q = qkv[:, :, 0].transpose(1, 2).to(kv.dtype)
+        return self._read(q, kv[0, :, :, :end], kv[1, :, :, :end], self._attend, self._is_causal)
+
+    def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
+        read = self.cache.context
+        assert read is not None
+        context_keys = read.layers[layer]
+        assert context_keys is not None
+        k, v = context_keys
+        (q,) = split_heads(q, 1, self.heads)
+        return self._read(q.to(k.dtype), k, v, read.attend_B11S, False)
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None, is_causal: bool) -> Tensor:
+        model = self.cache.model
+        if model.training and model.p_attention:  # acting with dropout on, as Memory-RL does
+            if is_causal:
+                place = self.cache._slots[: q.shape[2]]
+                attend = place[:, None] >= place
+            return join_heads(plain_attention(q, k, v, attend, model.drop_attention)[0])
+        return join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=is_causal))

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
+from torch import Tensor
 
 from recollect.environments import counter_rng
 
 #: Keeps the draws of a row's actions apart from its other draws.
 ACTION_STREAM = 0x5EED_AC71
+
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
+
+
+def categorical_from_weights(weights: Numbers, uniform: Numbers) -> Numbers:
+    """Indices [...] drawn in proportion to weights [..., A], each a function of one number [...] in [0, 1)."""
+    until = weights.cumsum(-1)
+    level = uniform[..., None] * until[..., -1:]
+    return (until[..., :-1] <= level).sum(-1)
 
 
 def uniform(seeds_B: np.ndarray, counters_B: np.ndarray, stream: int) -> np.ndarray:

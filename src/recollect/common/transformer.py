@@ -1,26 +1,37 @@
-"""The causal transformer that all systems use: pre-LN GPT-2 blocks, optional cross-attention, a static KV cache.
+"""The causal transformer that all systems use: pre-LN GPT-2 blocks with optional cross-attention.
 
 - Block: ``x + SelfAttention(LN x)``; ``[x + CrossAttention(LN x, context)]``; ``x + MLP(LN x)``. A LayerNorm ends it.
 - Positions are the caller's business (sinusoids, learned tables, time steps); embedding dropout happens here.
-- Acting goes through `make_cache`, `step` and `extend`, which equal the full forward.
-- Padding costs nothing on CPUs: only real tokens are computed (see `attention.Packing`).
+- How tokens attend is an object of its own (`recollect.common.attention`): plain, fused, made for CPUs, or over the
+  key/value cache with which agents act (`recollect.common.cache`).
 - All randomness (initial weights, dropout on the CPU) comes from generators of the module's own, see `reseed_dropout`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, overload
+from typing import Literal, cast
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.common.attention import Packing, causal, cross_attention, gather, pack, self_attention, spread, unpack
-from recollect.common.cache import KeyValueCache, ReadContext, context_keys
-from recollect.common.dropout import Dropout
-from recollect.common.kernels import Linear, gelu, linear_part
+from recollect.common.attention import (
+    Attention,
+    AttentionMaps,
+    Context,
+    FusedAttention,
+    KeysValues,
+    PlainAttention,
+    ReadContext,
+    causal,
+    join_heads,
+    split_heads,
+)
+from recollect.common.cpu.attention import CPUAttention
+from recollect.common.cpu.dropout import Dropout
+from recollect.common.cpu.kernels import Linear, gelu, linear_part
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -78,15 +89,8 @@ class TransformerSettings(Frozen):
         return first, second, third
 
 
-class AttentionMaps(NamedTuple):
-    """Attention weights before dropout, one tensor per layer; the cross map is None where there was no context."""
-
-    self_BHTT: list[Tensor]
-    cross_BHTS: list[Tensor | None]
-
-
 class Block(nn.Module):
-    """One pre-LN block. The work is done by `Transformer`, which needs the parts in another order when it steps."""
+    """The weights of one pre-LN block. `Transformer` uses them, as it attends in more than one way."""
 
     def __init__(self, settings: TransformerSettings, cross: bool) -> None:
         super().__init__()
@@ -104,6 +108,11 @@ class Block(nn.Module):
         self.norm_mlp = nn.LayerNorm(d, eps=eps)
         self.mlp_in = Linear(d, inner)
         self.mlp_out = Linear(inner, d)
+        self._gelu = "none" if settings.activation == "gelu" else "tanh"
+
+    def feed_forward(self, h: Tensor) -> Tensor:
+        """``MLP(LN h)``, what the last sub-layer adds."""
+        return self.mlp_out(gelu(self.mlp_in(self.norm_mlp(h)), self._gelu))
 
 
 class Transformer(nn.Module):
@@ -120,10 +129,8 @@ class Transformer(nn.Module):
         self.width, self.heads, self.head_width = settings.width, settings.heads, settings.width // settings.heads
         self.blocks = nn.ModuleList(Block(settings, i in settings.cross_layers) for i in range(settings.layers))
         self.norm_final = nn.LayerNorm(settings.width, eps=settings.norm_eps)
-        embedding, residual, attention = settings.dropouts
-        self.p_embedding, self.p_residual, self.p_attention = embedding, residual, attention
+        self.p_embedding, self.p_residual, self.p_attention = settings.dropouts
         self.dropout = Dropout(seed_of("transformer dropout", seed))
-        self._gelu = "none" if settings.activation == "gelu" else "tanh"
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -140,30 +147,12 @@ class Transformer(nn.Module):
         """Start the dropout stream anew; ``seed_of("dropout", seed, step)`` every step makes a resume draw the same."""
         self.dropout.reseed(seed)
 
+    def layers(self) -> list[Block]:
+        """The blocks, first to last."""
+        return cast("list[Block]", list(self.blocks))
+
     # ---------------------------------------------------------------- whole sequences
 
-    @overload
-    def forward(
-        self,
-        x_BTD: Tensor,
-        *,
-        mask_BT: Tensor | None = ...,
-        context_BSD: Tensor | None = ...,
-        context_mask_BS: Tensor | None = ...,
-        has_context_B: Tensor | None = ...,
-        return_attention: Literal[False] = ...,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self,
-        x_BTD: Tensor,
-        *,
-        mask_BT: Tensor | None = ...,
-        context_BSD: Tensor | None = ...,
-        context_mask_BS: Tensor | None = ...,
-        has_context_B: Tensor | None = ...,
-        return_attention: Literal[True],
-    ) -> tuple[Tensor, AttentionMaps]: ...
     def forward(
         self,
         x_BTD: Tensor,
@@ -188,167 +177,75 @@ class Transformer(nn.Module):
         Returns:
             ``h_BTD``, zero where the token is padding; or ``(h_BTD, AttentionMaps)``.
         """
-        B, T, D = x_BTD.shape
-        if mask_BT is not None and mask_BT.device.type == "cpu" and bool(mask_BT.all()):
-            mask_BT = None
-        context, context_attend, factor = self.prepare_context(context_BSD, context_mask_BS, has_context_B)
+        context = self.context(context_BSD, context_mask_BS, has_context_B)
         if return_attention:
-            return self._forward_with_maps(x_BTD, mask_BT, context, context_attend, factor)
-        packing, order_BT = None, None
-        if mask_BT is not None and x_BTD.device.type == "cpu":
-            packing = Packing.of(mask_BT)
-            h = pack(x_BTD, packing)
-            factor = None if factor is None else factor[packing.row_N, 0]
-            if context is not None and packing.order_B is not None and not self._drops_attention:
-                context = context[packing.order_B]
-                context_attend = None if context_attend is None else context_attend[packing.order_B]
-        elif mask_BT is not None:
-            # Real tokens first: then the causal mask alone hides all padding, and the fused kernels need no mask.
-            mask_BT = mask_BT.to(x_BTD.device)
-            order_BT = mask_BT.logical_not().to(torch.int8).argsort(dim=1, stable=True)[:, :, None]
-            h = x_BTD.take_along_dim(order_BT, 1)
-        else:
-            h = x_BTD
-        h = self._drop(h, self.p_embedding)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            y = self._self_attention(block.qkv(block.norm_attention(h)), packing)
-            h = self._add(h, block.attention_out(y))
-            if block.cross and context is not None:
-                y = self._cross_attention(block, block.norm_cross(h), context, context_attend, packing)
-                h = self._read(block, h, block.cross_out(y), factor)
-            h = self._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), self._gelu)))
-        h = self.norm_final(h)
-        if packing is not None:
-            return unpack(h, packing, B, T)
-        if order_BT is not None:
-            assert mask_BT is not None
-            back = torch.zeros_like(h).scatter(1, order_BT.expand(B, T, D), h)
-            return back.masked_fill(~mask_BT[:, :, None], 0.0)
-        return h
+            plain = PlainAttention(x_BTD, _needed(mask_BT), context, self.heads, self.drop_attention)
+            return self.through(x_BTD, plain), plain.maps
+        return self.through(x_BTD, self.attention(x_BTD, mask_BT, context))
 
-    @property
-    def _drops_attention(self) -> bool:
-        """Whether attention is our own on the CPU, with dropout."""
-        return self.training and self.p_attention > 0
+    def through(self, x_BTD: Tensor, attention: Attention) -> Tensor:
+        """The function itself: all layers on tokens that attend in the given way."""
+        h = self.drop(attention.enter(x_BTD), self.p_embedding)
+        for layer, block in enumerate(self.layers()):
+            y = attention.own(layer, block.qkv(block.norm_attention(h)))
+            h = self.add(h, block.attention_out(y))
+            if block.cross and attention.reads:
+                y = attention.context(layer, block.cross_q(block.norm_cross(h)), block.cross_kv)
+                h = self.add_context(block, h, block.cross_out(y), attention.factor)
+            h = self.add(h, block.feed_forward(h))
+        return attention.leave(self.norm_final(h))
 
-    def _self_attention(self, qkv: Tensor, packing: Packing | None) -> Tensor:
+    def attention(self, x_BTD: Tensor, mask_BT: Tensor | None = None, context: Context | None = None) -> Attention:
+        """The fastest way for such tokens to attend."""
         p = self.p_attention if self.training else 0.0
-        if p and qkv.device.type == "cpu":
-            return self_attention(qkv, self.heads, p, self.dropout, packing)
+        mask_BT = _needed(mask_BT)
+        if x_BTD.device.type == "cpu" and (p or mask_BT is not None):
+            return CPUAttention(mask_BT, context, self.heads, p, self.dropout)
+        return FusedAttention(x_BTD, mask_BT, context, self.heads, p)
 
-        def attended(qkv_BTE: Tensor) -> Tensor:
-            q, k, v = self.split_heads(qkv_BTE, 3)
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p).transpose(1, 2).flatten(2)
+    def context(
+        self, context_BSD: Tensor | None, mask_BS: Tensor | None, has_context_B: Tensor | None
+    ) -> Context | None:
+        """What cross-attention layers read, see `forward`; None where there are no such layers, or no row has any."""
+        if context_BSD is None or not self.settings.cross_layers:
+            return None
+        return Context.of(context_BSD, mask_BS, has_context_B)
 
-        if packing is None:
-            return attended(qkv)
-        return gather([attended(block) for block in spread(qkv, packing)], packing)
+    # ---------------------------------------------------------------- dropout and residuals
 
-    def _cross_attention(
-        self, block: Block, x: Tensor, context_BSD: Tensor, attend: Tensor | None, packing: Packing | None
-    ) -> Tensor:
-        p = self.p_attention if self.training else 0.0
-        q, kv = block.cross_q(x), block.cross_kv(context_BSD)
-        if p and q.device.type == "cpu":
-            bias_BS = None
-            if attend is not None:
-                bias_BS = torch.zeros(context_BSD.shape[:2]).masked_fill_(~attend[:, 0, 0], float("-inf"))
-            return cross_attention(q, kv, bias_BS, self.heads, p, self.dropout, packing)
+    def drop(self, x: Tensor, p: float) -> Tensor:
+        """Dropout, in training mode only."""
+        return self.dropout(x, p) if p and self.training else x
 
-        def attended(q_BTD: Tensor, kv_BSE: Tensor, attend_B11S: Tensor | None) -> Tensor:
-            (q,), (k, v) = self.split_heads(q_BTD, 1), self.split_heads(kv_BSE, 2)
-            return (
-                F.scaled_dot_product_attention(q, k, v, attn_mask=attend_B11S, dropout_p=p).transpose(1, 2).flatten(2)
-            )
+    def drop_attention(self, weights: Tensor) -> Tensor:
+        """Dropout of attention weights."""
+        return self.drop(weights, self.p_attention)
 
-        if packing is None:
-            return attended(q, kv, attend)
-        rows = [rows for rows, _ in packing.groups]
-        masks = [None] * len(rows) if attend is None else attend.split(rows)
-        return gather(
-            [attended(*part) for part in zip(spread(q, packing), kv.split(rows), masks, strict=True)], packing
-        )
+    def add(self, h: Tensor, y: Tensor) -> Tensor:
+        """The residual: ``h + dropout(y)``."""
+        return self.dropout.add(h, y, self.p_residual) if self.p_residual and self.training else h + y
 
-    def _forward_with_maps(
-        self,
-        x_BTD: Tensor,
-        mask_BT: Tensor | None,
-        context: Tensor | None,
-        context_attend: Tensor | None,
-        factor: Tensor | None,
-    ) -> tuple[Tensor, AttentionMaps]:
-        """The same function written plainly, keeping the attention weights; for inspection, not for speed."""
-        attend = causal(x_BTD, mask_BT)
-        maps = AttentionMaps([], [])
-        h = self._drop(x_BTD, self.p_embedding)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            q, k, v = self.split_heads(block.qkv(block.norm_attention(h)), 3)
-            y, weights = self.plain_attention(q, k, v, attend)
-            h = self._add(h, block.attention_out(y.transpose(1, 2).flatten(2)))
-            maps.self_BHTT.append(weights)
-            if block.cross and context is not None:
-                (q,) = self.split_heads(block.cross_q(block.norm_cross(h)), 1)
-                k, v = self.split_heads(block.cross_kv(context), 2)
-                y, weights = self.plain_attention(q, k, v, context_attend)
-                h = self._read(block, h, block.cross_out(y.transpose(1, 2).flatten(2)), factor)
-                maps.cross_BHTS.append(weights)
-            else:
-                maps.cross_BHTS.append(None)
-            h = self._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), self._gelu)))
-        h = self.norm_final(h)
-        return (h if mask_BT is None else h.masked_fill(~mask_BT[:, :, None].to(h.device), 0.0)), maps
-
-    def plain_attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(y [B,H,T,Dh], weights before dropout [B,H,T,S]); ``attend``: bool, which keys are read."""
-        scores = q @ k.transpose(-2, -1) * self.head_width**-0.5
-        weights = (scores if attend is None else scores.masked_fill(~attend, float("-inf"))).softmax(-1)
-        dropped = self._drop(weights, self.p_attention)
-        return dropped @ v, weights
-
-    def split_heads(self, x: Tensor, parts: int) -> Tensor:
-        """[B, T, parts*D] to a view [parts, B, H, T, Dh]."""
-        return x.view(*x.shape[:2], parts, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
-
-    def _read(self, block: Block, h: Tensor, y: Tensor, factor: Tensor | None) -> Tensor:
-        """What cross-attention gave, gated, on top of the hidden state or in its place; factor 0: the row has none."""
+    def add_context(self, block: Block, h: Tensor, y: Tensor, factor: Tensor | None) -> Tensor:
+        """What cross-attention read, gated, on top of the hidden state or in its place; factor 0: the row has none."""
         if block.cross_gate is not None:
             y = y * torch.sigmoid(block.cross_gate)
         if self.settings.cross_residual:
-            return self._add(h, y if factor is None else y * factor)
-        y = self._drop(y, self.p_residual)
+            return self.add(h, y if factor is None else y * factor)
+        y = self.drop(y, self.p_residual)
         return y if factor is None else torch.where(factor > 0, y, h)
 
-    def _drop(self, x: Tensor, p: float) -> Tensor:
-        return self.dropout(x, p) if p and self.training else x
+    # ---------------------------------------------------------------- acting
 
-    def _add(self, h: Tensor, y: Tensor) -> Tensor:
-        """The residual: h + dropout(y)."""
-        return self.dropout.add(h, y, self.p_residual) if self.p_residual and self.training else h + y
-
-    def prepare_context(
-        self, context_BSD: Tensor | None, mask_BS: Tensor | None, has_B: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """(context or None, attend mask [B,1,1,S] or None, factor [B,1,1] or None) as the layers need them."""
-        if context_BSD is None or not self.settings.cross_layers:
-            return None, None, None
-        if has_B is not None and has_B.device.type == "cpu":
-            if not bool(has_B.any()):
-                return None, None, None
-            if bool(has_B.all()):
-                has_B = None
-        device = context_BSD.device
-        attend = None
-        if mask_BS is not None and (mask_BS.device.type != "cpu" or not bool(mask_BS.all())):
-            attend = mask_BS.to(device)
-            # A row without any real context token would be a softmax over nothing: it attends, and is then dropped.
-            empty_B1 = ~attend.any(dim=1, keepdim=True)
-            has_B = ~empty_B1[:, 0] if has_B is None else has_B.to(device) & ~empty_B1[:, 0]
-            attend = (attend | empty_B1)[:, None, None, :]
-        return context_BSD, attend, None if has_B is None else has_B.to(device)[:, None, None].to(context_BSD.dtype)
-
-    # ---------------------------------------------------------------- the last token of a window
+    def context_keys(self, context_BSD: Tensor) -> list[KeysValues | None]:
+        """Keys and values of a context in each layer; None in layers that read none."""
+        layers: list[KeysValues | None] = []
+        for block in self.layers():
+            if not block.cross:
+                layers.append(None)
+                continue
+            k, v = split_heads(block.cross_kv(context_BSD), 2, self.heads)
+            layers.append((k.contiguous(), v.contiguous()))
+        return layers
 
     @torch.no_grad()
     def last(
@@ -371,60 +268,36 @@ class Transformer(nn.Module):
             h_BD; no gradient and no dropout.
         """
         if read is None:
-            context, attend, factor = self.prepare_context(context_BSD, context_mask_BS, has_context_B)
-            read = None if context is None else ReadContext(context_keys(self, context), attend, factor)
-        layers = [None] * len(self.blocks) if read is None else read.layers
-        keys_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(x_BTD.device)
-        h_BTD, seen = x_BTD, None if keys_BT is None else causal(x_BTD, keys_BT)
-        for block, keys_values in zip(self.blocks, layers, strict=True):
-            assert isinstance(block, Block)
-            normed, last = block.norm_attention(h_BTD), block is self.blocks[-1]
-            k, v = self.split_heads(linear_part(block.qkv, normed, self.width, 3 * self.width), 2)
-            if last:
-                h_BTD, normed = h_BTD[:, -1:], normed[:, -1:]
-            (q,) = self.split_heads(linear_part(block.qkv, normed, 0, self.width), 1)
-            mask = keys_BT[:, None, None, :] if last and keys_BT is not None else seen
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and not last)
-            h_BTD = h_BTD + block.attention_out(y.transpose(1, 2).flatten(2))
-            if read is not None and keys_values is not None:
-                (q,) = self.split_heads(block.cross_q(block.norm_cross(h_BTD)), 1)
-                k, v = keys_values
+            context = self.context(context_BSD, context_mask_BS, has_context_B)
+            if context is not None:
+                keys_values = self.context_keys(context.tokens_BSD)
+                read = ReadContext(keys_values, context.attend_B11S, context.factor_B11)
+        real_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(x_BTD.device)
+        attend = None if real_BT is None else causal(x_BTD, real_BT)
+        h_BTD = x_BTD
+        for layer, block in enumerate(self.layers()):
+            is_last = layer == len(self.blocks) - 1
+            normed_BTD = block.norm_attention(h_BTD)
+            k, v = split_heads(linear_part(block.qkv, normed_BTD, self.width, 3 * self.width), 2, self.heads)
+            if is_last:  # all tokens give keys and values, one asks
+                h_BTD, normed_BTD = h_BTD[:, -1:], normed_BTD[:, -1:]
+                attend = None if real_BT is None else real_BT[:, None, None, :]
+            (q,) = split_heads(linear_part(block.qkv, normed_BTD, 0, self.width), 1, self.heads)
+            is_causal = attend is None and not is_last
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=is_causal)
+            h_BTD = h_BTD + block.attention_out(join_heads(y))
+            context_keys = None if read is None else read.layers[layer]
+            if read is not None and context_keys is not None:
+                (q,) = split_heads(block.cross_q(block.norm_cross(h_BTD)), 1, self.heads)
+                k, v = context_keys
                 y = F.scaled_dot_product_attention(q.to(k.dtype), k, v, attn_mask=read.attend_B11S)
-                h_BTD = self._read(block, h_BTD, block.cross_out(y.transpose(1, 2).flatten(2)), read.factor_B11)
-            h_BTD = h_BTD + block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h_BTD)), self._gelu))
+                h_BTD = self.add_context(block, h_BTD, block.cross_out(join_heads(y)), read.factor_B11)
+            h_BTD = h_BTD + block.feed_forward(h_BTD)
         return self.norm_final(h_BTD)[:, 0]
 
-    # ---------------------------------------------------------------- one token at a time
 
-    def make_cache(
-        self, batch: int, length: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> KeyValueCache:
-        """An empty cache for ``batch`` rows of at most ``length`` tokens each."""
-        weight = self.norm_final.weight
-        return KeyValueCache(self, batch, length, torch.device(device or weight.device), dtype or weight.dtype)
-
-    def step(self, x_BD: Tensor, cache: KeyValueCache, active_B: Tensor | None = None) -> Tensor:
-        """One token per row: ``h_BD``, equal to the last hidden state of the full forward over the row's tokens so far.
-
-        Args:
-            x_BD: token embeddings; the position of row b's token is ``cache.lengths_B[b]``.
-            cache: what `make_cache` gave; it grows by one token in every active row.
-            active_B: rows that take part; the others keep their cache and their output means nothing.
-
-        Raises:
-            UserError: an active row is full.
-        """
-        return cache.run(x_BD[:, None], None if active_B is None else active_B[:, None])[:, 0]
-
-    def extend(self, x_BTD: Tensor, mask_BT: Tensor | None, cache: KeyValueCache) -> Tensor:
-        """Append a block of tokens to every row: ``h_BTD`` (outputs at padding mean nothing, but are finite).
-
-        Args:
-            x_BTD: token embeddings; the t-th real token of row b has position ``cache.lengths_B[b] + t``.
-            mask_BT: True where a token is real; padding may stand left or right. None: all are.
-            cache: grows by the number of real tokens in every row.
-
-        Raises:
-            UserError: a row would grow longer than the cache.
-        """
-        return cache.run(x_BTD, mask_BT)
+def _needed(mask_BT: Tensor | None) -> Tensor | None:
+    """The mask; None where the host knows that it hides nothing."""
+    if mask_BT is not None and mask_BT.device.type == "cpu" and bool(mask_BT.all()):
+        return None
+    return mask_BT

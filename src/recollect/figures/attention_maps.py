@@ -100,14 +100,14 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     if len(figure.methods) != 1:
         do = "make one figure per method"
         raise UserError(
-            f"attention is drawn of one method, not {len(figure.methods)}", where=f"figure '{figure.id}'", do=do
+            f"attention is drawn of one method, not {len(figure.methods)}", where=f"figure '{figure.name}'", do=do
         )
     of_seeds = grid[figure.methods[0]]
     for trace in of_seeds:
         if "attention" not in trace.maps or "retrieved_episode" not in trace.facts:
             raise UserError(
                 f"{trace.about['method']} reads no memory, so there is no attention to draw",
-                where=f"figure '{figure.id}'",
+                where=f"figure '{figure.name}'",
                 do="name a method that retrieves, such as radt",
             )
     tasks = chosen_tasks(of_seeds, options.tasks, figure)
@@ -120,7 +120,7 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         summed, count = np.where(there, by_bin_SNLQW, 0).sum((0, 1)), there.sum((0, 1))
         maps[name] = np.divide(summed, count, out=np.full_like(summed, np.nan), where=count > 0)
         profile_SNLW = np.array([[profile for _, profile in row] for row in found])
-        rng = generator("bootstrap", figure.id, name)
+        rng = generator("bootstrap", figure.name, name)
         profiles[name] = statistics.stratified_bootstrap(profile_SNLW, rng, resamples=options.resamples)
     table = _table(maps, profiles, options, int(of_seeds[0].about["horizon"]), figure, len(tasks))
     with style.paper_style():

@@ -104,7 +104,7 @@ def _title(panel: Panel, figure: FigureSpec, options: Options) -> str:
 
 
 def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: FigureSpec) -> None:
-    where = f"options of figure '{figure.id}': panels"
+    where = f"options of figure '{figure.name}': panels"
     if len(made) > 1:
         what = "panels that are named are of one environment, one split and one metric"
         raise UserError(what, where=where, do="leave out 'panels', or name one of each")
@@ -134,7 +134,7 @@ def _measured(
             cell = rows[(rows["env"] == panel.environment) & (rows["method"] == method)]
             scores_SNE, tasks, _ = reading.score_array(cell, figure)
             last = scores_SNE.shape[2] if options.last == "all" else options.last
-            rng = generator("bootstrap", figure.id, panel.name, method)
+            rng = generator("bootstrap", figure.name, panel.name, method)
             bounds = statistics.stratified_bootstrap(
                 scores_SNE[:, :, -last:].mean(2), rng, statistic=options.statistic, resamples=options.resamples
             )

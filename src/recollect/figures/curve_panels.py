@@ -61,7 +61,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     for name in (*_by_environment(options.ends), *_by_environment(options.lines)):
         if name not in figure.environments:
             what = f"the figure has no environment '{name}'"
-            raise UserError(what, where=f"options of figure '{figure.id}'", do="correct 'ends' or 'lines'")
+            raise UserError(what, where=f"options of figure '{figure.name}'", do="correct 'ends' or 'lines'")
     rows = reading.select(scores, figure, metric=options.metric, split=options.split)
     dropped: list[str] = []
     parts, ends = [], {}
@@ -74,7 +74,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
             curves = learning_curves.curves_of(cell, figure, end, dropped, window=options.window, points=options.points)
             band, runs = learning_curves.average(
                 curves,
-                generator("bootstrap", figure.id, environment, method),
+                generator("bootstrap", figure.name, environment, method),
                 resamples=options.resamples,
                 statistic=options.statistic,
             )

@@ -123,7 +123,7 @@ def read(traces: Sequence[Trace], tasks: Sequence[int], options: Options, figure
                 of_seed.append(attention_MLT[mine_M].mean(0))
         decided.append(of_seed)
     maps = np.divide(sums, count_Q[:, None, None], out=np.full_like(sums, np.nan), where=count_Q[:, None, None] > 0)
-    rng = generator("bootstrap", figure.id, env)
+    rng = generator("bootstrap", figure.name, env)
     decision = statistics.stratified_bootstrap(np.array(decided), rng, resamples=options.resamples)
     return Read(maps.swapaxes(0, 1), decision, horizon, len(decided[0]))
 
@@ -138,7 +138,7 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     if len(figure.methods) != 1:
         do = "make one figure per method"
         raise UserError(
-            f"attention is drawn of one method, not {len(figure.methods)}", where=f"figure '{figure.id}'", do=do
+            f"attention is drawn of one method, not {len(figure.methods)}", where=f"figure '{figure.name}'", do=do
         )
     found: dict[str, Read] = {}
     for env in figure.environments:

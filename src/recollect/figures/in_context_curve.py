@@ -81,7 +81,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     if rows.empty:
         raise UserError(
             f"no evaluation at training step {options.step}",
-            where=f"figure '{figure.id}'",
+            where=f"figure '{figure.name}'",
             do="correct the option 'step'",
         )
     table = _measured(rows, panels, figure, options)
@@ -129,7 +129,7 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
             if cell.empty:
                 raise UserError(
                     f"no evaluation of {method} on {panel.environment} at training step {options.step}",
-                    where=f"figure '{figure.id}'",
+                    where=f"figure '{figure.name}'",
                     do="correct the option 'step', or leave it out for the last evaluation",
                 )
             if options.x == "step":
@@ -140,7 +140,7 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
             else:
                 scores_SNX, tasks_of[method], episodes = reading.score_array(cell, figure)
                 scores_SNX, x = _averaged(scores_SNX, episodes, figure, options.average)
-            rng = generator("bootstrap", figure.id, panel.name, method)
+            rng = generator("bootstrap", figure.name, panel.name, method)
             # Of one seed the tasks are resampled, in the place of seeds.
             resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX
             bounds = statistics.stratified_bootstrap(
@@ -160,7 +160,7 @@ def _averaged(
     if len(episodes) % size:
         raise UserError(
             f"{len(episodes)} episodes cannot be averaged by {size}",
-            where=f"figure '{figure.id}'",
+            where=f"figure '{figure.name}'",
             do="choose an option 'average' that divides the number of episodes",
         )
     middle = np.array(episodes, float).reshape(-1, size).mean(1) + 1
@@ -174,7 +174,7 @@ def _check_same_tasks(tasks_of: dict[str, list[int]], environment: str, figure: 
             raise UserError(
                 f"on {environment}, {first} was evaluated on {len(tasks_of[first])} tasks and {method} on {len(tasks)} "
                 "(not the same ones); their curves cannot be compared",
-                where=f"figure '{figure.id}'",
+                where=f"figure '{figure.name}'",
                 do="evaluate them again with the same tasks",
             )
 

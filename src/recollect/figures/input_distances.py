@@ -52,7 +52,7 @@ def read(trace: Trace, options: Options, figure: FigureSpec) -> tuple[list[int],
     Raises:
         UserError: the method has no language model, or the episode is not traced.
     """
-    where = f"figure '{figure.id}', {trace.about['method']} on {trace.about['env']}"
+    where = f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}"
     if "inputs" not in trace.maps:
         raise UserError("nothing became an input of a language model", where=where, do="name methods such as helm")
     task = chosen_tasks([trace], None if options.task is None else [options.task], figure)[0]

@@ -104,7 +104,7 @@ def curves_of(
     if not curves:
         raise UserError(
             f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps",
-            where=f"figure '{figure.id}'",
+            where=f"figure '{figure.name}'",
             do=f"let the runs finish, or set the option 'ends.{environment}'",
         )
     return curves

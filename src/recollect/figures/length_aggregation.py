@@ -86,7 +86,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     named = {name: float(found.group()) for name in figure.environments if (found := re.search(r"\d+$", name))}
     options = options.model_copy(update={"lengths": named | options.lengths})
-    where = f"options of figure '{figure.id}'"
+    where = f"options of figure '{figure.name}'"
     without = [name for name in figure.environments if name not in options.lengths]
     if without:
         raise UserError(f"no length for {', '.join(without)}", where=where, do="add it under 'lengths'")
@@ -112,7 +112,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
             tasks = cell["task"].nunique()
             curves = learning_curves.curves_of(cell, figure, end, dropped, window=options.window)
             by_method[method].append(curves)
-            rng = generator("bootstrap", figure.id, environment, method)
+            rng = generator("bootstrap", figure.name, environment, method)
             how: dict[str, Any] = {"resamples": options.resamples, "statistic": options.statistic}
             final = learning_curves.average_final(curves, rng, **how)
             point = {"panel": AGGREGATION, "method": method, "x": options.lengths[environment], "seeds": len(curves)}
@@ -136,7 +136,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     )
     summary = {}
     for method, curves_by_environment in by_method.items() if options.summary else ():
-        rng = generator("bootstrap of the summary", figure.id, method)
+        rng = generator("bootstrap of the summary", figure.name, method)
         found = learning_curves.iqm_of_finals(curves_by_environment, rng, resamples=options.resamples)
         if found is not None:
             summary[method] = found

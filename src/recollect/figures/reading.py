@@ -57,7 +57,7 @@ def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str)
         UserError: an environment, method, metric, split or seed of the figure has no scores, a value is not a finite
             number, or a cell stands twice.
     """
-    where = f"figure '{figure.id}'"
+    where = f"figure '{figure.name}'"
     scores = check_scores(scores, where=where)
     if scores.empty:
         raise UserError("the score table is empty", where=where, do="run the evaluations that it draws")
@@ -92,7 +92,7 @@ def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str)
 def _check_grid(scores: pd.DataFrame, rows: pd.DataFrame, figure: FigureSpec, metric: str, split: str) -> None:
     have = {(str(env), str(method)): set(group["seed"]) for (env, method), group in rows.groupby(["env", "method"])}
     methods, environments = set(scores["method"].astype(str)), set(scores["env"].astype(str))
-    where = f"figure '{figure.id}'"
+    where = f"figure '{figure.name}'"
     for names, present, what in (
         (figure.environments, environments, "environment"),
         (figure.methods, methods, "method"),
@@ -116,7 +116,7 @@ def _check_grid(scores: pd.DataFrame, rows: pd.DataFrame, figure: FigureSpec, me
         raise UserError(
             f"no {split} {metric} of {'; '.join(lacking)}",
             where=where,
-            do=f"train and evaluate these runs, or take them out of config/figures/{figure.id}.yaml",
+            do=f"train and evaluate these runs, or take them out of config/figures/{figure.name}.yaml",
         )
 
 
@@ -141,7 +141,7 @@ def last_step(rows: pd.DataFrame, figure: FigureSpec) -> pd.DataFrame:
             ends = ", ".join(f"seed {seed} at {step}" for seed, step in steps.items())
             raise UserError(
                 f"the runs of {method} on {env} end at different steps: {ends}",
-                where=f"figure '{figure.id}'",
+                where=f"figure '{figure.name}'",
                 do="train and evaluate them again, or set the option 'step'",
             )
     return rows
@@ -172,7 +172,7 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
         raise UserError(
             f"{len(holes)} of {scores_SNE.size} scores of {first['method']} on {first['env']} are missing; first: "
             f"seed {figure.seeds[seed]}, task {tasks[task]}, episode {episodes[episode]}",
-            where=f"figure '{figure.id}'",
+            where=f"figure '{figure.name}'",
             do="evaluate that run again: all its seeds need the same tasks and episodes",
         )
     return scores_SNE, [int(task) for task in tasks], [int(episode) for episode in episodes]

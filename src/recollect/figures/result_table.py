@@ -87,7 +87,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     wrong = sorted(named ^ set(figure.environments))
     if wrong:
         what = f"'{wrong[0]}' is in `groups` and not in `environments`, or the other way round"
-        raise UserError(what, where=f"options of figure '{figure.id}': groups", do="name it in both")
+        raise UserError(what, where=f"options of figure '{figure.name}': groups", do="name it in both")
     table = pd.concat(
         [_of_group(scores, figure, name, group, options) for name, group in groups.items()], ignore_index=True
     )
@@ -146,7 +146,7 @@ def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group,
                 tasks += len(found)
             value_SG = np.array(values_GS).T
             if options.statistic == "iqm":
-                rng = generator("bootstrap", figure.id, panel, method)
+                rng = generator("bootstrap", figure.name, panel, method)
                 bounds = statistics.stratified_bootstrap(value_SG, rng, statistic="iqm")
                 y, low, high = (float(bound) for bound in bounds)
             else:

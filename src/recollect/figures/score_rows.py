@@ -78,13 +78,13 @@ def _measured(
                 cell = here[(here["method"] == method) & (True if task is None else here["task"] == task)]
                 if cell.empty:
                     what = f"no {options.metric} of {method} in row '{row}'"
-                    raise UserError(what, where=f"figure '{figure.id}'", do="correct the option 'panels'")
+                    raise UserError(what, where=f"figure '{figure.name}'", do="correct the option 'panels'")
                 tasks = sorted(set(cell["task"]))
                 # Tasks may have been played different numbers of times, so episodes are averaged first.
                 means = cell.groupby(["seed", "task"])["value"].mean().unstack("task")
                 bounds = statistics.stratified_bootstrap(
                     means.loc[list(figure.seeds), tasks].to_numpy(float),
-                    generator("bootstrap", figure.id, panel, row, method),
+                    generator("bootstrap", figure.name, panel, row, method),
                     statistic=options.statistic,
                     resamples=options.resamples,
                 )
@@ -97,7 +97,7 @@ def _measured(
 def _taken_apart(row: str, figure: FigureSpec, options: Options) -> tuple[str, str, int | None]:
     """Environment, split and task (None: all) of a row."""
     environment, *more = row.split("/")
-    where = f"options of figure '{figure.id}': panels"
+    where = f"options of figure '{figure.name}': panels"
     if environment not in figure.environments:
         raise UserError(f"the row '{row}' is of none of the figure's environments", where=where,
                         do=nearest(environment, figure.environments))  # fmt: skip

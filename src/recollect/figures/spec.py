@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, Field, model_validator
 
 from recollect.settings.loading import validated
-from recollect.settings.schema import Frozen
+from recollect.settings.schema import FigureSettings, Frozen
 
 #: Columns of the table beside every figure. Published values stand in it as method ``published:<method>`` and constant
 #: lines as ``line:<what>``, both with 0 seeds and 0 tasks.
@@ -47,19 +47,11 @@ class Reference(Frozen):
         return self
 
 
-class FigureSpec(Frozen):
-    """One figure at one scale."""
+class FigureSpec(FigureSettings):
+    """One figure at one scale: its settings, and with them all that drawing must know of its runs."""
 
-    id: str
-    kind: str = Field(description="Module under recollect.figures.")
-    title: str = ""
     scale: str
-    environments: tuple[str, ...] = Field(min_length=1, description="Names in the scores, in the order of the panels.")
-    methods: tuple[str, ...] = Field(min_length=1, description="Names in the scores, in the order of the legend.")
-    seeds: tuple[int, ...] = Field(min_length=1)
-    caption: str = ""
-    options: dict[str, Any] = Field(default_factory=dict, description="Of the kind: its `Options`.")
-    references: tuple[Reference, ...] = ()
+    references: tuple[Reference, ...] = ()  # type: ignore[assignment]  # the settings name groups of them
     labels: dict[str, str] = Field(default_factory=dict, description="Method name -> name in the legend.")
     environment_labels: dict[str, str] = Field(default_factory=dict, description="Environment -> panel title.")
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
@@ -68,6 +60,8 @@ class FigureSpec(Frozen):
     def _each_once(self) -> Self:
         for name in ("environments", "methods", "seeds"):
             values = getattr(self, name)
+            if not values:
+                raise ValueError(f"{name} is empty")
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} names something twice: {', '.join(map(str, values))}")
         return self
@@ -79,7 +73,7 @@ class FigureSpec(Frozen):
 
     def label(self, method: str) -> str:
         """The name of a method in the legend."""
-        return self.labels.get(method) or DEFAULT_LABELS.get(method, method)
+        return self.labels.get(method) or method
 
     def environment_label(self, environment: str) -> str:
         """The title of an environment's panel."""
@@ -173,7 +167,7 @@ def figure_spec(values: Mapping[str, Any]) -> FigureSpec:
     Raises:
         UserError: an unknown, missing or wrong key.
     """
-    return validated(FigureSpec, values, where=f"figure {values.get('id', '(without id)')}")
+    return validated(FigureSpec, values, where=f"figure {values.get('name', '(without name)')}")
 
 
 def options_of(figure: FigureSpec, model: type[Model]) -> Model:
@@ -182,29 +176,4 @@ def options_of(figure: FigureSpec, model: type[Model]) -> Model:
     Raises:
         UserError: an unknown or wrong option.
     """
-    return validated(model, figure.options, where=f"options of figure '{figure.id}' (kind {figure.kind})")
-
-
-DEFAULT_LABELS = {
-    "radt": "RA-DT",
-    "radt_agnostic": "RA-DT (domain-agnostic)",
-    "ad": "AD",
-    "dpt": "DPT",
-    "dt": "DT",
-    "dqn_gpt": "Transformer",
-    "dqn_lstm": "LSTM",
-    "dqn_ff": "feed-forward",
-    "sacd_gpt": "Transformer",
-    "sacd_lstm": "LSTM",
-    "sacd_ff": "feed-forward",
-    "td3_gpt": "Transformer",
-    "td3_lstm": "LSTM",
-    "helm": "HELM",
-    "helmv2": "HELMv2",
-    "shelm": "SHELM",
-    "ppo_lstm": "LSTM-PPO",
-    "ppo_cnn": "CNN-PPO",
-    "amago_transformer": "AMAGO (Transformer)",
-    "amago_gru": "AMAGO (GRU)",
-    "amago_ff": "AMAGO (feed-forward)",
-}
+    return validated(model, figure.options, where=f"options of figure '{figure.name}' (kind {figure.kind})")

@@ -53,7 +53,7 @@ def strip_of(trace: Trace, task: int, options: Options, figure: FigureSpec) -> S
     Raises:
         UserError: its method reads no words, or the episode or a step of it is not traced.
     """
-    where = f"figure '{figure.id}', {trace.about['method']} on {trace.about['env']}"
+    where = f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}"
     if "tokens" not in trace.facts or not trace.shows_images:
         raise UserError("there are no words to draw", where=where, do="name methods that read words, helm or shelm")
     table = trace.played.episodes

@@ -27,7 +27,7 @@ def grid_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, list[Trace
     Raises:
         UserError: more than one environment, a run without its trace, or one that stands twice.
     """
-    where = f"figure '{figure.id}'"
+    where = f"figure '{figure.name}'"
     if len(figure.environments) != 1:
         do = "make one figure per environment"
         raise UserError(
@@ -42,7 +42,7 @@ def grid_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, list[Trace
     missing = [run for run in wanted if run not in found]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        do = f"run `recollect inspect` for it, or take it out of config/figures/{figure.id}.yaml"
+        do = f"run `recollect inspect` for it, or take it out of config/figures/{figure.name}.yaml"
         raise UserError(f"there is no trace of {_name(missing[0])}{more}", where=where, do=do)
     chosen = {method: [found[run] for run in wanted if run[1] == method] for method in figure.methods}
     first = found[wanted[0]]
@@ -68,7 +68,7 @@ def chosen_tasks(traces: Sequence[Trace], wanted: Sequence[int] | None, figure: 
     if absent:
         raise UserError(
             f"task {absent[0]} is not in the traces, which hold {', '.join(map(str, traced))}",
-            where=f"figure '{figure.id}': options.tasks",
+            where=f"figure '{figure.name}': options.tasks",
             do=f"run `recollect inspect` with `--task {absent[0]}` for every run of the figure",
         )
     return list(traced if wanted is None else wanted)

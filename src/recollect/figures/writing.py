@@ -68,7 +68,7 @@ def _path(stem: Path, suffix: str) -> Path:
 
 def picture(drawn: Drawn, figure: FigureSpec, suffix: str) -> bytes:
     """The figure as a PDF or PNG file; the same figure gives the same bytes."""
-    title = figure.title or figure.id
+    title = figure.title or figure.name
     metadata: dict[str, str | None]
     if suffix == ".pdf":
         metadata = {"Title": title, "Creator": "Recollect", "Producer": None, "CreationDate": None}
@@ -95,7 +95,7 @@ def manifest_of(
     rest = {key: value for key, value in provenance.items() if key not in ("code_fingerprint", "device")}
     published = sorted({name.removeprefix(PUBLISHED) for name in drawn.table["method"] if name.startswith(PUBLISHED)})
     return {
-        "figure": figure.id,
+        "figure": figure.name,
         "kind": figure.kind,
         "title": figure.title,
         "caption": captions.caption(figure, drawn.notes),

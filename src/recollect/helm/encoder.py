@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.common.kernels import linear
+from recollect.common.cpu.kernels import linear
 
 Affine = tuple[Tensor, Tensor]
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from recollect.common.cache import KeyValueCache
 from recollect.common.language_models import ROBERTA_OFFSET, load_language_model, vocabulary
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.helm.encoder import Encoder
@@ -193,7 +194,7 @@ class CausalMemory:
         """See `LanguageMemory`."""
         device = self.embeddings_VD.device
         self.window = TokenWindow(batch, self.memory_length, self.width, device)
-        self.cache = self.model.make_cache(batch, self.memory_length, device=device)
+        self.cache = KeyValueCache(self.model, batch, self.memory_length, device)
         self._shown: TokenWindow | None = None
 
     def reset(self, mask_B: Tensor) -> None:
@@ -207,7 +208,7 @@ class CausalMemory:
         check_inputs(self, inputs_BKD, len(self.window.lengths_B))
         self._make_room(K)
         place_BK = self.window.lengths_B[:, None] + torch.arange(K, device=inputs_BKD.device)
-        hidden_BKD = self.cache.run(inputs_BKD + self._places_TD[place_BK], None)
+        hidden_BKD = self.cache.extend(inputs_BKD + self._places_TD[place_BK], None)
         self.window.append(inputs_BKD)
         self._shown = copy(self.window)
         return hidden_BKD[:, -1]
@@ -217,7 +218,7 @@ class CausalMemory:
         if bool(full_B.any()):
             self.cache.reset(full_B)
             again = self.window.tokens_BMD[:, : self._kept] + self._places_TD[: self._kept]
-            self.cache.run(again, full_B[:, None].expand(len(full_B), self._kept))
+            self.cache.extend(again, full_B[:, None].expand(len(full_B), self._kept))
 
     def peek(self, inputs_BKD: Tensor) -> Tensor:
         """See `LanguageMemory`. A full row makes its room here already, as its next step would."""

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from recollect.common.cache import KeyValueCache
 from recollect.common.encodings import Positions
 from recollect.common.feedforward import FeedForward, TokenEmbedder
 from recollect.common.precision import Precision, autocast
@@ -213,7 +214,7 @@ class TransformerSequence(SequenceModel):
         device = torch.device(device) if device is not None else self.positions.table_LD.device
         recent = torch.zeros(batch, self.context, self.input_width, device=device) if self.slides else None
         seen = torch.zeros(batch, dtype=torch.int64, device=device) if self.slides else None
-        return TransformerState(self.transformer.make_cache(batch, self.context, device), recent, seen)
+        return TransformerState(KeyValueCache(self.transformer, batch, self.context, device), recent, seen)
 
     def step(self, x_BD: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """See `SequenceModel`."""
@@ -226,7 +227,7 @@ class TransformerSequence(SequenceModel):
             else:
                 place = self.positions.table_LD[state.cache.lengths_B.clamp(max=self.context - 1)]
             state.newest_BD = x_BD + place  # a full cache says so itself
-            return self.transformer.step(state.newest_BD, state.cache), state
+            return state.cache.step(state.newest_BD), state
         state.cached = False
         assert state.recent_BLD is not None and state.seen_B is not None
         h_BLD = self.forward(state.recent_BLD)  # right padding is harmless: attention is causal

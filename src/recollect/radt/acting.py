@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.common.draws import ACTION_STREAM, uniform
+from recollect.common.cache import KeyValueCache
+from recollect.common.draws import ACTION_STREAM, categorical_from_weights, uniform
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
@@ -42,11 +43,11 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
         return logits.argmax(1)
     weights = np.exp(logits - logits.max(1, keepdims=True))
     if selection == "top_half":
-        weights = np.where(logits > np.median(logits, axis=1, keepdims=True), weights, 0.0)
-        empty = weights.sum(1) == 0  # all logits equal: nothing lies above the median
-        weights[empty] = 1.0
-    cumulative = weights.cumsum(1)
-    return (cumulative > (uniform_B * cumulative[:, -1])[:, None]).argmax(1)
+        middle = np.median(logits, axis=1, keepdims=True)
+        weights = np.where(logits > middle, weights, 0.0)
+        all_equal = weights.sum(1) == 0  # nothing lies above the median
+        weights[all_equal] = 1.0
+    return categorical_from_weights(weights, uniform_B)
 
 
 class InContextPolicy(ABC):
@@ -250,7 +251,7 @@ class CachedSteps:
     def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
         self.network = network
         self.per_step = network.settings.tokens_per_step
-        self.cache = network.transformer.make_cache(rows, timesteps * self.per_step)
+        self.cache = KeyValueCache(network.transformer, rows, timesteps * self.per_step)
 
     def clear(self, mask_B: np.ndarray | None = None) -> None:
         """Forget all tokens of the rows in the mask (all rows if None)."""
@@ -259,7 +260,7 @@ class CachedSteps:
     def append_whole(self, block: Experience) -> None:
         """Append complete timesteps (all tokens) to the rows whose mask is True anywhere."""
         tokens_BND = self.network.embed(block, first_position_B=self.cache.lengths_B)
-        self.network.transformer.extend(tokens_BND, self.network.token_mask(block.mask), self.cache)
+        self.cache.extend(tokens_BND, self.network.token_mask(block.mask))
 
     def append_now(self, pair: Experience, active_B: Tensor | None = None) -> Tensor:
         """Append the present timestep; action logits [B, A]. See `hidden_now`."""
@@ -280,10 +281,10 @@ class CachedSteps:
             offset_B = offset_B * active_B
         tokens_BND = network.embed(pair, first_position_B=offset_B)
         if per_step == 1:
-            return network.transformer.step(tokens_BND[:, -1], self.cache, active_B)
+            return self.cache.step(tokens_BND[:, -1], active_B)
         tokens_BND = tokens_BND[:, seen : per_step + seen]
         pending_BT = follows_B[:, None].expand(-1, per_step - seen)
         mask_BN = torch.cat([pending_BT, torch.ones_like(follows_B)[:, None].expand(-1, seen)], 1)
         if active_B is not None:
             mask_BN = mask_BN & active_B[:, None]
-        return network.transformer.extend(tokens_BND, mask_BN, self.cache)[:, -1]
+        return self.cache.extend(tokens_BND, mask_BN)[:, -1]

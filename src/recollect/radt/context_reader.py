@@ -10,10 +10,11 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from recollect.artifacts.fingerprint import code_fingerprint
@@ -22,139 +23,184 @@ from recollect.artifacts.sealed import read_arrays, sha256_of, verify, write_arr
 from recollect.common.contract import Inputs
 from recollect.common.histories import Histories
 from recollect.common.index import FlatIndex
+from recollect.radt import dt
 from recollect.radt.approximate import approximate_search
 from recollect.radt.chunking import chunk_settings, memory_of
 from recollect.radt.chunks import Chunks
 from recollect.radt.decision_transformer import Experience
 from recollect.radt.embedders import Embedder
-from recollect.radt.retrieval import Retrieved, retrieve, statistics
+from recollect.radt.retrieval import RetrievalSettings, Retrieved, retrieve, statistics
 from recollect.radt.supervised import ExperienceStore
 from recollect.radt.training_memory import Queries, TrainingMemory
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
-if TYPE_CHECKING:
-    from recollect.radt.radt import Hyperparameters
+
+class ReadingSettings(dt.Hyperparameters):
+    """DT's, and what its training windows read besides. Defaults are RA-DT's for Dark-Room 10x10."""
+
+    retrieval: RetrievalSettings = RetrievalSettings()
+    queries: Literal["computed", "nearest_key"] = Field("computed", description="Where training queries come from.")
+    query_dropout: float = Field(0.2, description="Share of state tokens zeroed in a computed query.")
+    context_drop: float = Field(0.0, description="Share of training windows that read nothing.")
+    null_document: float = Field(
+        0.0, ge=0, le=1, description="Share of retrieved windows of training that are read as an empty document."
+    )
+    values: Literal["cut", "full", "dynamic"] = Field(
+        "cut",
+        description="What is read around a cut. cut: what the episode has of `past` and `future`; full: moved inwards at "
+        "the ends of an episode; dynamic: as cut, in training with both ends at random.",
+    )
+    neighbours: str | None = Field(
+        None,
+        description="A folder: the entries of all training steps are looked up ahead and kept there for other runs.",
+    )
 
 
 class ContextReader:
-    """Finds and reads the context of training windows. Its settings stand in `radt.Hyperparameters`."""
+    """Finds and reads the context of training windows."""
 
     def __init__(
         self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
     ) -> None:
-        self.chosen: Hyperparameters = settings.method.hyperparameters
-        self.chunks_settings, self.store, self.embedder, self.seed = (
-            chunk_settings(memory_of(settings)), store, embedder, settings.seed,
-        )  # fmt: skip
-        verify(inputs.need("index"), kind="index")
-        index = self.index = FlatIndex.load(
-            inputs.need("index"), inputs.device
-        )  # kept: the keys are views of its memory
-        self.chunks = Chunks.from_arrays(read_arrays(inputs.need("rows"), kind="memory rows"), inputs.rows)
+        self.chosen: ReadingSettings = settings.method.hyperparameters
+        self.chunks_settings = chunk_settings(memory_of(settings))
+        self.store = store
         self.histories = histories
-        columns = (
-            torch.from_numpy(np.array(c))
-            for c in (self.chunks.task, self.chunks.episode, self.chunks.total_return, self.chunks.last)
-        )
-        engine, probe = self.chosen.retrieval.engine, self.chosen.retrieval.probe
-        search = index.search if engine == "exact" else approximate_search(index.keys, engine, probe)
-        self.memory = TrainingMemory(search, index.keys, *columns)
+        self.embedder = embedder
+        self.seed = settings.seed
+        verify(inputs.need("index"), kind="index")
+        self.index = FlatIndex.load(inputs.need("index"), inputs.device)  # kept: the keys are views of its memory
+        rows = read_arrays(inputs.need("rows"), kind="memory rows")
+        self.chunks = Chunks.from_arrays(rows, inputs.rows)
+        self.memory = self.training_memory()
         self.stored: Neighbours | None = None
         if self.chosen.values == "full":
             steps = histories.episodes.length[self.chunks.episode]
             self.chunks = self.chunks.with_full_values(steps, self.chunks_settings.value_length)
         if self.chosen.queries == "nearest_key":
-            embedded = read_arrays(inputs.need("embeddings"), kind="embeddings")
-            self.embedded = Chunks.from_arrays({n: np.array(c) for n, c in embedded.items() if n != "keys"})
-            self.embedded_keys = torch.from_numpy(np.array(embedded["keys"]))
-            bare = np.setdiff1d(histories.episodes.task, self.embedded.task)
-            if len(bare):
-                raise UserError(
-                    f"task {bare[0]} has no embedded window ({len(bare)} such tasks)",
-                    where=inputs.need("embeddings"),
-                    do="choose a memory stride that is shorter than the episodes, or `queries: computed`",
-                )
+            self.open_embedded(inputs)
+
+    def training_memory(self) -> TrainingMemory:
+        """The index and the table beside it, searched as the settings say."""
+        engine, probe = self.chosen.retrieval.engine, self.chosen.retrieval.probe
+        search = self.index.search if engine == "exact" else approximate_search(self.index.keys, engine, probe)
+        chunks = self.chunks
+        columns = []
+        for column in (chunks.task, chunks.episode, chunks.total_return, chunks.last):
+            columns.append(torch.from_numpy(np.array(column)))
+        return TrainingMemory(search, self.index.keys, *columns)
+
+    def open_embedded(self, inputs: Inputs) -> None:
+        """The keys of all embedded windows: what deduplication dropped may be a query, too."""
+        path = inputs.need("embeddings")
+        arrays = {name: np.array(column) for name, column in read_arrays(path, kind="embeddings").items()}
+        self.embedded_keys = torch.from_numpy(arrays.pop("keys"))
+        self.embedded = Chunks.from_arrays(arrays)
+        bare = np.setdiff1d(self.histories.episodes.task, self.embedded.task)
+        if len(bare):
+            raise UserError(
+                f"task {bare[0]} has no embedded window ({len(bare)} such tasks)",
+                where=path,
+                do="choose a memory stride that is shorter than the episodes, or `queries: computed`",
+            )
 
     def queries(self, window: Experience, rows: np.ndarray, generator: torch.Generator | None) -> Queries:
         """One query per window of the batch; `rows` is the last row of each window. Without a generator no key is
         computed: for what is known already."""
-        device = self.memory.keys_ND.device
-        table, episode = self.histories.episodes, self.histories.episode_of_row(rows)
+        keys_ND = self.memory.keys_ND
+        device = keys_ND.device
+        table = self.histories.episodes
+        episode_B = self.histories.episode_of_row(rows)
+        last_B = window.timestep[:, -1]
         if self.chosen.retrieval.kind != "retrieval" or generator is None:
-            key_BD = self.memory.keys_ND.new_zeros(len(rows), self.memory.keys_ND.shape[1])  # drawn, not searched for
+            key_BD = keys_ND.new_zeros(len(rows), keys_ND.shape[1])  # drawn, not searched for
         elif self.chosen.queries == "computed":
-            key_BD = self.embedder.keys(
-                window.last(self.chunks_settings.context), dropout=self.chosen.query_dropout, generator=generator
-            )
+            seen = window.last(self.chunks_settings.context)
+            key_BD = self.embedder.keys(seen, dropout=self.chosen.query_dropout, generator=generator)
         else:
-            last = window.timestep[:, -1].cpu().numpy()
-            key_BD = self.embedded_keys[torch.from_numpy(self.nearest(rows, episode, last))].to(device)
+            place_B = self.nearest(rows, episode_B, last_B.cpu().numpy())
+            key_BD = self.embedded_keys[torch.from_numpy(place_B)].to(device)
+        task_B = table.task[episode_B].astype(np.int64)
+        total_return_B = table.total_return[episode_B].astype(np.float32)
         return Queries(
             key_BD=key_BD,
-            task_B=torch.from_numpy(table.task[episode].astype(np.int64)).to(device),
-            episode_B=torch.from_numpy(episode).to(device),
-            total_return_B=torch.from_numpy(table.total_return[episode].astype(np.float32)).to(device),
-            last_B=window.timestep[:, -1].to(device),
+            task_B=torch.from_numpy(task_B).to(device),
+            episode_B=torch.from_numpy(episode_B).to(device),
+            total_return_B=torch.from_numpy(total_return_B).to(device),
+            last_B=last_B.to(device),
         )
 
     def nearest(self, rows: np.ndarray, episode: np.ndarray, last: np.ndarray) -> np.ndarray:
         """The embedded window that is most like each training window: of the same task, with the nearest cut, and of
         those from the nearest episode."""
-        table, chunks = self.histories.episodes, self.embedded
-        found = np.zeros(len(rows), np.int64)
-        for place, (own, end) in enumerate(zip(episode, last + 1, strict=True)):
-            first, past = np.searchsorted(chunks.task, [table.task[own], table.task[own] + 1])
-            off = np.abs(chunks.last[first:past] + 1 - end)
-            candidates = first + np.flatnonzero(off == off.min())
-            found[place] = candidates[np.abs(chunks.episode[candidates] - own).argmin()]
-        return found
+        embedded = self.embedded
+        task = self.histories.episodes.task[episode]
+        first = np.searchsorted(embedded.task, task)
+        past = np.searchsorted(embedded.task, task + 1)
+        place = np.zeros(len(rows), np.int64)
+        for i in range(len(rows)):
+            same_task = slice(first[i], past[i])
+            steps_off = np.abs(embedded.last[same_task] - last[i])
+            nearest_cut = first[i] + np.flatnonzero(steps_off == steps_off.min())
+            episodes_off = np.abs(embedded.episode[nearest_cut] - episode[i])
+            place[i] = nearest_cut[episodes_off.argmin()]
+        return place
 
     def find(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Retrieved, Tensor]:
         """The entries of each window of a batch, and which windows read theirs, bool [B]."""
         if self.stored is not None:
             return self.stored.at(step, self.memory.keys_ND.device)
         draws = torch.Generator().manual_seed(seed_of("retrieval", self.seed, step))
-        found = retrieve(self.queries(window, rows, draws), self.memory, self.chosen.retrieval, draws)
+        queries = self.queries(window, rows, draws)
+        retrieved = retrieve(queries, self.memory, self.chosen.retrieval, draws)
         reads_B = torch.ones(len(rows), dtype=torch.bool)
         if self.chosen.context_drop:
             reads_B = torch.rand(len(rows), generator=draws) >= self.chosen.context_drop
-        return found, reads_B.to(found.id_BK.device)
+        return retrieved, reads_B.to(retrieved.id_BK.device)
 
     def read(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Experience, Tensor, dict[str, Any]]:
         """The retrieved windows, and which rows have one: a pure function of (seed, step, window)."""
-        found, reads_B = self.find(window, rows, step)
+        retrieved, reads_B = self.find(window, rows, step)
         draws = torch.Generator().manual_seed(seed_of("reading", self.seed, step))
-        has_BK = found.found_BK & reads_B[:, None]
-        ids = found.id_BK.clamp(min=0).cpu().numpy()
-        length, size = self.chunks_settings.value_length, ids.shape
+        has_BK = retrieved.found_BK & reads_B[:, None]
+        length = self.chunks_settings.value_length
+        # M = B K retrieved windows of S steps; those of a row are then read one behind the other.
+        id_M = retrieved.id_BK.clamp(min=0).flatten().cpu().numpy()
         if self.chosen.values == "dynamic":
-            chance = torch.rand(ids.size, 2, generator=draws, dtype=torch.float64).numpy()
-            value_rows, mask = self.chunks.shortened_windows(ids.reshape(-1), length, chance)
+            chance_M2 = torch.rand(len(id_M), 2, generator=draws, dtype=torch.float64).numpy()
+            row_MS, mask_MS = self.chunks.shortened_windows(id_M, length, chance_M2)
         else:
-            value_rows, mask = self.chunks.value_windows(ids.reshape(-1), length)
-        mask = mask & has_BK.cpu().numpy().reshape(-1, 1)
-        if not self.chosen.null_document:
-            context = self.store.windows(value_rows.reshape(size[0], -1), mask.reshape(size[0], -1))
-        else:
-            null_BK = (torch.rand(size, generator=draws) < self.chosen.null_document) & has_BK.cpu()
-            mask = mask & ~null_BK.numpy().reshape(-1, 1)
-            context = self.store.windows(value_rows.reshape(size[0], -1), mask.reshape(size[0], -1))
-            empty_BS = null_BK.repeat_interleave(length, 1).to(context.mask.device)
+            row_MS, mask_MS = self.chunks.value_windows(id_M, length)
+        empty_BK = torch.zeros_like(has_BK.cpu())
+        if self.chosen.null_document:
+            empty_BK = (torch.rand(has_BK.shape, generator=draws) < self.chosen.null_document) & has_BK.cpu()
+        told_BK = has_BK.cpu() & ~empty_BK
+        mask_MS = mask_MS & told_BK.numpy().reshape(-1, 1)
+        context = self.store.windows(row_MS.reshape(len(rows), -1), mask_MS.reshape(len(rows), -1))
+        if self.chosen.null_document:
+            # An empty document says nothing, but it is read.
+            empty_BS = empty_BK.repeat_interleave(length, 1).to(context.mask.device)
             context = replace(context, mask=context.mask | empty_BS)
         described = {}
         if step % 1000 == 0:
-            described = statistics(found, self.queries(window, rows, None), self.memory)
+            described = statistics(retrieved, self.queries(window, rows, None), self.memory)
         return context, has_BK.any(1), described
 
     def memory_statistics(self) -> dict[str, float]:
         """How much the memory holds, and of what returns: a few numbers for the training table."""
         episode, first = np.unique(self.chunks.episode, return_index=True)
-        returns = self.chunks.total_return[first]
-        named = {"mean": returns.mean(), "std": returns.std(), "lowest": returns.min(), "highest": returns.max()}
-        counts = {"entries": len(self.chunks), "episodes": len(episode), "tasks": len(np.unique(self.chunks.task))}
-        return {**counts, **{f"return_{name}": float(value) for name, value in named.items()}}
+        return_E = self.chunks.total_return[first]
+        return {
+            "entries": len(self.chunks),
+            "episodes": len(episode),
+            "tasks": len(np.unique(self.chunks.task)),
+            "return_mean": float(return_E.mean()),
+            "return_std": float(return_E.std()),
+            "return_lowest": float(return_E.min()),
+            "return_highest": float(return_E.max()),
+        }
 
     def look_up_ahead(
         self, settings: Settings, inputs: Inputs, batch_of: Callable[[int], tuple[Experience, np.ndarray]]
@@ -166,29 +212,42 @@ class ContextReader:
             batch_of: step -> (windows, last rows), what `find` is asked with.
         """
         assert self.chosen.neighbours is not None
-        optimisation = self.chosen.optimisation
-        network = {"network", "optimisation", "selection", "return_loss", "acting", "retrieve_every", "values"}
-        about = [
-            self.chosen.model_dump(exclude=network | {"null_document", "neighbours"}),
-            memory_of(settings).model_dump(), settings.environment.returns.model_dump(),
-            settings.seed, optimisation.steps, optimisation.batch_size,
-            code_fingerprint("recollect.radt.context_reader"),
-        ]  # fmt: skip
-        files = [inputs.histories, inputs.index, inputs.rows, inputs.embeddings, inputs.embedder_policy]
-        about += [sha256_of(path) for path in (*files, inputs.language_model) if path is not None]
-        name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+        identity = repr(self._identity(settings, inputs))
+        name = hashlib.sha256(identity.encode()).hexdigest()[:16]
         path = Path(self.chosen.neighbours) / f"{name}.safetensors"
         if not path.is_file():
-            made = []
-            with Progress(optimisation.steps, "looking up neighbours", "steps") as progress:
-                for step in range(optimisation.steps):
+            steps = self.chosen.optimisation.steps
+            ids, reads = [], []
+            with Progress(steps, "looking up neighbours", "steps") as progress:
+                for step in range(steps):
                     window, rows = batch_of(step)
-                    found, reads_B = self.find(window, rows, step)
-                    made.append((found.id_BK.int().cpu().numpy(), reads_B.cpu().numpy()))
+                    retrieved, reads_B = self.find(window, rows, step)
+                    ids.append(retrieved.id_BK.int().cpu().numpy())
+                    reads.append(reads_B.cpu().numpy())
                     progress.update(step + 1)
-            ids, reads = (np.stack(column) for column in zip(*made, strict=True))
-            write_arrays(path, {"id": ids, "reads": reads}, kind="neighbours", provenance={"of": repr(about)})
+            arrays = {"id": np.stack(ids), "reads": np.stack(reads)}
+            write_arrays(path, arrays, kind="neighbours", provenance={"of": identity})
         self.stored = Neighbours(path)
+
+    def _identity(self, settings: Settings, inputs: Inputs) -> list[Any]:
+        """All that the entries of a run's training steps depend on: settings, code and files."""
+        learning = {"network", "optimisation", "selection", "return_loss", "acting", "retrieve_every"}
+        reading = {"values", "null_document", "neighbours"}
+        identity = [
+            self.chosen.model_dump(exclude=learning | reading),
+            memory_of(settings).model_dump(),
+            settings.environment.returns.model_dump(),
+            settings.seed,
+            self.chosen.optimisation.steps,
+            self.chosen.optimisation.batch_size,
+            code_fingerprint("recollect.radt.context_reader"),
+        ]
+        files = [inputs.histories, inputs.index, inputs.rows]
+        files += [inputs.embeddings, inputs.embedder_policy, inputs.language_model]
+        for path in files:
+            if path is not None:
+                identity.append(sha256_of(path))
+        return identity
 
 
 class Neighbours:
@@ -202,4 +261,5 @@ class Neighbours:
         """What `ContextReader.find` gave at a step (scores are not kept)."""
         id_BK = torch.from_numpy(self.id_TBK[step].astype(np.int64)).to(device)
         reads_B = torch.from_numpy(np.array(self.reads_TB[step])).to(device)
-        return Retrieved(id_BK, torch.zeros_like(id_BK).float(), torch.zeros_like(reads_B)), reads_B
+        retrieved = Retrieved(id_BK, score_BK=torch.zeros_like(id_BK).float(), random_B=torch.zeros_like(reads_B))
+        return retrieved, reads_B

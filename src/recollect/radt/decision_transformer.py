@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.common.cache import ReadContext
+from recollect.common.attention import ReadContext
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.radt import actions
 from recollect.settings.schema import Frozen

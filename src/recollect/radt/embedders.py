@@ -11,7 +11,7 @@ a quarter of the work).
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -30,66 +30,22 @@ KINDS: dict[str, Pooling] = {
 }  # fmt: skip
 
 
-class Embedder(Protocol):
-    """Turns windows of experience into keys."""
+class Embedder(ABC):
+    """Turns windows of experience into keys.
+
+    Attributes:
+        width: numbers of a key.
+        memory: which hidden states are averaged.
+        tokens: the K tokens of a timestep, in their order; a single one stands for every modality.
+    """
 
     width: int
+    memory: MemorySettings
+    tokens: tuple[str, ...]
 
-    def keys(
-        self,
-        window: Experience,
-        *,
-        dropout: float = 0.0,
-        generator: torch.Generator | None = None,
-        normalise: bool = True,
-    ) -> Tensor:
-        """Keys [B, width], of length one unless told otherwise; `dropout` is the query dropout of training."""
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What must travel with a policy for the embedder to be rebuilt (nothing for a language model)."""
-
-
-def pool(
-    hidden_BTKD: Tensor,
-    window: Experience,
-    memory: MemorySettings,
-    tokens: tuple[str, ...],
-    dropout: float,
-    generator: torch.Generator | None,
-    normalise: bool,
-) -> Tensor:
-    """Keys from hidden states; a merged token stands for every modality."""
-    kind, steps = KINDS[memory.pooling], memory.pooled_steps
-    if len(tokens) == 1:
-        if kind == "last":
-            steps, dropout = 1, 0.0
-        tokens, kind = ("s",), "s"
-    elif kind == "rtg" and kind not in tokens:
-        raise UserError(
-            "the embedder has no return-to-go tokens to average",
-            where="memory.pooling: return",
-            do="choose another pooling, or an embedder that is conditioned on returns",
-        )
-    return pooled(
-        hidden_BTKD,
-        window.mask,
-        tokens=tokens,
-        kind=kind,
-        steps=steps,
-        dropout=dropout,
-        generator=generator,
-        normalise=normalise,
-    )
-
-
-class DomainSpecificEmbedder:
-    """A trained decision transformer, frozen."""
-
-    def __init__(self, network: DecisionTransformer, memory: MemorySettings) -> None:
-        self.network, self.memory = network.eval().requires_grad_(False), memory
-        self.width = network.settings.transformer.width
-        every = ("s", "rtg", "a", "r") if network.settings.return_to_go else ("s", "a", "r")
-        self.tokens = ("s",) if network.settings.tokens == "merged" else every
+    @abstractmethod
+    def hidden(self, window: Experience) -> Tensor:
+        """Hidden states [B, T, K, width]."""
 
     @torch.no_grad()
     def keys(
@@ -100,15 +56,55 @@ class DomainSpecificEmbedder:
         generator: torch.Generator | None = None,
         normalise: bool = True,
     ) -> Tensor:
-        """See `Embedder.keys`."""
-        return pool(self.network.hidden(window), window, self.memory, self.tokens, dropout, generator, normalise)
+        """Keys [B, width], of length one unless told otherwise; `dropout` is the query dropout of training."""
+        kind = KINDS[self.memory.pooling]
+        steps = self.memory.pooled_steps
+        if len(self.tokens) == 1:
+            if kind == "last":
+                steps, dropout = 1, 0.0
+            kind = "s"
+        elif kind == "rtg" and kind not in self.tokens:
+            raise UserError(
+                "the embedder has no return-to-go tokens to average",
+                where="memory.pooling: return",
+                do="choose another pooling, or an embedder that is conditioned on returns",
+            )
+        return pooled(
+            self.hidden(window),
+            window.mask,
+            tokens=self.tokens,
+            kind=kind,
+            steps=steps,
+            dropout=dropout,
+            generator=generator,
+            normalise=normalise,
+        )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The network's parameters."""
+        """What must travel with a policy for the embedder to be rebuilt: nothing of a language model, which is an
+        artifact of its own; projections follow from their seeds."""
+        return {}
+
+
+class DomainSpecificEmbedder(Embedder):
+    """A trained decision transformer, frozen."""
+
+    def __init__(self, network: DecisionTransformer, memory: MemorySettings) -> None:
+        self.network = network.eval().requires_grad_(False)
+        self.memory = memory
+        self.width = network.settings.transformer.width
+        self.tokens = ("s", "rtg", "a", "r") if network.settings.return_to_go else ("s", "a", "r")
+        if network.settings.tokens == "merged":
+            self.tokens = ("s",)
+
+    def hidden(self, window: Experience) -> Tensor:
+        return self.network.hidden(window)
+
+    def arrays(self) -> dict[str, np.ndarray]:
         return {f"network/{name}": value.cpu().numpy() for name, value in self.network.state_dict().items()}
 
 
-class DomainAgnosticEmbedder:
+class DomainAgnosticEmbedder(Embedder):
     """FrozenHopfield in front of a frozen language model; knows nothing of the domain but the ranges of its numbers.
 
     Args:
@@ -132,23 +128,27 @@ class DomainAgnosticEmbedder:
         actions: int,
         action_size: int = 0,
     ) -> None:
-        self.model, self.memory, self.returns = model, memory, returns
+        self.model = model
+        self.memory = memory
+        self.returns = returns
         self.width = model.width
-        self.observation_values = observation_values
-
-        def hopfield(inputs: int, modality: str) -> FrozenHopfield:
-            seed = seed_of("frozen hopfield", memory.embedder_seed, modality)
-            return FrozenHopfield(model.embeddings, inputs, beta=memory.beta, seed=seed, similarity=memory.similarity)
-
+        self.tokens = ("s",) if memory.tokens == "merged" else ("s", "rtg", "a", "r")
         sizes = {
             "s": sum(observation_values) or observation_size,
             "rtg": returns.bins,
             "a": action_size or actions + 1,
             "r": memory.reward_bins,
         }
-        self.hopfields = {name: hopfield(size, name) for name, size in sizes.items()}
+        self.hopfields = {}
+        for modality, size in sizes.items():
+            seed = seed_of("frozen hopfield", memory.embedder_seed, modality)
+            self.hopfields[modality] = FrozenHopfield(
+                model.embeddings, size, beta=memory.beta, seed=seed, similarity=memory.similarity
+            )
         self.tables = {name: self.hopfields[name].one_hot_table() for name in ("rtg", "a", "r")}
-        self.state_table = LookupHopfield(self.hopfields["s"], observation_values) if observation_values else None
+        self.state_table: LookupHopfield | None = None
+        if observation_values:
+            self.state_table = LookupHopfield(self.hopfields["s"], observation_values)
 
     def states(self, observation_BTD: Tensor) -> Tensor:
         """States in word space [B, T, width]."""
@@ -162,37 +162,24 @@ class DomainAgnosticEmbedder:
             return self.hopfields["a"](action.nan_to_num(0.0))
         return self.tables["a"][action]
 
-    @torch.no_grad()
-    def keys(
-        self,
-        window: Experience,
-        *,
-        dropout: float = 0.0,
-        generator: torch.Generator | None = None,
-        normalise: bool = True,
-    ) -> Tensor:
-        """See `Embedder.keys`."""
-        r = self.returns
-        parts = [
+    def hidden(self, window: Experience) -> Tensor:
+        returns, memory = self.returns, self.memory
+        return_bin_BT = bins_of(window.return_to_go, returns.low, returns.high, returns.bins)
+        reward_bin_BT = bins_of(window.reward, 0.0, memory.reward_high, memory.reward_bins)
+        modalities = [
             self.states(window.observation),
-            self.tables["rtg"][bins_of(window.return_to_go, r.low, r.high, r.bins)],
+            self.tables["rtg"][return_bin_BT],
             self.actions(window.action),
-            self.tables["r"][bins_of(window.reward, 0.0, self.memory.reward_high, self.memory.reward_bins)],
+            self.tables["r"][reward_bin_BT],
         ]
-        stacked_BTKD = torch.stack(parts, 2)
-        steps = window.mask.shape[1]
-        if self.memory.tokens == "merged":
-            stacked_BTKD = stacked_BTKD.mean(2, keepdim=True)
-        per_step = stacked_BTKD.shape[2]
+        tokens_BTKD = torch.stack(modalities, 2)
+        if memory.tokens == "merged":
+            tokens_BTKD = tokens_BTKD.mean(2, keepdim=True)
+        steps, per_step = tokens_BTKD.shape[1:3]
         # Real steps first: the language model counts positions from its first token, and padding must not shift them.
         order_BT = window.mask.logical_not().to(torch.int8).argsort(dim=1, stable=True)
         mask_BN = window.mask.take_along_dim(order_BT, 1).repeat_interleave(per_step, 1)
-        tokens_BND = stacked_BTKD.take_along_dim(order_BT[:, :, None, None], 1).flatten(1, 2)
-        hidden_BTKD = self.model.forward(tokens_BND, mask_BN).unflatten(1, (steps, per_step))
-        hidden_BTKD = hidden_BTKD.take_along_dim(order_BT.argsort(1)[:, :, None, None], 1)
-        tokens = ("s",) if per_step == 1 else ("s", "rtg", "a", "r")
-        return pool(hidden_BTKD, window, self.memory, tokens, dropout, generator, normalise)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Nothing: the language model is an artifact of its own, and the projections follow from their seeds."""
-        return {}
+        tokens_BTKD = tokens_BTKD.take_along_dim(order_BT[:, :, None, None], 1)
+        hidden_BND = self.model.forward(tokens_BTKD.flatten(1, 2), mask_BN)
+        back_BT = order_BT.argsort(1)
+        return hidden_BND.unflatten(1, (steps, per_step)).take_along_dim(back_BT[:, :, None, None], 1)

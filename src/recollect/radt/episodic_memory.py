@@ -18,21 +18,20 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from recollect.radt.pooling import normalised
 from recollect.radt.retrieval import by_return, drawn_places, minmax
 from recollect.radt.training_memory import NOTHING
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
 
 TIE = 1e-6  # scores this near are equal; far above float64 rounding, far below a difference that means something
 
 
-class EpisodicSettings(BaseModel):
+class EpisodicSettings(Frozen):
     """What is retrieved at test time. Defaults: the released grid configs with the paper's similarity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     similarity: Literal["cosine", "inner_product"] = Field(
         default="cosine",
@@ -109,22 +108,28 @@ class Hits:
     @classmethod
     def nothing(cls, queries: int, select: int, device: str | torch.device = "cpu") -> Hits:
         """What queries to empty memories find."""
-        none = torch.full((queries, select), -1, dtype=torch.long, device=device)
-        score, place = none.double().fill_(NOTHING), torch.zeros_like(none)
-        return cls(none, score, score.new_zeros(score.shape), place.float(), *(place.clone() for _ in range(4)))
+        zero = torch.zeros((queries, select), dtype=torch.long, device=device)
+        return cls(
+            index_BK=zero - 1,
+            score_BK=zero.double().fill_(NOTHING),
+            similarity_BK=zero.double(),
+            total_return_BK=zero.float(),
+            slot_BK=zero.clone(),
+            first_BK=zero.clone(),
+            end_BK=zero.clone(),
+            owner_BK=zero.clone(),
+        )
 
     def select(self, queries: Tensor) -> Hits:
         """Those of some queries."""
-        return Hits(*(getattr(self, name)[queries] for name in self.__dataclass_fields__))
+        return Hits(**{name: getattr(self, name)[queries] for name in self.__dataclass_fields__})
 
     def differ(self, rows: Tensor, found: Hits) -> Tensor:
         """Whether what new queries of these rows found stands elsewhere in the episode log than what they had: bool [B]."""
-        places = (
-            (getattr(self, name)[rows], getattr(found, name)) for name in ("owner_BK", "slot_BK", "first_BK", "end_BK")
-        )
         other_BK = self.found_BK[rows] != found.found_BK
-        for before_BK, now_BK in places:
-            other_BK = other_BK | (before_BK != now_BK)
+        for name in ("owner_BK", "slot_BK", "first_BK", "end_BK"):
+            before_BK = getattr(self, name)[rows]
+            other_BK = other_BK | (before_BK != getattr(found, name))
         return other_BK.any(1)
 
     def put(self, rows: Tensor, found: Hits) -> None:
@@ -148,12 +153,17 @@ class EpisodicMemory:
         device: str | torch.device = "cpu",
     ) -> None:
         self.settings = settings or EpisodicSettings()
-        self.capacity, self.width, self.device = capacity, width, torch.device(device)
+        self.capacity = capacity
+        self.width = width
+        self.device = torch.device(device)
         self.keys_ECD = torch.zeros((tasks, capacity, width), dtype=torch.float64, device=device)
         self.total_return_EC = torch.zeros((tasks, capacity), dtype=torch.float32, device=device)
-        self.slot_EC, self.first_EC, self.end_EC, self.last_EC, self.owner_EC = (
-            torch.zeros((tasks, capacity), dtype=torch.long, device=device) for _ in range(5)
-        )
+        zero_EC = torch.zeros((tasks, capacity), dtype=torch.long, device=device)
+        self.slot_EC = zero_EC.clone()
+        self.first_EC = zero_EC.clone()
+        self.end_EC = zero_EC.clone()
+        self.last_EC = zero_EC.clone()
+        self.owner_EC = zero_EC
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
 
     def reset(self, mask_E: Tensor | None = None) -> None:
@@ -192,38 +202,52 @@ class EpisodicMemory:
                 where="episodic memory",
                 do="Use the embedder that the policy was trained with.",
             )
-        task, slot, first, end, last, owner = (
-            torch.as_tensor(column, device=self.device).long()
-            for column in (task_M, slot_M, first_M, end_M, last_M, task_M if owner_M is None else owner_M)
-        )
+        owner_M = task_M if owner_M is None else owner_M
+        task = torch.as_tensor(task_M, device=self.device).long()
         total_return = torch.as_tensor(total_return_M, device=self.device).float()
-        keys = key_MD.detach().to(self.device, torch.float64)
-        if self.settings.similarity == "cosine":
-            keys = normalised(keys)
+        stored = torch.ones_like(task, dtype=torch.bool)
         if self.settings.minimum_return is not None:
             stored = total_return >= self.settings.minimum_return
-            task, slot, first, end, last, owner = (x[stored] for x in (task, slot, first, end, last, owner))
-            keys, total_return = keys[stored], total_return[stored]
+        task = task[stored]
         if len(task) == 0:
             return
-        order = task.argsort(stable=True)
-        added_E = torch.bincount(task, minlength=len(self.count_E))
-        begin_E = added_E.cumsum(0) - added_E
-        place = torch.empty_like(task)
-        place[order] = torch.arange(len(task), device=self.device) - begin_E[task[order]]
-        place += self.count_E[task]
+        place = self._free_places(task)
         if int(place.max()) >= self.capacity:
             raise UserError(
                 f"The memory holds {self.capacity} entries per task and one task needs {int(place.max()) + 1}.",
                 where="episodic memory",
                 do="Give it room for episodes x ceil(horizon / stride) entries.",
             )
-        self.keys_ECD[task, place] = keys
-        self.total_return_EC[task, place] = total_return
-        tables = (self.slot_EC, self.first_EC, self.end_EC, self.last_EC, self.owner_EC)
-        for table, column in zip(tables, (slot, first, end, last, owner), strict=True):
-            table[task, place] = column
-        self.count_E += added_E
+        self.keys_ECD[task, place] = self._comparable(key_MD)[stored]
+        self.total_return_EC[task, place] = total_return[stored]
+        columns = (
+            (self.slot_EC, slot_M),
+            (self.first_EC, first_M),
+            (self.end_EC, end_M),
+            (self.last_EC, last_M),
+            (self.owner_EC, owner_M),
+        )
+        for table_EC, column_M in columns:
+            table_EC[task, place] = torch.as_tensor(column_M, device=self.device).long()[stored]
+        self.count_E += torch.bincount(task, minlength=len(self.count_E))
+
+    def _free_places(self, task_M: Tensor) -> Tensor:
+        """Where new entries of these tasks stand: behind the task's own, in the order in which they are given."""
+        added_E = torch.bincount(task_M, minlength=len(self.count_E))
+        begin_E = added_E.cumsum(0) - added_E
+        # Sorted by task, an entry's place among the new ones of its task is its distance from the task's first.
+        order_M = task_M.argsort(stable=True)
+        sorted_place_M = torch.arange(len(task_M), device=self.device) - begin_E[task_M[order_M]]
+        place_M = torch.empty_like(task_M)
+        place_M[order_M] = sorted_place_M
+        return place_M + self.count_E[task_M]
+
+    def _comparable(self, vectors_ND: Tensor) -> Tensor:
+        """Keys or queries as their similarity is computed: in float64 and, for cosines, of length one."""
+        vectors_ND = vectors_ND.detach().to(self.device, torch.float64)
+        if self.settings.similarity == "cosine":
+            return normalised(vectors_ND)
+        return vectors_ND
 
     def search(
         self, query_BD: Tensor, task_B: Tensor | None = None, chance_BK: Tensor | np.ndarray | None = None
@@ -238,31 +262,28 @@ class EpisodicMemory:
             chance_BK: numbers in [0, 1) that decide what is drawn, where the settings say that something is.
         """
         rows = slice(None) if task_B is None else task_B.to(self.device)
-        query = query_BD.detach().to(self.device, torch.float64)
-        if self.settings.similarity == "cosine":
-            query = normalised(query)
+        query_BD = self._comparable(query_BD)
         count_B = self.count_E[rows]
         used = max(int(count_B.max()) if len(count_B) else 0, 1)
         filled_BC = torch.arange(used, device=self.device) < count_B[:, None]
-        if len(self.keys_ECD) == 1 and len(query) > 1:  # a shared memory: not copied for each query
-            similarity_BC = query @ self.keys_ECD[0, :used].T
+        if len(self.keys_ECD) == 1 and len(query_BD) > 1:  # a shared memory: not copied for each query
+            similarity_BC = query_BD @ self.keys_ECD[0, :used].T
         else:
-            similarity_BC = torch.bmm(self.keys_ECD[rows][:, :used], query[:, :, None]).squeeze(2)
+            similarity_BC = torch.bmm(self.keys_ECD[rows][:, :used], query_BD[:, :, None]).squeeze(2)
         similarity_BC = (similarity_BC / TIE).round() * TIE  # equal keys stay equal, and the lower index comes first
-        score_BL, index_BL = self._scored(similarity_BC, self.total_return_EC[rows], filled_BC)
+        return_BC, last_BC = self.total_return_EC[rows], self.last_EC[rows]
+        score_BL, index_BL = self._scored(similarity_BC, return_BC, filled_BC)
         if self.settings.draws:
-            place_BK = drawn_places(score_BL, torch.as_tensor(chance_BK, dtype=torch.float64).to(self.device))
-            score_BK = score_BL.gather(1, place_BK)
-            index_BK = index_BL.gather(1, place_BK).masked_fill(score_BK == NOTHING, -1)
+            chance = torch.as_tensor(chance_BK, dtype=torch.float64).to(self.device)
+            drawn_BK = drawn_places(score_BL, chance)
+            score_BK = score_BL.gather(1, drawn_BK)
+            index_BK = index_BL.gather(1, drawn_BK).masked_fill(score_BK == NOTHING, -1)
         else:
             index_BK, score_BK = self._best(score_BL, index_BL)
-        index_BK, score_BK = by_return(
-            index_BK,
-            score_BK,
-            self.total_return_EC[rows].gather(1, index_BK.clamp_min(0)),
-            self.last_EC[rows].gather(1, index_BK.clamp_min(0)),
-        )
-        found_BK, place_BK = index_BK >= 0, index_BK.clamp_min(0)
+        place_BK = index_BK.clamp_min(0)
+        index_BK, score_BK = by_return(index_BK, score_BK, return_BC.gather(1, place_BK), last_BC.gather(1, place_BK))
+        found_BK = index_BK >= 0
+        place_BK = index_BK.clamp_min(0)
 
         def at(table_EC: Tensor) -> Tensor:
             return table_EC[rows].gather(1, place_BK) * found_BK
@@ -282,14 +303,17 @@ class EpisodicMemory:
         """Scores (-inf: nothing there) and indices [B, L] of the entries that may be retrieved."""
         chosen = self.settings
         if chosen.kind != "retrieval":
-            index_BC = torch.arange(filled_BC.shape[1], device=self.device).expand(filled_BC.shape)
-            of = {"random": torch.ones_like(similarity_BC), "last": index_BC}
-            score_BC = of.get(chosen.kind, return_BC[:, : filled_BC.shape[1]]).double()
-            return score_BC.masked_fill(~filled_BC, NOTHING), index_BC
-        similarity_BL, index_BL = similarity_BC.masked_fill(~filled_BC, NOTHING).sort(
-            dim=1, descending=True, stable=True
-        )
-        similarity_BL, index_BL = (x[:, : chosen.candidates] for x in (similarity_BL, index_BL))
+            used = filled_BC.shape[1]
+            index_BC = torch.arange(used, device=self.device).expand(filled_BC.shape)
+            score_BC = return_BC[:, :used]
+            if chosen.kind == "random":
+                score_BC = torch.ones_like(similarity_BC)
+            elif chosen.kind == "last":
+                score_BC = index_BC
+            return score_BC.double().masked_fill(~filled_BC, NOTHING), index_BC
+        similarity_BC = similarity_BC.masked_fill(~filled_BC, NOTHING)
+        similarity_BC, order_BC = similarity_BC.sort(dim=1, descending=True, stable=True)
+        similarity_BL, index_BL = similarity_BC[:, : chosen.candidates], order_BC[:, : chosen.candidates]
         valid_BL = filled_BC.gather(1, index_BL)
         return_BL = return_BC.gather(1, index_BL).double()
         if chosen.combine == "multiply":
@@ -312,10 +336,12 @@ class EpisodicMemory:
         for _ in range(self.settings.select):
             best_B1 = score_BL.amax(dim=1, keepdim=True)
             tied_BL = (score_BL >= best_B1 - TIE) & (score_BL > NOTHING)
-            place_B1 = index_BL.masked_fill(~tied_BL, self.capacity).argmin(dim=1, keepdim=True)
+            tied_index_BL = index_BL.masked_fill(~tied_BL, self.capacity)
+            place_B1 = tied_index_BL.argmin(dim=1, keepdim=True)
             score_B1 = score_BL.gather(1, place_B1)
+            index_B1 = index_BL.gather(1, place_B1).masked_fill(score_B1 == NOTHING, -1)
             scores.append(score_B1)
-            indices.append(index_BL.gather(1, place_B1).masked_fill(score_B1 == NOTHING, -1))
+            indices.append(index_B1)
             score_BL = score_BL.scatter(1, place_B1, NOTHING)
         return torch.cat(indices, dim=1), torch.cat(scores, dim=1)
 
@@ -323,82 +349,6 @@ class EpisodicMemory:
         """Everything a resume needs, as tensors."""
         names = ("keys_ECD", "total_return_EC", "slot_EC", "first_EC", "end_EC", "last_EC", "owner_EC", "count_E")
         return {name: getattr(self, name) for name in names}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave."""
-        for name, own in self.state().items():
-            own.copy_(state[name])
-
-
-class EpisodeLog:
-    """The episodes that each task has played, as tensors [E, episodes, T, ...]; what memory entries point into.
-
-    Args:
-        fields: name -> (shape of one step, dtype), e.g. ``{"observation": ((2,), torch.float32)}``.
-        tasks, episodes, horizon: sizes.
-    """
-
-    def __init__(
-        self,
-        fields: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
-        tasks: int,
-        episodes: int,
-        horizon: int,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.fields = {
-            name: torch.zeros((tasks, episodes, horizon, *shape), dtype=dtype, device=device)
-            for name, (shape, dtype) in fields.items()
-        }
-        self.episodes, self.horizon = episodes, horizon
-        self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
-
-    def reset(self, mask_E: Tensor | None = None) -> None:
-        """Forget the episodes of all tasks, or of those in the mask."""
-        self.count_E[slice(None) if mask_E is None else mask_E.to(self.count_E.device)] = 0
-
-    def write(self, task_M: Tensor, steps: Mapping[str, Tensor]) -> Tensor:
-        """Store one finished episode for each of these tasks.
-
-        Args:
-            task_M: the tasks, each at most once.
-            steps: name -> [M, T', ...] with T' <= horizon; shorter episodes carry anything after their end.
-
-        Returns:
-            slots [M].
-        """
-        task = task_M.to(self.count_E.device).long()
-        slot = self.count_E[task]
-        if len(slot) and int(slot.max()) >= self.episodes:
-            raise UserError(
-                f"The log has room for {self.episodes} episodes per task.",
-                where="episode log",
-                do="Give it as many slots as episodes are evaluated.",
-            )
-        for name, table in self.fields.items():
-            values = steps[name].to(table.device, table.dtype)
-            table[task, slot, : values.shape[1]] = values
-        self.count_E[task] += 1
-        return slot
-
-    def windows(
-        self, task_M: Tensor, slot_M: Tensor, first_M: Tensor, end_M: Tensor, length: int
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Windows [first, end) of stored episodes, left-padded to ``length``.
-
-        Returns:
-            name -> [M, length, ...], and mask [M, length] (True = real). Padded places repeat the first step.
-        """
-        device = self.count_E.device
-        task, slot, first, end = (column.to(device).long() for column in (task_M, slot_M, first_M, end_M))
-        steps = end[:, None] + torch.arange(-length, 0, device=device)
-        mask = steps >= first[:, None]
-        steps = torch.maximum(steps, first[:, None]).clamp_max(self.horizon - 1)
-        return {name: table[task[:, None], slot[:, None], steps] for name, table in self.fields.items()}, mask
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything a resume needs, as tensors."""
-        return {"count_E": self.count_E, **{f"field_{name}": table for name, table in self.fields.items()}}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` gave."""

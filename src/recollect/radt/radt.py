@@ -24,9 +24,10 @@ Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,42 +46,26 @@ from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
 from recollect.radt.chunking import chunk_settings, memory_of
 from recollect.radt.chunks import finished_chunks
-from recollect.radt.context_reader import ContextReader
+from recollect.radt.context_reader import ContextReader, ReadingSettings
 from recollect.radt.decision_transformer import DecisionTransformer, Experience, bins_of
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
-from recollect.radt.episodic_memory import EpisodeLog, EpisodicMemory, EpisodicSettings, Hits
-from recollect.radt.retrieval import RetrievalSettings
-from recollect.radt.supervised import ExperienceStore, open_histories, train_policy
+from recollect.radt.episode_log import EpisodeLog
+from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
+from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
 from recollect.settings.schema import Settings
 
 RETRIEVAL_STREAM = 0x5EED_3E77  # keeps a row's draws of what it reads apart from its others
 
 
-class Hyperparameters(dt.Hyperparameters):
-    """DT's, and how it retrieves. Defaults are the paper's for Dark-Room 10x10."""
+class Hyperparameters(ReadingSettings):
+    """What training reads, and how RA-DT acts. Defaults are the paper's for Dark-Room 10x10."""
 
     network: dt.Network = dt.Network(return_embedding="bins")
     selection: ActionSelection = Field("top_half", description="Released: sample from the best half of the logits.")
     return_loss: float = Field(1.0, description="Weight of the return-to-go loss (released Dark configs; 0 elsewhere).")
-    retrieval: RetrievalSettings = RetrievalSettings()
-    queries: Literal["computed", "nearest_key"] = Field("computed", description="Where training queries come from.")
-    query_dropout: float = Field(0.2, description="Share of state tokens zeroed in a computed query.")
-    context_drop: float = Field(0.0, description="Share of training windows that read nothing.")
-    null_document: float = Field(
-        0.0, ge=0, le=1, description="Share of retrieved windows of training that are read as an empty document."
-    )
-    values: Literal["cut", "full", "dynamic"] = Field(
-        "cut",
-        description="What is read around a cut. cut: what the episode has of `past` and `future`; full: moved inwards at "
-        "the ends of an episode; dynamic: as cut, in training with both ends at random.",
-    )
-    neighbours: str | None = Field(
-        None,
-        description="A folder: the entries of all training steps are looked up ahead and kept there for other runs.",
-    )
     acting: EpisodicSettings = EpisodicSettings()
     retrieve_every: int = Field(1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others).")
 
@@ -108,54 +93,60 @@ class RetrievalPolicy(InContextPolicy):
         super().__init__(
             network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
         )
-        self.embedder, self.chosen, self.demonstrations = embedder, chosen, demonstrations
-        self.chunks = chunk_settings(memory_of(settings)).model_copy(update={"full_values": chosen.values == "full"})
+        self.embedder = embedder
+        self.chosen = chosen
+        self.demonstrations = demonstrations
+        full_values = {"full_values": chosen.values == "full"}
+        self.chunks = chunk_settings(memory_of(settings)).model_copy(update=full_values)
 
     def begin(self, rows: int) -> None:
-        shown, acting = self.demonstrations, self.chosen.acting
-        per_episode = -(-self.horizon // self.chunks.stride)
-        given = 0 if shown is None else len(shown.length_N) if acting.shared else acting.demonstration_episodes
-        shelves, room = (1, rows * self.episodes + given) if acting.shared else (rows, self.episodes + given)
-        self.memory = EpisodicMemory(shelves, room * per_episode, self.embedder.width, acting, self.device)
+        self._make_memory(rows)
         self.queries = SteppedQueries.of(self.embedder, rows, self.horizon)
         self.reading = CachedReading(self.network, rows, min(self.chosen.context, self.horizon))
-        self.log = EpisodeLog(  # of the rows, and behind them of the demonstrated tasks
-            {
-                "observation": (tuple(self.observation.shape[2:]), self.observation.dtype),
-                "return_to_go": ((), torch.float32),
-                "action": (tuple(self.action.shape[2:]), self.action.dtype),
-                "reward": ((), torch.float32),
-            },
-            rows + (0 if shown is None else len(shown.names)),
-            self.episodes if shown is None else max(self.episodes, acting.demonstration_episodes),
-            self.horizon,
-            self.device,
-        )
-        self.shown = None if shown is None else self.demonstrate(shown, rows)
+        self.shown: dict[str, Tensor] | None = None
+        if self.demonstrations is not None:
+            self.shown = self.demonstrate(self.demonstrations, rows)
         self.shown_B = np.full(rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
-        steps = self.chosen.acting.select * self.chunks.value_length
-        nothing = torch.zeros(rows, steps, dtype=torch.int64, device=self.device)
-        self.context = Experience(  # what every row reads, until its next retrieval
-            observation=self.observation.new_zeros(rows, steps, self.observation.shape[2]),
-            return_to_go=nothing.float(),
-            action=self.action.new_full((rows, steps, *self.action.shape[2:]), self.no_action),
-            reward=nothing.float(),
-            timestep=nothing.clone(),
-            mask=nothing.bool(),
-        )
-        self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
+        self.context = self.context_of(self.hits)
+        self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
         self.changed_B = np.zeros(rows, bool)  # whose context is another than at the last step
+
+    def _make_memory(self, rows: int) -> None:
+        """The memory, one for each row or one for all, and the log of the episodes that its entries point into."""
+        acting = self.chosen.acting
+        memories, episodes_each = rows, self.episodes
+        tasks_logged, episodes_logged = rows, self.episodes
+        if acting.shared:
+            memories, episodes_each = 1, rows * self.episodes
+        if self.demonstrations is not None:
+            shared_episodes = len(self.demonstrations.length_N)
+            episodes_each += shared_episodes if acting.shared else acting.demonstration_episodes
+            tasks_logged += len(self.demonstrations.names)  # they stand behind the rows
+            episodes_logged = max(episodes_logged, acting.demonstration_episodes)
+        entries_per_episode = math.ceil(self.horizon / self.chunks.stride)
+        capacity = episodes_each * entries_per_episode
+        self.memory = EpisodicMemory(memories, capacity, self.embedder.width, acting, self.device)
+        fields = {
+            "observation": (tuple(self.observation.shape[2:]), self.observation.dtype),
+            "return_to_go": ((), torch.float32),
+            "action": (tuple(self.action.shape[2:]), self.action.dtype),
+            "reward": ((), torch.float32),
+        }
+        self.log = EpisodeLog(fields, tasks_logged, episodes_logged, self.horizon, self.device)
 
     def demonstrate(self, shown: Demonstrations, rows: int) -> dict[str, Tensor]:
         """Log all demonstrations; the entries that they make, in the order in which they were played."""
-        parts = []
+        rounds = []
         for episodes in shown.rounds():
-            here = torch.from_numpy(episodes).to(self.device)
-            owner = torch.from_numpy(rows + shown.task_N[episodes]).to(self.device)
-            fields = {name: getattr(shown.steps, name)[here] for name in self.log.fields}
-            parts.append(self.entries(owner, shown.length_N[episodes], fields))
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            place_M = torch.from_numpy(episodes).to(self.device)
+            owner_M = torch.from_numpy(rows + shown.task_N[episodes]).to(self.device)
+            fields = {name: getattr(shown.steps, name)[place_M] for name in self.log.fields}
+            rounds.append(self.entries(owner_M, shown.length_N[episodes], fields))
+        entries = {}
+        for name in rounds[0]:
+            entries[name] = torch.cat([columns[name] for columns in rounds])
+        return entries
 
     def brief(self, tasks: Sequence[Task]) -> None:
         """See `contract.Briefed.brief`: puts the tasks' demonstrations into memory."""
@@ -171,9 +162,11 @@ class RetrievalPolicy(InContextPolicy):
             self.memory.add(torch.zeros_like(self.shown["owner_M"]), **self.shown)
             return
         for row in np.flatnonzero(mask_B & (self.shown_B >= 0)):
-            own = self.shown["owner_M"] == len(mask_B) + int(self.shown_B[row])
-            entries = {name: column[own] for name, column in self.shown.items()}
-            self.memory.add(torch.full_like(entries["owner_M"], int(row)), **entries)
+            owner = len(mask_B) + int(self.shown_B[row])
+            own_M = self.shown["owner_M"] == owner
+            entries = {name: column[own_M] for name, column in self.shown.items()}
+            memory_M = torch.full_like(entries["owner_M"], int(row))
+            self.memory.add(memory_M, **entries)
 
     def forget(self, mask_B: np.ndarray) -> None:
         mask = torch.from_numpy(mask_B)
@@ -184,7 +177,8 @@ class RetrievalPolicy(InContextPolicy):
         if self.chosen.acting.shared:  # what a row has stored is everyone's
             return
         self.memory.reset(mask)
-        self.log.reset(F.pad(mask, (0, len(self.log.count_E) - len(mask))))
+        demonstrated = len(self.log.count_E) - len(mask)
+        self.log.reset(F.pad(mask, (0, demonstrated)))
         if self.shown is not None and mask_B.any():
             self.show(mask_B)
 
@@ -194,136 +188,162 @@ class RetrievalPolicy(InContextPolicy):
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """Store the windows of the episodes that have just ended, with the returns that they really had."""
-        device = self.device
         if self.queries is not None:
             self.queries.clear(np.isin(np.arange(len(self.seeds_B)), rows))
         if self.chosen.acting.shared:  # a row that plays on after its last episode adds nothing
-            room = self.log.count_E.cpu().numpy()[rows] < self.episodes
-            rows, lengths = rows[room], lengths[room]
-        task = torch.from_numpy(rows).to(device)
-        real_MT = torch.arange(self.horizon, device=device) < torch.from_numpy(lengths).to(device)[:, None]
-        reward_MT = self.reward[task] * real_MT
+            has_room = self.log.count_E.cpu().numpy()[rows] < self.episodes
+            rows, lengths = rows[has_room], lengths[has_room]
+        if len(rows) == 0:
+            return
+        row_M = torch.from_numpy(rows).to(self.device)
+        length_M1 = torch.from_numpy(lengths).to(self.device)[:, None]
+        real_MT = torch.arange(self.horizon, device=self.device) < length_M1
+        reward_MT = self.reward[row_M] * real_MT
         fields = {
-            "observation": self.observation[task],
+            "observation": self.observation[row_M],
             "return_to_go": reward_MT.flip(1).cumsum(1).flip(1),
-            "action": where(real_MT, self.action[task], self.no_action),
+            "action": where(real_MT, self.action[row_M], self.no_action),
             "reward": reward_MT,
         }
-        if len(rows):
-            entries = self.entries(task, lengths, fields)
-            self.memory.add(self.shelf(entries["owner_M"]), **entries)
+        entries = self.entries(row_M, lengths, fields)
+        self.memory.add(self.shelf(entries["owner_M"]), **entries)
 
-    def entries(self, owner_M: Tensor, lengths: np.ndarray, fields: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Log one whole episode for each owner; the memory entries that they make, as `EpisodicMemory.add` takes them."""
-        slot_M = self.log.write(owner_M, fields)
-        cut = finished_chunks(lengths, fields["return_to_go"][:, 0].cpu().numpy(), self.chunks)
-        place = torch.from_numpy(cut.task).to(self.device)
-        key_rows, key_mask = cut.key_windows(np.arange(len(cut)), self.chunks.context)
-        keys_MD = self.embedder.keys(
-            self.logged(owner_M[place], slot_M[place], torch.from_numpy(key_rows), torch.from_numpy(key_mask)),
-            normalise=False,  # the episodic memory normalises, or does not: `acting.similarity`
-        )
-        columns: dict[str, np.ndarray] = {
-            "first_M": cut.value_first, "end_M": cut.value_end, "last_M": cut.last, "total_return_M": cut.total_return,
-        }  # fmt: skip
-        made = {name: torch.from_numpy(column).to(self.device) for name, column in columns.items()}
-        return {"key_MD": keys_MD, "slot_M": slot_M[place], "owner_M": owner_M[place], **made}
+    def entries(self, owner_E: Tensor, lengths: np.ndarray, fields: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Log one whole episode for each owner; the M memory entries that they make, as `EpisodicMemory.add` takes them."""
+        slot_E = self.log.write(owner_E, fields)
+        total_return = fields["return_to_go"][:, 0].cpu().numpy()
+        cut = finished_chunks(lengths, total_return, self.chunks)
 
-    def logged(self, owner_M: Tensor, slot_M: Tensor, step_MT: Tensor, mask_MT: Tensor) -> Experience:
-        """Windows of logged episodes by timestep."""
-        step_MT, mask_MT = step_MT.to(self.device), mask_MT.to(self.device)
-        fields = {name: table[owner_M[:, None], slot_M[:, None], step_MT] for name, table in self.log.fields.items()}
+        def column(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(self.device)
+
+        episode_M = column(cut.task)
+        owner_M, slot_M = owner_E[episode_M], slot_E[episode_M]
+        seen = self.logged(owner_M, slot_M, column(cut.key_first), column(cut.key_end), self.chunks.context)
+        return {
+            # Not normalised here: the episodic memory does that, or not (`acting.similarity`).
+            "key_MD": self.embedder.keys(seen, normalise=False),
+            "slot_M": slot_M,
+            "owner_M": owner_M,
+            "first_M": column(cut.value_first),
+            "end_M": column(cut.value_end),
+            "last_M": column(cut.last),
+            "total_return_M": column(cut.total_return),
+        }
+
+    def logged(self, owner_M: Tensor, slot_M: Tensor, first_M: Tensor, end_M: Tensor, length: int) -> Experience:
+        """Windows [first, end) of logged episodes."""
+        fields, mask_MT = self.log.windows(owner_M, slot_M, first_M, end_M, length)
         return Experience(
             observation=fields["observation"] * mask_MT[..., None],
             return_to_go=fields["return_to_go"] * mask_MT,
             action=where(mask_MT, fields["action"], self.no_action),
             reward=fields["reward"] * mask_MT,
-            timestep=step_MT * mask_MT,
+            timestep=fields["timestep"] * mask_MT,
             mask=mask_MT,
         )
 
     def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
         """Look up what these rows read from now on."""
-        chance_BK = None
-        if self.chosen.acting.draws:
-            counters_BK = self.draws_B[rows.cpu().numpy(), None] * self.chosen.acting.select
-            counters_BK = counters_BK + np.arange(self.chosen.acting.select)
-            seeds = self.seeds_B[rows.cpu().numpy()].repeat(self.chosen.acting.select)
-            chance_BK = uniform(seeds, counters_BK.ravel(), RETRIEVAL_STREAM).reshape(counters_BK.shape)
-        hits = self.memory.search(query_BD, self.shelf(rows), chance_BK)
-        other_B = self.hits.differ(rows, hits) | (self.has_context_B[rows] != hits.found_BK.any(1))
+        hits = self.memory.search(query_BD, self.shelf(rows), self._chances(rows))
+        was_found_B = self.has_context_B[rows]
+        other_B = self.hits.differ(rows, hits) | (was_found_B != hits.found_BK.any(1))
         self.hits.put(rows, hits)
         self.changed_B[rows.cpu().numpy()] |= other_B.cpu().numpy()
+        # Most rows find again what they already read: only the others' windows are gathered.
         rows, hits = rows[other_B], hits.select(other_B)
-        found_BK = hits.found_BK
-        size, length = found_BK.shape, self.chunks.value_length
-        flat = {name: getattr(hits, f"{name}_BK").flatten() for name in ("owner", "slot", "first", "end")}
-        step_MS = flat["end"][:, None] + torch.arange(-length, 0, device=self.device)
-        mask_MS = (step_MS >= flat["first"][:, None]) & found_BK.flatten()[:, None]
-        step_MS = torch.maximum(step_MS, flat["first"][:, None])
-        windows = self.logged(flat["owner"], flat["slot"], step_MS, mask_MS)
-        for name in Experience.__dataclass_fields__:  # several retrieved windows are read one behind the other
-            getattr(self.context, name)[rows] = getattr(windows, name).unflatten(0, size).flatten(1, 2)
-        self.has_context_B[rows] = found_BK.any(1)
+        context = self.context_of(hits)
+        for name in Experience.__dataclass_fields__:
+            getattr(self.context, name)[rows] = getattr(context, name)
+        self.has_context_B[rows] = hits.found_BK.any(1)
+
+    def context_of(self, hits: Hits) -> Experience:
+        """The windows that were found for each row, one behind the other [B, K T]; padding where nothing was found."""
+        places = (hits.owner_BK, hits.slot_BK, hits.first_BK, hits.end_BK)
+        owner_M, slot_M, first_M, end_M = (place_BK.flatten() for place_BK in places)
+        windows = self.logged(owner_M, slot_M, first_M, end_M, self.chunks.value_length)
+        return windows.map(lambda field: field.unflatten(0, hits.found_BK.shape).flatten(1, 2))
+
+    def _chances(self, rows: Tensor) -> np.ndarray | None:
+        """Numbers in (0, 1) that decide what these rows draw from memory [B, K]; None where nothing is drawn."""
+        if not self.chosen.acting.draws:
+            return None
+        select = self.chosen.acting.select
+        here = rows.cpu().numpy()
+        counter_BK = self.draws_B[here, None] * select + np.arange(select)
+        seeds = self.seeds_B[here].repeat(select)
+        return uniform(seeds, counter_BK.ravel(), RETRIEVAL_STREAM).reshape(counter_BK.shape)
 
     def logits(self) -> Tensor:
         query_BD = None if self.queries is None else self.queries.append(self.now())
         due_B = self.step_B % self.chosen.retrieve_every == 0  # the first step of an episode always is
-        due, remembers = np.flatnonzero(due_B), bool((self.memory.count_E > 0).any())
-        if len(due) and remembers:
-            rows = torch.from_numpy(due).to(self.device)
+        remembers = bool((self.memory.count_E > 0).any())
+        if due_B.any() and remembers:
+            rows = torch.from_numpy(np.flatnonzero(due_B)).to(self.device)
             if query_BD is None:
-                self.retrieve(rows, self.embedder.keys(self.window(self.chunks.context).select(rows)))
+                seen = self.window(self.chunks.context).select(rows)
+                self.retrieve(rows, self.embedder.keys(seen))
             else:
                 self.retrieve(rows, query_BD[rows])
-        changed_B, self.changed_B = self.changed_B, np.zeros_like(self.changed_B)
+        changed_B = self.changed_B
+        self.changed_B = np.zeros_like(changed_B)
         return self.reading.act(self, self.context, self.has_context_B, changed_B)
 
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
         """A multiple of the highest return in memory where that is asked for; see `InContextPolicy.target_returns`."""
         targets = super().target_returns(mask_B)
-        if (factor := self.chosen.acting.target_factor) is None:
+        factor = self.chosen.acting.target_factor
+        if factor is None:
             return targets
         rows = torch.from_numpy(np.flatnonzero(mask_B)).to(self.device)
-        highest = self.memory.best_return(self.shelf(rows)).double().cpu().numpy() * self.reward_scale
+        highest = self.memory.best_return(self.shelf(rows)).double().cpu().numpy()
+        highest = highest * self.reward_scale
         return np.where(highest > 0, np.round(factor * highest), targets)
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """What each row reads; see `contract.Traced.traced`."""
-        here, hits = torch.from_numpy(rows_N).to(self.device), self.hits
-        reads_NK = (hits.found_BK & self.has_context_B[:, None])[here]
-        own_NK = reads_NK & (hits.owner_BK[here] == here[:, None])  # neither demonstrations nor other rows' episodes
+        rows = torch.from_numpy(rows_N).to(self.device)
+        hits = self.hits.select(rows)
+        reads_NK = hits.found_BK & self.has_context_B[rows, None]
+        own_NK = reads_NK & (hits.owner_BK == rows[:, None])  # neither demonstrations nor other rows' episodes
         facts = super().traced(rows_N)
         places = {"episode": hits.slot_BK, "first": hits.first_BK, "end": hits.end_BK}
-        for name, place_BK in places.items():
-            facts[f"retrieved_{name}"] = torch.where(own_NK, place_BK[here], -1).int().cpu().numpy()
+        for name, place_NK in places.items():
+            own_place_NK = torch.where(own_NK, place_NK, -1)
+            facts[f"retrieved_{name}"] = own_place_NK.int().cpu().numpy()
         numbers = {"similarity": hits.similarity_BK, "score": hits.score_BK, "total_return": hits.total_return_BK}
-        for name, number_BK in numbers.items():
-            facts[f"retrieved_{name}"] = torch.where(reads_NK, number_BK[here].float(), torch.nan).cpu().numpy()
+        for name, number_NK in numbers.items():
+            read_number_NK = torch.where(reads_NK, number_NK.float(), torch.nan)
+            facts[f"retrieved_{name}"] = read_number_NK.cpu().numpy()
         return facts
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """How each row reads; see `contract.Traced.maps`."""
-        here = torch.from_numpy(rows_N).to(self.device)
-        window = self.window(self.chosen.context).select(here)
-        attention_NLWP = self.network.reads(window, self.context.select(here), self.has_context_B[here])
+        rows = torch.from_numpy(rows_N).to(self.device)
+        window = self.window(self.chosen.context).select(rows)
+        context = self.context.select(rows)
+        attention_NLWP = self.network.reads(window, context, self.has_context_B[rows])
         return {"attention": attention_NLWP.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The policy's own network, and the embedder's where it was trained here."""
-        return {**super().arrays(), **{f"embedder/{name}": value for name, value in self.embedder.arrays().items()}}
+        arrays = super().arrays()
+        for name, value in self.embedder.arrays().items():
+            arrays[f"embedder/{name}"] = value
+        return arrays
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     """The untrained network of a run."""
     chosen: Hyperparameters = settings.method.hyperparameters
-    read = max(chosen.retrieval.places, chosen.acting.select) * chunk_settings(memory_of(settings)).value_length
+    windows_read = max(chosen.retrieval.places, chosen.acting.select)
+    steps_read = windows_read * chunk_settings(memory_of(settings)).value_length
     return chosen.network.build(
         settings.environment,
         facts,
         seed=settings.seed,
         return_to_go=True,
-        steps=max(read, min(chosen.context, facts.horizon)),
+        steps=max(steps_read, min(chosen.context, facts.horizon)),
         predict_return=chosen.return_loss > 0 and chosen.network.tokens == "interleaved",
         reads_context=True,
     )
@@ -336,9 +356,9 @@ def radt_loss(
     logits_BTA, return_logits_BTR = model(batch.window, batch.context, batch.has_context_B)
     loss, metrics = dt.action_loss(logits_BTA, batch.window)
     if return_logits_BTR is not None and chosen.return_loss:
-        real = batch.window.mask
-        target = bins_of(batch.window.return_to_go[real], returns.low, returns.high, returns.bins)
-        return_loss = F.cross_entropy(return_logits_BTR[real].float(), target)
+        real_BT = batch.window.mask
+        target_N = bins_of(batch.window.return_to_go[real_BT], returns.low, returns.high, returns.bins)
+        return_loss = F.cross_entropy(return_logits_BTR[real_BT].float(), target_N)
         loss = loss + chosen.return_loss * return_loss
         metrics["return_loss"] = return_loss.detach()
     metrics["with_context"] = batch.has_context_B.float().mean()
@@ -350,18 +370,10 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
-    histories = open_histories(inputs.need("histories"), facts)
-    store = ExperienceStore(histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale)
+    histories, store = open_experience("histories", settings, inputs, facts)
     embedder = load_embedder(settings, inputs, facts)
     reader = ContextReader(settings, inputs, store, histories, embedder)
-    sampler = WindowSampler(
-        histories,
-        context=chosen.context,
-        batch_size=chosen.optimisation.batch_size,
-        seed=settings.seed,
-        episodes_by=chosen.episodes_by,
-        top=chosen.top_episodes,
-    )
+    sampler = WindowSampler(histories, **chosen.sampling(settings.seed))
 
     def windows_of(step: int) -> tuple[Experience, np.ndarray]:
         windows = sampler.batch(step)
@@ -370,13 +382,16 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     if chosen.neighbours is not None:
         reader.look_up_ahead(settings, inputs, windows_of)
 
+    def log_all(prefix: str, step: int, values: dict[str, float]) -> None:
+        run.log(step, **{f"{prefix}_{name}": value for name, value in values.items()})
+
     def batch_of(step: int) -> Batch:
         window, rows = windows_of(step)
         context, has_context_B, described = reader.read(window, rows, step)
         if step == 0:
-            run.log(step, **{f"memory_{name}": value for name, value in reader.memory_statistics().items()})
+            log_all("memory", step, reader.memory_statistics())
         if described:
-            run.log(step, **{f"retrieved_{name}": value for name, value in described.items()})
+            log_all("retrieved", step, described)
         return Batch(window, context, has_context_B)
 
     policy = RetrievalPolicy(network, embedder, settings, Demonstrations.load(settings, inputs, facts))
@@ -395,7 +410,6 @@ def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: In
     facts = facts_of(settings.environment)
     network = build_network(settings, facts)
     dt.load_network(network, arrays, settings)
-    own = part(arrays, "embedder")
-    embedder = load_embedder(settings, inputs, facts, arrays=own)
+    embedder = load_embedder(settings, inputs, facts, arrays=part(arrays, "embedder"))
     shown = Demonstrations.load(settings, inputs, facts)
     return RetrievalPolicy(network.to(inputs.device).eval(), embedder, settings, shown)

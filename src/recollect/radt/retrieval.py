@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
+from recollect.common.draws import categorical_from_weights
 from recollect.radt.pooling import normalised
 from recollect.radt.training_memory import NOTHING, Queries, TrainingMemory
+from recollect.settings.schema import Frozen
 
 
-class RetrievalSettings(BaseModel):
+class RetrievalSettings(Frozen):
     """What is retrieved for a training window. Defaults are the released grid-world configs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["retrieval", "task", "uniform", "return", "max_return", "last", "none"] = Field(
         default="retrieval",
@@ -128,23 +128,27 @@ class Retrieved:
 
 def minmax(values_BL: Tensor, valid_BL: Tensor) -> Tensor:
     """Each row mapped to [0, 1] over its valid places; 0 where all valid values are equal, and at invalid places."""
-    low = values_BL.masked_fill(~valid_BL, float("inf")).amin(dim=1, keepdim=True)
-    high = values_BL.masked_fill(~valid_BL, float("-inf")).amax(dim=1, keepdim=True)
-    spread = high - low
-    usable = valid_BL & (spread > 0)
-    scaled = (torch.where(usable, values_BL, low) - low) / torch.where(spread > 0, spread, torch.ones_like(spread))
-    return torch.where(usable, scaled, torch.zeros_like(scaled))
+    low_B1 = values_BL.masked_fill(~valid_BL, float("inf")).amin(dim=1, keepdim=True)
+    high_B1 = values_BL.masked_fill(~valid_BL, float("-inf")).amax(dim=1, keepdim=True)
+    spread_B1 = high_B1 - low_B1
+    usable_BL = valid_BL & (spread_B1 > 0)
+    above_low_BL = torch.where(usable_BL, values_BL, low_B1) - low_B1
+    scaled_BL = above_low_BL / torch.where(spread_B1 > 0, spread_B1, torch.ones_like(spread_B1))
+    return torch.where(usable_BL, scaled_BL, torch.zeros_like(scaled_BL))
 
 
 def disturbed(
     queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
 ) -> Tensor:
     """What is searched for: the query keys, blended and noisy where that is asked for, of length one again."""
-    key_BD = blended(queries, memory, settings, generator) if settings.blend else queries.key_BD
+    key_BD = queries.key_BD
+    if settings.blend:
+        key_BD = blended(queries, memory, settings, generator)
     if settings.noise:
         noise_BD = torch.randn(key_BD.shape, generator=generator, device=generator.device).to(key_BD.device)
         noisy_BD = normalised(key_BD + settings.noise_std * memory.spread_D * noise_BD)
-        key_BD = torch.where(_chosen(settings.noise, (len(key_BD), 1), generator, key_BD), noisy_BD, key_BD)
+        is_noisy_B1 = _share(settings.noise, (len(key_BD), 1), generator, key_BD.device)
+        key_BD = torch.where(is_noisy_B1, noisy_BD, key_BD)
     return key_BD
 
 
@@ -152,16 +156,24 @@ def blended(
     queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
 ) -> Tensor:
     """Query keys with a share of a random same-task key, of length one again; unchanged where the task has none."""
-    ids = memory.draw(queries.task_B, queries.episode_B, generator, exclude_own=settings.exclude_own)
+    id_B = memory.draw(queries.task_B, queries.episode_B, generator, exclude_own=settings.exclude_own)
     if settings.blend_share < 1:
-        ids = ids.masked_fill(~_chosen(settings.blend_share, ids.shape, generator, ids), -1)
-    mixed = (1 - settings.blend) * queries.key_BD + settings.blend * memory.keys_ND[ids.clamp_min(0)]
-    return torch.where((ids >= 0)[:, None], normalised(mixed), queries.key_BD)
+        is_blended_B = _share(settings.blend_share, id_B.shape, generator, id_B.device)
+        id_B = id_B.masked_fill(~is_blended_B, -1)
+    other_BD = memory.keys_ND[id_B.clamp_min(0)]
+    mixed_BD = (1 - settings.blend) * queries.key_BD + settings.blend * other_BD
+    return torch.where((id_B >= 0)[:, None], normalised(mixed_BD), queries.key_BD)
 
 
-def _chosen(share: float, shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    """True at a random share of the places, on the device of `like`."""
-    return (torch.rand(shape, generator=generator, device=generator.device) < share).to(like.device)
+def _share(share: float, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
+    """True at a random share of the places."""
+    return (torch.rand(shape, generator=generator, device=generator.device) < share).to(device)
+
+
+def _own(ids: Tensor, queries: Queries, memory: TrainingMemory, settings: RetrievalSettings) -> Tensor:
+    """Which entries [B, ...] must not be retrieved as they are of the query's own trajectory."""
+    episode = memory.episode_N[ids.clamp_min(0)]
+    return (episode == queries.episode_B[:, None]) & settings.exclude_own
 
 
 def scored(
@@ -175,38 +187,50 @@ def scored(
     Returns:
         score [B, L] (-inf: not to be retrieved) and ids [B, L], L = min(C, ``keep``), best similarity first.
     """
-    task_B1, episode_B1 = queries.task_B[:, None], queries.episode_B[:, None]
     demote = settings.excluded == "demote"
-    entry = id_BC.clamp_min(0)
-    valid = id_BC >= 0
-    own = (memory.episode_N[entry] == episode_B1) & settings.exclude_own
-    copies = similarity_BC > (settings.cut_off if settings.cut_off is not None else float("inf"))
+    valid_BC = id_BC >= 0
+    own_BC = _own(id_BC, queries, memory, settings)
+    copies_BC = torch.zeros_like(valid_BC)
+    if settings.cut_off is not None:
+        copies_BC = similarity_BC > settings.cut_off
     if demote:
-        similarity_BC = similarity_BC.masked_fill(copies, -1.0)
+        similarity_BC = similarity_BC.masked_fill(copies_BC, -1.0)
     else:
-        valid = valid & ~copies & ~own
-    similarity_BC = similarity_BC.masked_fill(~valid, NOTHING)
-    similarity, order = similarity_BC.sort(dim=1, descending=True, stable=True)
-    order = order[:, : settings.keep]
-    similarity, ids, valid, own = similarity[:, : settings.keep], *(x.gather(1, order) for x in (id_BC, valid, own))
-    entry = ids.clamp_min(0)
-    returns, same_task = memory.total_return_N[entry], memory.task_N[entry] == task_B1
+        valid_BC = valid_BC & ~copies_BC & ~own_BC
+    similarity_BC = similarity_BC.masked_fill(~valid_BC, NOTHING)
 
-    multiplied = settings.combine == "multiply"
-    score = settings.similarity_weight * (
-        torch.where(valid, similarity, 0.0) if multiplied else minmax(similarity, valid)
-    )
-    for weight, term in (
-        (settings.task_weight, same_task),
-        (settings.return_weight, returns if multiplied else minmax(returns, valid)),
-        (settings.position_weight, same_task & (memory.episode_N[entry] < episode_B1)),
-        (settings.improvement_weight, returns < queries.total_return_B[:, None]),
+    # The best are kept; the sort is stable, so that of equal ones the lower id stays in front.
+    similarity_BC, order_BC = similarity_BC.sort(dim=1, descending=True, stable=True)
+    similarity_BL, order_BL = similarity_BC[:, : settings.keep], order_BC[:, : settings.keep]
+    id_BL = id_BC.gather(1, order_BL)
+    valid_BL = valid_BC.gather(1, order_BL)
+    own_BL = own_BC.gather(1, order_BL)
+
+    entry_BL = id_BL.clamp_min(0)
+    return_BL = memory.total_return_N[entry_BL]
+    same_task_BL = memory.task_N[entry_BL] == queries.task_B[:, None]
+    earlier_BL = same_task_BL & (memory.episode_N[entry_BL] < queries.episode_B[:, None])
+    worse_BL = return_BL < queries.total_return_B[:, None]
+    multiply = settings.combine == "multiply"
+    if multiply:
+        similarity_BL = torch.where(valid_BL, similarity_BL, 0.0)
+    else:
+        similarity_BL = minmax(similarity_BL, valid_BL)
+        return_BL = minmax(return_BL, valid_BL)
+    score_BL = settings.similarity_weight * similarity_BL
+    for weight, term_BL in (
+        (settings.task_weight, same_task_BL),
+        (settings.return_weight, return_BL),
+        (settings.position_weight, earlier_BL),
+        (settings.improvement_weight, worse_BL),
     ):
-        if weight:
-            score = score * (weight * term) if multiplied else score + weight * term
+        if weight and multiply:
+            score_BL = score_BL * (weight * term_BL)
+        elif weight:
+            score_BL = score_BL + weight * term_BL
     if demote:
-        score = score.masked_fill(own, -1.0)
-    return score.masked_fill(~valid, NOTHING), ids.masked_fill(~valid, -1)
+        score_BL = score_BL.masked_fill(own_BL, -1.0)
+    return score_BL.masked_fill(~valid_BL, NOTHING), id_BL.masked_fill(~valid_BL, -1)
 
 
 def retrieve(
@@ -222,38 +246,37 @@ def retrieve(
         [B, k] entries; see ``Retrieved``. Equal scores: the more similar entry, then the lower id, wins.
     """
     if settings.blends > 1:
-        once = settings.model_copy(update={"blends": 1})
-        many = retrieve(queries.repeated(settings.blends), memory, once, generator)
-        id_BK, score_BK = (x.reshape(len(queries.task_B), settings.places) for x in (many.id_BK, many.score_BK))
-        return _ordered(id_BK, score_BK, many.random_B.view(-1, settings.blends).any(1), memory)
+        return _for_each_blend(queries, memory, settings, generator)
     size, device = len(queries.task_B), memory.keys_ND.device
-    score = torch.full((size, settings.select), NOTHING, device=device)
-    ids = torch.full((size, settings.select), -1, dtype=torch.long, device=device)
-    random = torch.zeros(size, dtype=torch.bool, device=device)
+    score_BK = torch.full((size, settings.select), NOTHING, device=device)
+    id_BK = torch.full((size, settings.select), -1, dtype=torch.long, device=device)
+    random_B = torch.zeros(size, dtype=torch.bool, device=device)
     if settings.kind == "none":
-        return Retrieved(ids, score, random)
+        return Retrieved(id_BK, score_BK, random_B)
     if settings.kind in ("task", "uniform"):
-        random = ~random
+        random_B = ~random_B
     else:
-        all_scores, all_ids = (_candidates if settings.kind == "retrieval" else _of_task)(
-            queries, memory, settings, generator
-        )
-        drawn = settings.kind == "return" or (settings.kind == "retrieval" and settings.choose == "sample")
-        best_scores, best_ids = taken(all_scores, all_ids, settings.select, generator if drawn else None)
-        score[:, : best_ids.shape[1]], ids[:, : best_ids.shape[1]] = best_scores, best_ids
-        random = ids[:, 0] < 0
+        entries = _candidates if settings.kind == "retrieval" else _of_task
+        value_BL, id_BL = entries(queries, memory, settings, generator)
+        sampled = settings.kind == "retrieval" and settings.choose == "sample"
+        drawn = sampled or settings.kind == "return"
+        best_value, best_id = taken(value_BL, id_BL, settings.select, generator if drawn else None)
+        count = best_id.shape[1]  # fewer than `select` where the memory is small
+        score_BK[:, :count] = best_value
+        id_BK[:, :count] = best_id
+        random_B = id_BK[:, 0] < 0
     if settings.kind == "retrieval":
-        random = random | (queries.last_B < settings.shortest_query)
+        random_B = random_B | (queries.last_B < settings.shortest_query)
         if settings.lowest_query_return is not None:
-            random = random | (queries.total_return_B < settings.lowest_query_return)
+            random_B = random_B | (queries.total_return_B < settings.lowest_query_return)
         if settings.random_task:
-            random = random | _chosen(settings.random_task, (size,), generator, ids)
-    replaced = [(random, settings.kind == "uniform")]
+            random_B = random_B | _share(settings.random_task, (size,), generator, device)
+    redrawn = [(random_B, settings.kind == "uniform")]
     if settings.kind == "retrieval" and settings.random_any:
-        replaced.append((_chosen(settings.random_any, (size,), generator, ids), True))
-    for mask, any_task in replaced:
+        redrawn.append((_share(settings.random_any, (size,), generator, device), True))
+    for mask_B, any_task in redrawn:
         for place in range(settings.select):
-            entry = memory.draw(
+            id_B = memory.draw(
                 queries.task_B,
                 queries.episode_B,
                 generator,
@@ -261,16 +284,30 @@ def retrieve(
                 any_task=any_task,
                 within=settings.within,
             )
-            ids[:, place] = torch.where(mask, entry, ids[:, place])
-        score = torch.where(mask[:, None], torch.where(ids >= 0, 0.0, NOTHING), score)
-        random = random | mask
+            id_BK[:, place] = torch.where(mask_B, id_B, id_BK[:, place])
+        drawn_score_BK = torch.where(id_BK >= 0, 0.0, NOTHING)
+        score_BK = torch.where(mask_B[:, None], drawn_score_BK, score_BK)
+        random_B = random_B | mask_B
     if settings.random_neighbour:
-        other = torch.randint(ids.numel(), ids.shape, generator=generator, device=generator.device).to(device)
-        found = ids.flatten()[other]
-        own = (memory.episode_N[found.clamp_min(0)] == queries.episode_B[:, None]) & settings.exclude_own
-        swapped = _chosen(settings.random_neighbour, ids.shape, generator, ids) & (found >= 0) & ~own
-        ids, score = torch.where(swapped, found, ids), score.masked_fill(swapped, 0.0)
-    return _ordered(ids, score, random, memory)
+        # Each place is another place of the batch, whichever query that one answers.
+        place_BK = torch.randint(id_BK.numel(), id_BK.shape, generator=generator, device=generator.device)
+        other_BK = id_BK.flatten()[place_BK.to(device)]
+        allowed_BK = (other_BK >= 0) & ~_own(other_BK, queries, memory, settings)
+        swapped_BK = _share(settings.random_neighbour, id_BK.shape, generator, device) & allowed_BK
+        id_BK = torch.where(swapped_BK, other_BK, id_BK)
+        score_BK = score_BK.masked_fill(swapped_BK, 0.0)
+    return _ordered(id_BK, score_BK, random_B, memory)
+
+
+def _for_each_blend(
+    queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
+) -> Retrieved:
+    """What differently blended copies of each query retrieve."""
+    once = settings.model_copy(update={"blends": 1})
+    many = retrieve(queries.repeated(settings.blends), memory, once, generator)
+    size = (len(queries.task_B), settings.places)
+    random_B = many.random_B.view(-1, settings.blends).any(1)
+    return _ordered(many.id_BK.reshape(size), many.score_BK.reshape(size), random_B, memory)
 
 
 def _candidates(
@@ -291,58 +328,60 @@ def _of_task(
 ) -> tuple[Tensor, Tensor]:
     """Values and ids [B, S] of all entries of each query's task: returns, or for `last` their places in time."""
     del generator
-    ids = memory.of_task(queries, settings.within)
-    own = (memory.episode_N[ids.clamp_min(0)] == queries.episode_B[:, None]) & settings.exclude_own
-    ids = ids.masked_fill(own, -1)
+    id_BS = memory.of_task(queries, settings.within)
+    id_BS = id_BS.masked_fill(_own(id_BS, queries, memory, settings), -1)
     if settings.kind == "last":
-        value = torch.arange(ids.shape[1], device=ids.device).float().expand(ids.shape)
+        value_BS = torch.arange(id_BS.shape[1], device=id_BS.device).float().expand(id_BS.shape)
     else:
-        value = memory.total_return_N[ids.clamp_min(0)]
-    return value.masked_fill(ids < 0, NOTHING), ids
+        value_BS = memory.total_return_N[id_BS.clamp_min(0)]
+    return value_BS.masked_fill(id_BS < 0, NOTHING), id_BS
 
 
 def taken(value_BL: Tensor, id_BL: Tensor, k: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """The at most k entries of highest value; or with a generator k draws (with replacement, as released) with chances
     proportional to the values. What has value -inf is never taken."""
     if generator is None:
-        value, order = value_BL.sort(dim=1, descending=True, stable=True)
-        return value[:, :k], id_BL.gather(1, order)[:, :k]
-    chance = torch.rand(len(value_BL), k, generator=generator, device=generator.device, dtype=torch.float64)
-    place_BK = drawn_places(value_BL, chance.to(value_BL.device))
+        value_BL, order_BL = value_BL.sort(dim=1, descending=True, stable=True)
+        return value_BL[:, :k], id_BL.gather(1, order_BL)[:, :k]
+    chance_BK = torch.rand(len(value_BL), k, generator=generator, device=generator.device, dtype=torch.float64)
+    place_BK = drawn_places(value_BL, chance_BK.to(value_BL.device))
     return value_BL.gather(1, place_BK), id_BL.gather(1, place_BK)
 
 
 def drawn_places(value_BL: Tensor, chance_BK: Tensor) -> Tensor:
     """Places [B, K] drawn with chances proportional to the values (negative ones count as 0, and 0 as 1e-8)."""
-    weight_BL = (value_BL.double().clamp_min(0) + 1e-8) * (value_BL > NOTHING)
-    until_BL = weight_BL.cumsum(1)
-    total_B1 = until_BL[:, -1:]
-    place_BK = torch.searchsorted(until_BL, (chance_BK * total_B1).contiguous(), right=True)
-    return torch.minimum(place_BK, (until_BL < total_B1).sum(1, keepdim=True))
+    positive_BL = value_BL.double().clamp_min(0) + 1e-8
+    weight_BL = positive_BL * (value_BL > NOTHING)
+    below_one_BK = chance_BK.clamp_max(1 - 2**-53)  # 1 would draw the last place, whatever its value
+    return categorical_from_weights(weight_BL[:, None], below_one_BK)
 
 
 def _ordered(id_BK: Tensor, score_BK: Tensor, random_B: Tensor, memory: TrainingMemory) -> Retrieved:
-    entry = id_BK.clamp_min(0)
-    id_BK, score_BK = by_return(id_BK, score_BK, memory.total_return_N[entry], memory.last_N[entry])
+    entry_BK = id_BK.clamp_min(0)
+    return_BK, last_BK = memory.total_return_N[entry_BK], memory.last_N[entry_BK]
+    id_BK, score_BK = by_return(id_BK, score_BK, return_BK, last_BK)
     return Retrieved(id_BK, score_BK, random_B)
 
 
 def by_return(id_BK: Tensor, score_BK: Tensor, return_BK: Tensor, last_BK: Tensor) -> tuple[Tensor, Tensor]:
     """Entries sorted ascending by (return, last timestep), so that the best stands nearest; -1 first."""
-    order = last_BK.argsort(dim=1, stable=True)
-    value = return_BK.masked_fill(id_BK < 0, NOTHING).gather(1, order)
-    order = order.gather(1, value.argsort(dim=1, stable=True))
-    return id_BK.gather(1, order), score_BK.gather(1, order)
+    return_BK = return_BK.masked_fill(id_BK < 0, NOTHING)
+    by_last_BK = last_BK.argsort(dim=1, stable=True)
+    then_by_return_BK = return_BK.gather(1, by_last_BK).argsort(dim=1, stable=True)
+    order_BK = by_last_BK.gather(1, then_by_return_BK)
+    return id_BK.gather(1, order_BK), score_BK.gather(1, order_BK)
 
 
 def statistics(retrieved: Retrieved, queries: Queries, memory: TrainingMemory) -> dict[str, float]:
     """Means over the found entries: share of the query's task, of its trajectory, and the distance in return."""
-    found, entry = retrieved.found_BK, retrieved.id_BK.clamp_min(0)
-    count = max(int(found.sum()), 1)
-    gap = (memory.total_return_N[entry] - queries.total_return_B[:, None]).abs()
-    per_entry = {
-        "same_task": memory.task_N[entry] == queries.task_B[:, None],
-        "same_trajectory": memory.episode_N[entry] == queries.episode_B[:, None],
-        "return_gap": gap,
+    entry_BK = retrieved.id_BK.clamp_min(0)
+    values = {
+        "same_task": memory.task_N[entry_BK] == queries.task_B[:, None],
+        "same_trajectory": memory.episode_N[entry_BK] == queries.episode_B[:, None],
+        "return_gap": (memory.total_return_N[entry_BK] - queries.total_return_B[:, None]).abs(),
     }
-    return {name: float((values.float() * found).sum()) / count for name, values in per_entry.items()}
+    count = max(int(retrieved.found_BK.sum()), 1)
+    means = {}
+    for name, value_BK in values.items():
+        means[name] = float((value_BK.float() * retrieved.found_BK).sum()) / count
+    return means

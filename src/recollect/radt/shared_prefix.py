@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.common.kernels import gelu, linear_part
-from recollect.common.transformer import Block, Transformer
+from recollect.common.attention import join_heads, split_heads
+from recollect.common.cpu.kernels import linear_part
+from recollect.common.transformer import Transformer
 
 
 def hidden_behind(
@@ -26,31 +27,31 @@ def hidden_behind(
         query_BQD: token embeddings, each at the position behind its row's prefix.
         mask_BN: True where a prefix token is real; padding may stand anywhere, also in all of a row. None: all are.
     """
-    h, q = model._drop(prefix_BND, model.p_embedding), model._drop(query_BQD, model.p_embedding)
+    h, q = model.drop(prefix_BND, model.p_embedding), model.drop(query_BQD, model.p_embedding)
     hidden_B11N = None
     if mask_BN is not None and not (mask_BN.device.type == "cpu" and bool(mask_BN.all())):
         # Real tokens first: then the causal mask alone hides padding from them, and queries are told what is real.
         order_BN = mask_BN.logical_not().to(device=h.device, dtype=torch.int8).argsort(dim=1, stable=True)
         h = h.take_along_dim(order_BN[:, :, None], 1)
         hidden_B11N = mask_BN.to(h.device).take_along_dim(order_BN, 1).logical_not()[:, None, None]
-    for block in model.blocks:
-        assert isinstance(block, Block)
+    attention = model.attention(h)
+    for layer, block in enumerate(model.layers()):
         normed, own = block.norm_attention(h), block.qkv(block.norm_attention(q))
-        if block is model.blocks[-1]:  # of the prefix only what queries read is computed
-            k, v = model.split_heads(linear_part(block.qkv, normed, model.width, 3 * model.width), 2)
+        if layer == len(model.blocks) - 1:  # of the prefix only what queries read is computed
+            k, v = split_heads(linear_part(block.qkv, normed, model.width, 3 * model.width), 2, model.heads)
         else:
             qkv = block.qkv(normed)
-            _, k, v = model.split_heads(qkv, 3)
-            h = model._add(h, block.attention_out(model._self_attention(qkv, None)))
-            h = model._add(h, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(h)), model._gelu)))
-        own_q, own_k, own_v = model.split_heads(own, 3)
+            _, k, v = split_heads(qkv, 3, model.heads)
+            h = model.add(h, block.attention_out(attention.own(layer, qkv)))
+            h = model.add(h, block.feed_forward(h))
+        own_q, own_k, own_v = split_heads(own, 3, model.heads)
         own_q = own_q * model.head_width**-0.5
         scores_BHQN = own_q @ k.transpose(-2, -1)
         if hidden_B11N is not None:
             scores_BHQN = scores_BHQN.masked_fill(hidden_B11N, float("-inf"))
         weights = torch.cat([scores_BHQN, (own_q * own_k).sum(-1, keepdim=True)], -1).softmax(-1)
-        weights = model._drop(weights, model.p_attention).to(v.dtype)
+        weights = model.drop_attention(weights).to(v.dtype)
         y = weights[..., :-1] @ v + weights[..., -1:] * own_v
-        q = model._add(q, block.attention_out(y.transpose(1, 2).flatten(2)))
-        q = model._add(q, block.mlp_out(gelu(block.mlp_in(block.norm_mlp(q)), model._gelu)))
+        q = model.add(q, block.attention_out(join_heads(y)))
+        q = model.add(q, block.feed_forward(q))
     return model.norm_final(q)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -57,22 +57,6 @@ class Optimisation(Frozen):
         return self.floor + above_floor * 0.5 * (1 + math.cos(math.pi * phase))
 
 
-class RowTable(Protocol):
-    """What the store needs of learning histories: flat columns of equal length."""
-
-    observation: np.ndarray
-    action: np.ndarray
-    reward: np.ndarray
-
-    @property
-    def return_to_go(self) -> np.ndarray:
-        """Undiscounted sum of rewards from each row to its episode's end."""
-
-    @property
-    def timestep(self) -> np.ndarray:
-        """Step within the episode."""
-
-
 class ExperienceStore:
     """Learning histories as tensors on the training device; a batch of windows is one fancy index.
 
@@ -83,7 +67,7 @@ class ExperienceStore:
     """
 
     def __init__(
-        self, histories: RowTable, *, actions: int, device: torch.device | str = "cpu", reward_scale: float = 1.0
+        self, histories: Histories, *, actions: int, device: torch.device | str = "cpu", reward_scale: float = 1.0
     ) -> None:
         def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.array(values)).to(device=device, dtype=dtype)

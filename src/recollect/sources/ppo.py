@@ -27,14 +27,24 @@ from pydantic import Field, model_validator
 
 from recollect.artifacts.checkpoints import part
 from recollect.common.advantages import advantages
+from recollect.common.draws import categorical_from_uniform
 from recollect.environments import registry
-from recollect.environments.base import Task
-from recollect.settings.schema import Frozen
-from recollect.sources.actor_critics import ActorCritics, exp, log_softmax
-from recollect.sources.recording import Inputs, MakeWorld, Recorder, Run, check_tasks, task_generators, tracked
+from recollect.environments.base import Task, World
+from recollect.sources.cpu.actor_critics import ActorCritics
+from recollect.sources.cpu.output_gradients import log_softmax, output_gradients
+from recollect.sources.ppo_settings import PPOHyperparameters
+from recollect.sources.recording import (
+    HistoryRecorder,
+    Inputs,
+    MakeWorld,
+    Run,
+    check_tasks,
+    task_generators,
+    tracked,
+)
 
 
-class Hyperparameters(Frozen):
+class Hyperparameters(PPOHyperparameters):
     """The source agent. "Paper" values are those of Dark-Room 10×10 (RA-DT appendix; SB3 1.5 defaults where silent)."""
 
     transitions: int = Field(
@@ -57,14 +67,6 @@ class Hyperparameters(Frozen):
     entropy: float = Field(
         0.01, ge=0, description="Weight of the entropy bonus; more explores longer. Paper: 0.01 (40×20: 0.1)."
     )
-    gamma: float = Field(0.99, ge=0, le=1, description="Discount. Paper: 0.99.")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="GAE's λ: 0 trusts the critic, 1 the returns. Paper: 0.95.")
-    clip: float = Field(
-        0.2, gt=0, description="How far a probability ratio may move before its gradient is cut. Paper: 0.2."
-    )
-    value_coefficient: float = Field(0.5, ge=0, description="Weight of the critic's squared error. Paper: 0.5.")
-    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of one task's gradient. Paper: 0.5.")
-    adam_epsilon: float = Field(1e-5, gt=0, description="Adam's ε. Paper: 1e-5.")
     hidden: tuple[int, ...] = Field(
         (64, 64), min_length=1, description="Widths of the hidden layers, of actor and critic each. Paper: 64, 64."
     )
@@ -144,13 +146,16 @@ def train_ensembles(
     shards = min(workers, len(tasks)) if checkpoint is None else int(checkpoint.state["shards"])
     ordered = sorted(tasks, key=lambda task: task.index)
     bounds = np.linspace(0, len(ordered), shards + 1).astype(int)
-    ensembles = [
-        kind(lambda t, s: registry.make_world(world, options, t, s), ordered[a:b], hyperparameters, seed, device=device)
-        for a, b in pairwise(bounds)
-    ]
-    if checkpoint is not None:
-        for k, ensemble in enumerate(ensembles):
-            ensemble.load(part(checkpoint.arrays, str(k)))
+
+    def make_world(some: Sequence[Task], seeds: np.ndarray) -> World:
+        return registry.make_world(world, options, some, seeds)
+
+    ensembles = []
+    for shard, (first, end) in enumerate(pairwise(bounds)):
+        ensemble = kind(make_world, ordered[first:end], hyperparameters, seed, device=device)
+        if checkpoint is not None:
+            ensemble.load(part(checkpoint.arrays, str(shard)))
+        ensembles.append(ensemble)
     try:
         torch.set_num_threads(1)
         with (
@@ -163,14 +168,15 @@ def train_ensembles(
                 if progress is not None:
                     recent = [ensemble.recorder.last_return() for ensemble in ensembles]
                     progress.update(played, episode_return=float(np.average(recent, weights=np.diff(bounds))))
-                every = hyperparameters.checkpoint_every
-                if run is not None and not ensembles[0].finished and run.due(played, every):
-                    arrays = {f"{k}/{n}": a for k, e in enumerate(ensembles) for n, a in e.arrays().items()}
+                if run is not None and not ensembles[0].finished and run.due(played, hyperparameters.checkpoint_every):
+                    arrays: dict[str, np.ndarray] = {}
+                    for shard, ensemble in enumerate(ensembles):
+                        arrays |= {f"{shard}/{name}": array for name, array in ensemble.arrays().items()}
                     run.save(played, arrays, {"algorithm": kind.title, "seed": seed, "shards": shards})
     finally:
         torch.set_num_threads(threads)
-    parts = [ensemble.recorder.histories() for ensemble in ensembles]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    histories = [ensemble.recorder.histories() for ensemble in ensembles]
+    return {name: np.concatenate([columns[name] for columns in histories]) for name in histories[0]}
 
 
 class EnsemblePPO:
@@ -192,8 +198,9 @@ class EnsemblePPO:
         *,
         device: str = "cpu",
     ) -> None:
-        self.settings, self.tasks, self.seed, self.device = hyperparameters, list(tasks), seed, torch.device(device)
-        self.recorder = Recorder(make_world, self.tasks, hyperparameters.transitions, seed)
+        self.settings, self.tasks, self.seed = hyperparameters, list(tasks), seed
+        self.device = torch.device(device)
+        self.recorder = HistoryRecorder(make_world, self.tasks, hyperparameters.transitions, seed)
         observations = self.recorder.world.single_observation_space
         assert isinstance(observations, Box)
         self.inputs = Inputs(observations, hyperparameters.observation_encoding, hyperparameters.observation_scale)
@@ -211,6 +218,8 @@ class EnsemblePPO:
             self.settings.hidden,
             self.settings.activation,
             self.device,
+            learning_rate=self.settings.learning_rate,
+            epsilon=self.settings.adam_epsilon,
         )
 
     @property
@@ -245,33 +254,42 @@ class EnsemblePPO:
 
     def _play(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Act for `steps` steps. Returns the critic's values [steps + 1, E] and the actions' log-probabilities."""
-        noise_TE = np.stack(
-            [g.random(steps, np.float32) for g in task_generators("ppo-actions", self.seed, self.tasks, self.rollouts)],
-            axis=1,
-        )
-        count = len(self.tasks)
-        if self.inputs.size:
-            table_rows_E = np.arange(count) * self.inputs.size
-            log_ERA, value_ER = self._policy(self.table_NRD)
-            log_MA, value_M = log_ERA.reshape(-1, self.recorder.actions), value_ER.reshape(-1)
-            bounds_MA = np.cumsum(np.exp(log_MA), axis=1)[:, :-1].copy()
-            row_TE = np.empty((steps + 1, count), np.int64)
-            action_TE = np.empty((steps, count), np.int64)
-            for t in range(steps):
-                row_E = row_TE[t] = table_rows_E + self.inputs.row(self.recorder.observation)
-                action_E = action_TE[t] = (noise_TE[t][:, None] >= bounds_MA.take(row_E, axis=0)).sum(1)
-                self.recorder.step(action_E)
-            row_TE[steps] = table_rows_E + self.inputs.row(self.recorder.observation)
-            return value_M[row_TE], log_MA[row_TE[:-1], action_TE]
-        values_TE, logs_TE = np.empty((steps + 1, count), np.float32), np.empty((steps, count), np.float32)
+        noise_TE = self._noise(steps)
+        return self._play_from_table(noise_TE) if self.inputs.size else self._play_from_networks(noise_TE)
+
+    def _noise(self, steps: int) -> np.ndarray:
+        """The uniform numbers [steps, E] that the actions of a rollout are drawn with."""
+        draws = task_generators("ppo-actions", self.seed, self.tasks, self.rollouts)
+        return np.stack([draw.random(steps, np.float32) for draw in draws], axis=1)
+
+    def _play_from_table(self, noise_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of few observations: the policy is tabulated once, and its cumulative probabilities with it."""
+        steps, count = noise_TE.shape
+        log_ERA, value_ER = self._policy(self.table_NRD)
+        log_MA, value_M = log_ERA.reshape(-1, self.recorder.actions), value_ER.reshape(-1)
+        bounds_MA = np.cumsum(np.exp(log_MA), axis=1)[:, :-1].copy()
+        first_row_E = np.arange(count) * self.inputs.size
+        row_TE = np.empty((steps + 1, count), np.int64)
+        action_TE = np.empty((steps, count), np.int64)
+        for t in range(steps):
+            row_E = row_TE[t] = first_row_E + self.inputs.row(self.recorder.observation)
+            action_E = action_TE[t] = (noise_TE[t][:, None] >= bounds_MA.take(row_E, axis=0)).sum(1)
+            self.recorder.step(action_E)
+        row_TE[steps] = first_row_E + self.inputs.row(self.recorder.observation)
+        return value_M[row_TE], log_MA[row_TE[:-1], action_TE]
+
+    def _play_from_networks(self, noise_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of many observations: the networks are asked at every step."""
+        steps, count = noise_TE.shape
+        values_TE = np.empty((steps + 1, count), np.float32)
+        logs_TE = np.empty((steps, count), np.float32)
         for t in range(steps + 1):
             features_ED = self.inputs.encode(self.recorder.observation)
             log_ERA, value_ER = self._policy(self.networks.rows_per_task(features_ED[:, None]))
             values_TE[t] = value_ER[:, 0]
             if t < steps:
-                log_EA = log_ERA[:, 0]
-                action_E = (noise_TE[t][:, None] >= np.cumsum(np.exp(log_EA), axis=1)[:, :-1]).sum(1)
-                logs_TE[t] = np.take_along_axis(log_EA, action_E[:, None], axis=1)[:, 0]
+                action_E = categorical_from_uniform(log_ERA[:, 0], noise_TE[t])
+                logs_TE[t] = np.take_along_axis(log_ERA[:, 0], action_E[:, None], axis=1)[:, 0]
                 self.recorder.step(action_E)
         return values_TE, logs_TE
 
@@ -283,103 +301,60 @@ class EnsemblePPO:
         )
         return_TE = advantage_TE + values_TE[:-1]
         observation_TED, action_TE = recorded.observations[rollout], recorded.action[rollout].astype(np.int64)
-        features_TED = None if self.learn_on_table else self.inputs.encode(observation_TED)
-        row_TE = self.inputs.row(observation_TED) if self.learn_on_table else None
-        orders = [
-            np.stack([g.permutation(settings.rollout) for _ in range(settings.epochs)])
-            for g in task_generators("ppo-minibatches", self.seed, self.tasks, self.rollouts)
-        ]
-        order_PTE = np.stack(orders, axis=2)
-        for order_TE in order_PTE:
+        on_table = self.learn_on_table
+        input_TE = self.inputs.row(observation_TED) if on_table else self.inputs.encode(observation_TED)
+        for order_TE in np.moveaxis(self._orders(settings.rollout), 0, 2):
             # One gather per epoch, minibatch by minibatch [M, E, B], so that each minibatch is one contiguous block.
             gathered = [
                 self.networks.put(self._minibatches(array, order_TE))
                 for array in (action_TE, log_probabilities_TE, advantage_TE, return_TE)
             ]
-            rows = self._minibatches(row_TE if features_TED is None else features_TED, order_TE)
-            for m, batch in enumerate(zip(*gathered, strict=True)):
-                if features_TED is None:
-                    self._descend(self.table_NRD, self.networks.put(rows[m]), *batch)
+            inputs_MEB = self._minibatches(input_TE, order_TE)
+            for input_EB, *batch in zip(inputs_MEB, *gathered, strict=True):
+                if on_table:
+                    self._descend(self.table_NRD, self.networks.put(input_EB), *batch)
                 else:
-                    self._descend(self.networks.rows_per_task(rows[m]), None, *batch)
+                    self._descend(self.networks.rows_per_task(input_EB), None, *batch)
 
-    def _minibatches(self, array_TE: np.ndarray | None, order_TE: np.ndarray) -> np.ndarray:
-        assert array_TE is not None
-        shuffled = np.take_along_axis(array_TE, order_TE.reshape(order_TE.shape + (1,) * (array_TE.ndim - 2)), axis=0)
+    def _orders(self, count: int) -> np.ndarray:
+        """A random order of `count` things for every task and epoch, [E, epochs, count]."""
+        draws = task_generators("ppo-minibatches", self.seed, self.tasks, self.rollouts)
+        return np.stack([np.stack([draw.permutation(count) for _ in range(self.settings.epochs)]) for draw in draws])
+
+    def _minibatches(self, array_TE: np.ndarray, order_TE: np.ndarray) -> np.ndarray:
+        """[T, E, ...] in another order of time, as minibatches [M, E, B, ...]."""
+        index_TE = order_TE.reshape(order_TE.shape + (1,) * (array_TE.ndim - 2))
+        shuffled = np.take_along_axis(array_TE, index_TE, axis=0)
         blocks = shuffled.reshape(-1, self.settings.minibatch, *shuffled.shape[1:])
         return np.ascontiguousarray(np.swapaxes(blocks, 1, 2))
 
-    def _descend(
-        self,
-        x_NRD: torch.Tensor | None,
-        row_EB: torch.Tensor | None,
-        action_EB: torch.Tensor,
-        old_log_EB: torch.Tensor,
-        advantage_EB: torch.Tensor,
-        return_EB: torch.Tensor,
-    ) -> None:
+    def _descend(self, x_NRD: torch.Tensor | None, row_EB: torch.Tensor | None, *batch: torch.Tensor) -> None:
         """One gradient step of every task on its own minibatch.
 
         Args:
             x_NRD: the networks' inputs: one row per transition, or (with `row_EB`) one per possible observation.
-            row_EB: which row of `x_NRD` each transition is; None if they are the rows, in order.
-            action_EB, old_log_EB, advantage_EB, return_EB: of the transitions, from the rollout.
+            row_EB, batch: see `output_gradients`.
         """
         assert x_NRD is not None
         hidden, out_NAR = self.networks.forward(x_NRD)
-        d_out_NAR = self._output_gradients(out_NAR, row_EB, action_EB, old_log_EB, advantage_EB, return_EB)
-        self.networks.backward(hidden, d_out_NAR)
+        self.networks.backward(hidden, self._output_gradients(out_NAR, row_EB, *batch))
         self._update()
 
     def _output_gradients(
-        self,
-        out_NAR: torch.Tensor,
-        row_EB: torch.Tensor | None,
-        action_EB: torch.Tensor,
-        old_log_EB: torch.Tensor,
-        advantage_EB: torch.Tensor,
-        return_EB: torch.Tensor,
+        self, out_NAR: torch.Tensor, row_EB: torch.Tensor | None, *batch: torch.Tensor
     ) -> torch.Tensor:
-        """Gradients of the loss at the networks' outputs [N, A, R]; for the other arguments see `_descend`."""
-        settings, batch = self.settings, action_EB.shape[1]
-        rows = out_NAR.shape[2]
-        log_EAR = log_softmax(out_NAR[0::2])
-        probability_EAR = exp(log_EAR)
-        cell_EB = action_EB * rows + (torch.arange(rows, device=self.device) if row_EB is None else row_EB)
-        log_EB = log_EAR.flatten(1).gather(1, cell_EB)
-        value_ER = out_NAR[1::2, 0]
-        value_EB = value_ER if row_EB is None else value_ER.gather(1, row_EB)
-
-        # Surrogate: d/d(log π) of -min(r·A, clip(r)·A) is -r·A, or 0 where the clip is the smaller.
-        std_E1, mean_E1 = torch.std_mean(advantage_EB, dim=1, keepdim=True)
-        advantage_EB = (advantage_EB - mean_E1) / (std_E1 + 1e-8)
-        ratio_EB = exp(log_EB - old_log_EB)
-        surrogate_EB = ratio_EB * advantage_EB
-        kept_EB = surrogate_EB <= ratio_EB.clamp(1 - settings.clip, 1 + settings.clip) * advantage_EB
-        d_log_EB = surrogate_EB.mul_(kept_EB).mul_(-1.0 / batch)
-        d_value_EB = (value_EB - return_EB).mul_(2 * settings.value_coefficient / batch)
-
-        # Gradients at the outputs, summed over the transitions that share a row.
-        chosen_EAR = torch.zeros_like(log_EAR)
-        chosen_EAR.flatten(1).scatter_add_(1, cell_EB, d_log_EB)
-        entropy_E1R = -(probability_EAR * log_EAR).sum(1, keepdim=True)
-        visits_E1R: torch.Tensor | float = 1.0
-        if row_EB is not None:
-            visits_E1R = torch.zeros_like(value_ER).scatter_add_(1, row_EB, torch.ones_like(old_log_EB))[:, None]
-        d_out_NAR = torch.zeros_like(out_NAR)
-        entropy_pull_EAR = (log_EAR + entropy_E1R) * (visits_E1R * (settings.entropy / batch))
-        d_out_NAR[0::2] = chosen_EAR + probability_EAR * (entropy_pull_EAR - chosen_EAR.sum(1, keepdim=True))
-        if row_EB is None:
-            d_out_NAR[1::2, 0] = d_value_EB
-        else:
-            d_out_NAR[1::2, 0] = torch.zeros_like(value_ER).scatter_add_(1, row_EB, d_value_EB)
-        return d_out_NAR
+        settings = self.settings
+        return output_gradients(
+            out_NAR,
+            row_EB,
+            *batch,
+            clip=settings.clip,
+            value_coefficient=settings.value_coefficient,
+            entropy=settings.entropy,
+        )
 
     def _update(self) -> None:
-        settings = self.settings
-        self.networks.descend(
-            learning_rate=settings.learning_rate, gradient_norm=settings.gradient_norm, epsilon=settings.adam_epsilon
-        )
+        self.networks.descend(self.settings.gradient_norm)
 
     def _policy(self, x_NRD: torch.Tensor | None) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities [E, R, A] and values [E, R] of the inputs."""

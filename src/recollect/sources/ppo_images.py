@@ -29,15 +29,19 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect.artifacts.checkpoints import part
 from recollect.common.advantages import advantages
+from recollect.common.draws import categorical_from_uniform
 from recollect.common.image_encoders.registry import encoder_class
 from recollect.common.optimiser import Adam
+from recollect.common.ppo_loss import policy_terms, standardised
+from recollect.common.reward_scale import RewardScale
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator, seed_of
-from recollect.sources.published import Columns, Rows
+from recollect.sources.columns import Columns, Rows
+from recollect.sources.ppo_settings import PPOHyperparameters
 from recollect.sources.recording import Run, check_tasks
 
 log = logging.getLogger(__name__)
@@ -45,7 +49,7 @@ USES_GPU = True
 LARGEST_SCALED_REWARD = 10.0
 
 
-class Hyperparameters(Frozen):
+class Hyperparameters(PPOHyperparameters):
     """The source agent. "Paper" values are those of Procgen (RA-DT appendix; SB3 defaults where silent)."""
 
     transitions: int = Field(
@@ -58,12 +62,6 @@ class Hyperparameters(Frozen):
     epochs: int = Field(3, gt=0, description="Passes over each rollout. Paper: 3.")
     learning_rate: float = Field(5e-4, gt=0, description="Adam's step size, constant. Paper: 5e-4.")
     entropy: float = Field(0.01, ge=0, description="Weight of the entropy bonus. Paper: 0.01.")
-    gamma: float = Field(0.99, ge=0, le=1, description="Discount. Paper: 0.99; released: 0.999.")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="GAE's λ. Paper: 0.95.")
-    clip: float = Field(0.2, gt=0, description="How far a probability ratio may move. Paper: 0.2.")
-    value_coefficient: float = Field(0.5, ge=0, description="Weight of the critic's squared error. Paper: 0.5.")
-    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient. Paper: 0.5.")
-    adam_epsilon: float = Field(1e-5, gt=0, description="Adam's ε. Paper: 1e-5.")
     encoder: str = Field("impala", description="Module under recollect.common.image_encoders. Paper: IMPALA's.")
     width: int = Field(2048, gt=0, description="Features of an image. Paper: 2048.")
     channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
@@ -104,15 +102,14 @@ def generate(
         log.warning("%s: rows that the checkpoint counts on have gone: starting afresh", folder)
         checkpoint = None
     if checkpoint is None and folder is not None:
-        check_room(
-            folder, registry.make_world(world, options, ordered[:1], np.zeros(1, np.uint64)), settings, len(ordered)
-        )
+        shown = registry.make_world(world, options, ordered[:1], np.zeros(1, np.uint64))
+        check_room(folder, shown, settings, len(ordered))
     first = 0 if checkpoint is None else int(checkpoint.state["task"])
     total = settings.transitions * len(ordered)
-    said = f"{len(ordered)} PPO agents, one after the other"
-    with nullcontext() if run is None else run.progress(total, said) as progress:
+    description = f"{len(ordered)} PPO agents, one after the other"
+    with nullcontext() if run is None else run.progress(total, description) as progress:
         for number in range(first, len(ordered)):
-            agent = Agent(world, options, ordered[number], settings, seed, columns, device)
+            agent = ImagePPO(world, options, ordered[number], settings, seed, columns, device)
             if checkpoint is not None and number == first:
                 agent.load(checkpoint.arrays)
             while agent.played < settings.transitions:
@@ -148,7 +145,7 @@ def check_room(folder: Path, world: World, settings: Hyperparameters, tasks: int
         )
 
 
-class ActorCritic(nn.Module):
+class ImageActorCritic(nn.Module):
     """Images uint8 [N, C, H, W] -> log-probabilities [N, A] and values [N]."""
 
     def __init__(self, shape_CHW: tuple[int, int, int], actions: int, settings: Hyperparameters, seed: int) -> None:
@@ -171,7 +168,7 @@ class ActorCritic(nn.Module):
         return F.log_softmax(self.actor(features_NW), dim=1), self.critic(features_NW)[:, 0]
 
 
-class Agent:
+class ImagePPO:
     """One agent in E games of one task. ``advance()`` plays one rollout and learns from it.
 
     Args:
@@ -205,14 +202,14 @@ class Agent:
         assert space.shape is not None
         self.last = settings.channels == "last"
         shape = tuple(space.shape[i] for i in ((2, 0, 1) if self.last else (0, 1, 2)))
-        network = ActorCritic(shape, int(actions.n), settings, seed_of("ppo-images-weights", *self.keys))  # type: ignore[arg-type]
-        # Channels last in memory, as in `nets.image_encoders`.
+        network = ImageActorCritic(shape, int(actions.n), settings, seed_of("ppo-images-weights", *self.keys))  # type: ignore[arg-type]
+        # Channels last in memory, as in `common.image_encoders`.
         self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = Adam(self.network.named_parameters(), lr=settings.learning_rate, eps=settings.adam_epsilon)
         self.observation, _ = self.world.reset()
         self.rollouts = self.kept = 0
         self.return_E, self.last_return_E = np.zeros(E), np.full(E, np.nan)
-        self.discounted_E, self.moments = np.zeros(E), np.array([0.0, 1.0, 1e-4])  # moments: mean, variance, count
+        self.scale = RewardScale(E, LARGEST_SCALED_REWARD, settings.gamma)
         self.open: list[list[tuple[np.ndarray, int, np.float32]]] = [[] for _ in range(settings.recorded)]
 
     @property
@@ -229,18 +226,21 @@ class Agent:
 
     def advance(self) -> None:
         """Play one rollout with fixed weights, then learn from it."""
-        settings, (T, E) = self.settings, (self.settings.rollout, self.settings.actors)
+        settings = self.settings
+        T, E = settings.rollout, settings.actors
         noise_TE = generator("ppo-actions", *self.keys, self.rollouts).random((T, E), np.float32)
         images = np.empty((T, *self.observation.shape), np.uint8)
-        action_TE, done_TE = np.empty((T, E), np.int64), np.empty((T, E), bool)
-        log_TE, reward_TE, value_TE = (np.empty((T + n, E), np.float32) for n in (0, 0, 1))
+        action_TE = np.empty((T, E), np.int64)
+        done_TE = np.empty((T, E), bool)
+        log_TE = np.empty((T, E), np.float32)
+        reward_TE = np.empty((T, E), np.float32)
+        value_TE = np.empty((T + 1, E), np.float32)
         for t in range(T):
             images[t] = self.observation
             log_EA, value_TE[t] = self._policy(self.observation)
-            bounds_EA = np.cumsum(np.exp(log_EA), axis=1)[:, :-1]
-            action_TE[t] = (noise_TE[t][:, None] >= bounds_EA).sum(1)
-            log_TE[t] = np.take_along_axis(log_EA, action_TE[t][:, None], 1)[:, 0]
-            reward_E, done_TE[t] = self._step(action_TE[t])
+            action_E = action_TE[t] = categorical_from_uniform(log_EA, noise_TE[t])
+            log_TE[t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]
+            reward_E, done_TE[t] = self._step(action_E)
             reward_TE[t] = self._scaled(reward_E, done_TE[t])
         value_TE[T] = self._policy(self.observation)[1]
         advantage_TE = advantages(reward_TE, done_TE, value_TE, settings.gamma, settings.gae_lambda)
@@ -271,17 +271,7 @@ class Agent:
 
     def _scaled(self, reward_E: np.ndarray, done_E: np.ndarray) -> np.ndarray:
         """Rewards over the running deviation of discounted returns."""
-        if not self.settings.normalise_rewards:
-            return reward_E
-        self.discounted_E = self.discounted_E * self.settings.gamma + reward_E
-        mean, variance, count = self.moments
-        more, delta = len(reward_E), self.discounted_E.mean() - mean
-        total = count + more
-        squares = variance * count + self.discounted_E.var() * more + delta**2 * count * more / total
-        self.moments = np.array([mean + delta * more / total, squares / total, total])
-        self.discounted_E[done_E] = 0
-        scaled_E = reward_E / np.sqrt(self.moments[1] + 1e-8)
-        return np.clip(scaled_E, -LARGEST_SCALED_REWARD, LARGEST_SCALED_REWARD).astype(np.float32)
+        return self.scale(reward_E, done_E) if self.settings.normalise_rewards else reward_E
 
     # ---- learning
 
@@ -305,18 +295,15 @@ class Agent:
                 loss = self._loss(self._images(images[chosen_B]), *batch)
                 self.optimiser.zero_grad()
                 loss.backward()
-                nn.utils.clip_grad_norm_(self.network.parameters(), settings.gradient_norm)
+                nn.utils.clip_grad_norm_(self.optimiser.parameters, settings.gradient_norm)
                 self.optimiser.step()
 
     def _loss(self, images: Tensor, action_B: Tensor, old_B: Tensor, advantage_B: Tensor, return_B: Tensor) -> Tensor:
         settings = self.settings
         log_BA, value_B = self.network(images)
-        advantage_B = (advantage_B - advantage_B.mean()) / (advantage_B.std() + 1e-8)
-        ratio_B = torch.exp(log_BA.gather(1, action_B[:, None])[:, 0] - old_B)
-        clipped_B = ratio_B.clamp(1 - settings.clip, 1 + settings.clip)
-        surrogate = torch.min(ratio_B * advantage_B, clipped_B * advantage_B).mean()
-        entropy = -(log_BA.exp() * log_BA).sum(1).mean()
-        return settings.value_coefficient * F.mse_loss(value_B, return_B) - surrogate - settings.entropy * entropy
+        terms = policy_terms(log_BA, action_B, old_B, standardised(advantage_B), settings.clip)
+        value_loss = F.mse_loss(value_B, return_B)
+        return settings.value_coefficient * value_loss - terms.surrogate + settings.entropy * terms.negative_entropy
 
     # ---- going on after a kill
 
@@ -327,38 +314,36 @@ class Agent:
             "observation": self.observation,
             "return": self.return_E.copy(),
             "last_return": self.last_return_E.copy(),
-            "discounted": self.discounted_E.copy(),
-            "moments": self.moments,
-            **{f"world/{name}": array for name, array in self.world.get_state().items()},
-            **{f"network/{name}": value.detach() for name, value in self.network.state_dict().items()},
+            "discounted": self.scale.discounted_E.copy(),
+            "moments": self.scale.returns.moments,
         }
+        for name, array in self.world.get_state().items():
+            arrays[f"world/{name}"] = array
+        for name, value in self.network.state_dict().items():
+            arrays[f"network/{name}"] = value.detach()
         for name, value in self.optimiser.arrays().items():
             arrays[f"adam/{name}"] = value
         for e, episode in enumerate(self.open):
             if episode:
                 image, action, reward = zip(*episode, strict=True)
-                arrays |= {f"open/{e}/image": np.stack(image), f"open/{e}/action": np.array(action, np.int64)}
+                arrays[f"open/{e}/image"] = np.stack(image)
+                arrays[f"open/{e}/action"] = np.array(action, np.int64)
                 arrays[f"open/{e}/reward"] = np.array(reward, np.float32)
         return arrays
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Continue from `arrays()` of another agent with the same settings."""
-
-        def part(name: str) -> dict[str, np.ndarray]:
-            of = f"{name}/"
-            return {
-                key.removeprefix(of): np.array(np.asarray(value)) for key, value in arrays.items() if key.startswith(of)
-            }
-
-        self.rollouts, self.kept = (int(n) for n in arrays["rollouts"])
-        self.observation = np.array(arrays["observation"])
-        self.return_E, self.last_return_E = np.array(arrays["return"]), np.array(arrays["last_return"])
-        self.discounted_E, self.moments = np.array(arrays["discounted"]), np.array(arrays["moments"])
-        self.world.set_state(part("world"))
-        self.network.load_state_dict({name: torch.from_numpy(value) for name, value in part("network").items()})
-        self.optimiser.load({name: torch.from_numpy(value) for name, value in part("adam").items()})
-        episodes = part("open")
+        copied = {name: np.array(np.asarray(value)) for name, value in arrays.items()}
+        self.rollouts, self.kept = (int(n) for n in copied["rollouts"])
+        self.observation = copied["observation"]
+        self.return_E, self.last_return_E = copied["return"], copied["last_return"]
+        self.scale.discounted_E, self.scale.returns.moments = copied["discounted"], copied["moments"]
+        self.world.set_state(part(copied, "world"))
+        weights = part(copied, "network").items()
+        self.network.load_state_dict({name: torch.from_numpy(value) for name, value in weights})
+        self.optimiser.load({name: torch.from_numpy(value) for name, value in part(copied, "adam").items()})
         for e, episode in enumerate(self.open):
-            if f"{e}/image" in episodes:
-                columns = (episodes[f"{e}/{name}"] for name in ("image", "action", "reward"))
-                episode.extend((image, int(action), reward) for image, action, reward in zip(*columns, strict=True))
+            steps = part(copied, f"open/{e}")
+            if steps:
+                for image, action, reward in zip(steps["image"], steps["action"], steps["reward"], strict=True):
+                    episode.append((image, int(action), reward))

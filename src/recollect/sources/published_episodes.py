@@ -24,7 +24,8 @@ from typing import Any, Literal
 import numpy as np
 
 from recollect.settings.errors import UserError
-from recollect.sources.published import CONVERT, PICKLES, Form, Rows, broken, rows_of
+from recollect.sources.columns import Rows
+from recollect.sources.published import CONVERT, PICKLES, Form, broken, rows_of
 from recollect.sources.published_npz import read_npz
 
 log = logging.getLogger(__name__)

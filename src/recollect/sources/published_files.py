@@ -37,12 +37,11 @@ from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
+from recollect.sources.columns import Columns, Rows
 from recollect.sources.published import (
-    Columns,
     Form,
     Keep,
     Recording,
-    Rows,
     cut,
     estimates_at_the_limit,
     kept_episodes,

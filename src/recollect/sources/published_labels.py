@@ -19,7 +19,8 @@ import numpy as np
 
 from recollect.environments.base import Task
 from recollect.settings.errors import UserError
-from recollect.sources.published import CONVERT, PICKLES, Rows
+from recollect.sources.columns import Rows
+from recollect.sources.published import CONVERT, PICKLES
 
 Layout = Literal["npz", "episodes"]
 Cell = tuple[int, int]

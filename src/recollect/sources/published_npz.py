@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from recollect.settings.errors import UserError
-from recollect.sources.published import CONVERT, PICKLES, Form, Rows, broken, rows_of
+from recollect.sources.columns import Rows
+from recollect.sources.published import CONVERT, PICKLES, Form, broken, rows_of
 
 NAMES = ("observations", "actions", "rewards", "dones")
 UNUSED = "next_observations"

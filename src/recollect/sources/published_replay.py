@@ -22,7 +22,8 @@ from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
-from recollect.sources.published import ROUNDING, Rows
+from recollect.sources.columns import Rows
+from recollect.sources.published import ROUNDING
 
 RESETS = 4  # starts that must be the same for a task to count as one with a fixed start
 

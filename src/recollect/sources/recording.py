@@ -62,7 +62,7 @@ def check_tasks(tasks: Sequence[Task]) -> None:
         )
 
 
-class Recorder:
+class HistoryRecorder:
     """A world of E tasks that writes down what happens in it.
 
     Args:

@@ -21,10 +21,12 @@ import torch
 from pydantic import Field, model_validator
 
 from recollect.common.advantages import advantages
+from recollect.common.draws import categorical_from_uniform
 from recollect.environments.base import Task
 from recollect.sources import ppo
+from recollect.sources.cpu.output_gradients import log_softmax
+from recollect.sources.cpu.recurrent_actor_critics import RecurrentActorCritics, State
 from recollect.sources.recording import Run, task_generators
-from recollect.sources.recurrent_actor_critics import RecurrentActorCritics, State
 
 
 class Hyperparameters(ppo.Hyperparameters):
@@ -88,16 +90,16 @@ class RecurrentPPO(ppo.EnsemblePPO):
             self.settings.activation,
             self.settings.units,
             self.device,
+            learning_rate=self.settings.learning_rate,
+            epsilon=self.settings.adam_epsilon,
         )
 
     def _play(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """See `EnsemblePPO._play`; keeps the states at the starts of segments, and what cut episodes are worth."""
-        noise_TE = np.stack(
-            [g.random(steps, np.float32) for g in task_generators("ppo-actions", self.seed, self.tasks, self.rollouts)],
-            axis=1,
-        )
+        noise_TE = self._noise(steps)
         networks, recorder, count = self.networks, self.recorder, len(self.tasks)
-        values_TE, logs_TE = np.empty((steps + 1, count), np.float32), np.empty((steps, count), np.float32)
+        values_TE = np.empty((steps + 1, count), np.float32)
+        logs_TE = np.empty((steps, count), np.float32)
         self._starts: list[State] = []
         # What is looked at once more, after the rollout: where every task stands then, and the ends of cut episodes.
         # There is room for as many as one task can have, whatever the tasks are.
@@ -109,9 +111,9 @@ class RecurrentPPO(ppo.EnsemblePPO):
             if t % self.settings.segment == 0:
                 self._starts.append((networks.state[0].clone(), networks.state[1].clone()))
             out_NA1 = networks.act(self.inputs.encode(recorder.observation))
-            log_EA = ppo.log_softmax(out_NA1[0::2])[..., 0].cpu().numpy()
+            log_EA = log_softmax(out_NA1[0::2])[..., 0].cpu().numpy()
             values_TE[t] = out_NA1[1::2, 0, 0].cpu().numpy()
-            action_E = (noise_TE[t][:, None] >= np.cumsum(np.exp(log_EA), axis=1)[:, :-1]).sum(1)
+            action_E = categorical_from_uniform(log_EA, noise_TE[t])
             logs_TE[t] = np.take_along_axis(log_EA, action_E[:, None], axis=1)[:, 0]
             recorder.step(action_E)
             done_E = recorder.done[recorder.length - 1]
@@ -147,6 +149,7 @@ class RecurrentPPO(ppo.EnsemblePPO):
         keep_TE[1:] = ~done_TE[:-1]
         segments, length = settings.rollout // settings.segment, settings.segment
         keep_TE[::length] = 1  # the recorded states are zeroed there already
+        batches = settings.rollout // settings.minibatch
 
         def by_segment(array_TE: np.ndarray) -> np.ndarray:
             """[T, E, ...] -> [E, G, L, ...], G segments of L steps."""
@@ -154,24 +157,13 @@ class RecurrentPPO(ppo.EnsemblePPO):
             return np.ascontiguousarray(np.moveaxis(split, 2, 0))
 
         features_EGLD = by_segment(self.inputs.encode(recorded.observations[rollout]))
-        rows_EGL = [
-            by_segment(array)
-            for array in (
-                recorded.action[rollout].astype(np.int64),
-                log_probabilities_TE,
-                advantage_TE,
-                advantage_TE + values_TE[:-1],
-            )
-        ]
+        action_TE, return_TE = recorded.action[rollout].astype(np.int64), advantage_TE + values_TE[:-1]
+        rows_EGL = [by_segment(array) for array in (action_TE, log_probabilities_TE, advantage_TE, return_TE)]
         keep_EGL = by_segment(keep_TE)
         starts_NGH = [torch.stack(parts, dim=1).squeeze(2) for parts in zip(*self._starts, strict=True)]
-        orders = [
-            np.stack([g.permutation(segments) for _ in range(settings.epochs)])
-            for g in task_generators("ppo-minibatches", self.seed, self.tasks, self.rollouts)
-        ]
         task_E1, network_N1 = np.arange(count)[:, None], torch.arange(2 * count)[:, None]
-        for order_EG in np.stack(orders, axis=1):
-            for chosen_ES in np.split(order_EG, settings.rollout // settings.minibatch, axis=1):
+        for order_EG in np.swapaxes(self._orders(segments), 0, 1):
+            for chosen_ES in np.split(order_EG, batches, axis=1):
                 # Sequences stand behind time in the networks: [E, S, L, ...] -> [E, L, S, ...].
                 features_ELSD, keep_ELS, *rows_ELS = (
                     np.swapaxes(array[task_E1, chosen_ES], 1, 2) for array in (features_EGLD, keep_EGL, *rows_EGL)

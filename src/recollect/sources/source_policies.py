@@ -20,7 +20,7 @@ from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
-from recollect.sources.recording import Recorder, Run, task_generators, tracked
+from recollect.sources.recording import HistoryRecorder, Run, task_generators, tracked
 
 BLOCK = 1000  # steps whose random numbers are drawn at once
 
@@ -61,7 +61,7 @@ def generate(
             where="source.hyperparameters.policy",
             do=f"use `random`, or a world that has one: {', '.join(sorted(EXPERTS))}.",
         )
-    recorder = Recorder(
+    recorder = HistoryRecorder(
         lambda t, s: registry.make_world(world, options, t, s), tasks, settings.transitions, seed, continuous=True
     )
     numbers = sum(recorder.action_shape)  # of a continuous action

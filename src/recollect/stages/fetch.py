@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recollect.common import language_models
+from recollect.common import language_model_files
 from recollect.helm import vision_language
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import fetched_model, published_data
@@ -25,7 +25,7 @@ def fetch(name: str) -> None:
             do="nothing: it is already at hand, or a rule trains it",
         )
     if isinstance(chosen, LanguageModelSettings):
-        language_models.provide(chosen, paths.model(name).parent)
+        language_model_files.provide(chosen, paths.model(name).parent)
     else:
         vision_language.provide(chosen, paths.model(name).parent)
 

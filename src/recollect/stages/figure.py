@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from recollect.artifacts.sealed import sha256_of
-from recollect.figures import reference, spec
-from recollect.figures.spec import FigureSpec, figure_spec
+from recollect.figures import reference
+from recollect.figures.spec import FigureSpec, figure_spec, panel_names
 from recollect.figures.writing import render
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping
 from recollect.stages import paths, provenance
@@ -18,28 +17,19 @@ LOCK = Path("envs") / "locks" / "base.txt"  # of the repository that the workflo
 
 def spec_of(scale: str, figure: str) -> FigureSpec:
     """The figure as the drawing code wants it: settings, titles and published values."""
-    chosen = figure_settings(scale, figure)
-    values: dict[str, Any] = {
-        "id": figure,
-        "kind": chosen.kind,
-        "title": chosen.title,
-        "caption": chosen.caption,
+    settings = figure_settings(scale, figure)
+    environments, methods = settings.environments, settings.methods
+    panels = panel_names(environments, settings.options)
+    titles = {method: method_mapping(scale, environments[0], method).get("title") for method in methods}
+    environment_titles = {env: environment_mapping(scale, env).get("title") for env in environments}
+    values = {
+        **settings.model_dump(),
         "scale": scale,
-        "environments": chosen.environments,
-        "methods": chosen.methods,
-        "seeds": chosen.seeds,
-        "options": chosen.options,
-        "references": reference.resolve(
-            chosen.references, panels=spec.panel_names(chosen.environments, chosen.options), methods=chosen.methods
-        ),
-        "labels": {
-            m: title for m in chosen.methods if (title := method_mapping(scale, chosen.environments[0], m).get("title"))
-        },
-        "environment_labels": {
-            e: title for e in chosen.environments if (title := environment_mapping(scale, e).get("title"))
-        },
+        "references": reference.resolve(settings.references, panels=panels, methods=methods),
+        "labels": {method: title for method, title in titles.items() if title},
+        "environment_labels": {env: title for env, title in environment_titles.items() if title},
         "random_models": any(
-            provenance.uses_random_model(scale, env, method) for env in chosen.environments for method in chosen.methods
+            provenance.uses_random_model(scale, env, method) for env in environments for method in methods
         ),
     }
     return figure_spec(values)

@@ -13,7 +13,7 @@ from recollect.environments import registry
 from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
 from recollect.settings.resolve import algorithm_module, environment_settings, uses_gpu
-from recollect.sources.published import remove_growing
+from recollect.sources.columns import remove_growing
 from recollect.sources.published_fetch import hashes
 from recollect.stages import inputs, paths, provenance
 

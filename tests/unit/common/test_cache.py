@@ -33,7 +33,7 @@ class Twin:
 
     def __init__(self, batch: int, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
-        self.cache = MODEL.make_cache(batch, CAPACITY)
+        self.cache = KeyValueCache(MODEL, batch, CAPACITY)
         self.rows = [torch.zeros(0, D) for _ in range(batch)]
         self.context = torch.zeros(batch, 3, D)
         self.context_mask = torch.zeros(batch, 3, dtype=torch.bool)
@@ -62,9 +62,9 @@ class Twin:
         x = self.draw(B, T, D)
         self.rows = [torch.cat([row, x[b, mask_BT[b]]]) for b, row in enumerate(self.rows)]
         if T == 1:
-            h = MODEL.step(x[:, 0], self.cache, None if plain else mask_BT[:, 0])[:, None]
+            h = self.cache.step(x[:, 0], None if plain else mask_BT[:, 0])[:, None]
         else:
-            h = MODEL.extend(x, None if plain else mask_BT, self.cache)
+            h = self.cache.extend(x, None if plain else mask_BT)
         self.check(h, mask_BT)
 
     def room(self) -> int:
@@ -116,13 +116,13 @@ def test_rows_reset_at_different_times_equal_the_full_forward_step_by_step() -> 
 
 
 def test_rows_that_take_no_part_keep_their_cache_byte_for_byte() -> None:
-    cache = MODEL.make_cache(3, CAPACITY)
+    cache = KeyValueCache(MODEL, 3, CAPACITY)
     generator = torch.Generator().manual_seed(0)
-    MODEL.extend(torch.randn(3, 4, D, generator=generator), None, cache)
-    MODEL.step(torch.randn(3, D, generator=generator), cache, torch.tensor([True, False, True]))
+    cache.extend(torch.randn(3, 4, D, generator=generator), None)
+    cache.step(torch.randn(3, D, generator=generator), torch.tensor([True, False, True]))
     kept = [kv[:, 1, :, :4].clone() for kv in cache.layers]
     for _ in range(CAPACITY - 5):
-        MODEL.step(torch.randn(3, D, generator=generator), cache, torch.tensor([True, False, True]))
+        cache.step(torch.randn(3, D, generator=generator), torch.tensor([True, False, True]))
     assert cache.lengths_B.tolist() == [CAPACITY, 4, CAPACITY]
     assert all(torch.equal(kv[:, 1, :, :4], was) for kv, was in zip(cache.layers, kept, strict=True))
 
@@ -134,56 +134,56 @@ def test_context_keys_and_values_are_computed_once_and_only_for_the_rows_that_ch
         for block in MODEL.blocks
         if block.cross
     ]
-    cache = MODEL.make_cache(4, CAPACITY)
+    cache = KeyValueCache(MODEL, 4, CAPACITY)
     cache.set_context(torch.ones(4, 3, D))
     for _ in range(5):
-        MODEL.step(torch.ones(4, D), cache)
+        cache.step(torch.ones(4, D))
     cache.set_context(torch.zeros(4, 3, D), rows_B=np.array([True, False, False, True]))
-    MODEL.step(torch.ones(4, D), cache)
+    cache.step(torch.ones(4, D))
     assert seen == [4, 2]
     for hook in hooks:
         hook.remove()
 
 
 def test_clearing_the_context_takes_cross_attention_away() -> None:
-    cache, fresh = MODEL.make_cache(2, CAPACITY), MODEL.make_cache(2, CAPACITY)
+    cache, fresh = KeyValueCache(MODEL, 2, CAPACITY), KeyValueCache(MODEL, 2, CAPACITY)
     x = torch.randn(2, D, generator=torch.Generator().manual_seed(0))
     cache.set_context(torch.ones(2, 3, D))
-    changed = MODEL.step(x, cache)
+    changed = cache.step(x)
     cache.reset()
     cache.clear_context()
-    plain = MODEL.step(x, fresh)
-    torch.testing.assert_close(MODEL.step(x, cache), plain, **TIGHT)
+    plain = fresh.step(x)
+    torch.testing.assert_close(cache.step(x), plain, **TIGHT)
     assert (changed - plain).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("staggered", [False, True])
 def test_overflow_is_a_clear_error_and_changes_nothing(staggered: bool) -> None:
-    cache = MODEL.make_cache(2, 3)
+    cache = KeyValueCache(MODEL, 2, 3)
     x = torch.ones(2, D)
     for _ in range(3):
-        MODEL.step(x, cache)
+        cache.step(x)
     if staggered:
         cache.reset(np.array([False, True]))
     lengths = cache.lengths_B.tolist()
     with pytest.raises(UserError, match="would hold 4 tokens, but it was made for 3"):
-        MODEL.step(x, cache)
+        cache.step(x)
     with pytest.raises(UserError, match="would hold 5 tokens"):
-        MODEL.extend(torch.ones(2, 2, D), None, cache)
+        cache.extend(torch.ones(2, 2, D), None)
     with pytest.raises(UserError, match="would hold 4 tokens"):
-        MODEL.extend(torch.ones(2, 2, D), torch.tensor([[False, True], [False, False]]), cache)
+        cache.extend(torch.ones(2, 2, D), torch.tensor([[False, True], [False, False]]))
     assert cache.lengths_B.tolist() == lengths
-    MODEL.step(x, cache, torch.tensor([False, staggered]))  # a full row may stand by
+    cache.step(x, torch.tensor([False, staggered]))  # a full row may stand by
     assert cache.lengths_B.tolist() == [3, 1 if staggered else 3]
     cache.reset()
-    MODEL.step(x, cache)
+    cache.step(x)
     assert cache.lengths_B.tolist() == [1, 1]
 
 
 def test_wrong_shapes_are_refused() -> None:
-    cache = MODEL.make_cache(2, 3)
+    cache = KeyValueCache(MODEL, 2, 3)
     with pytest.raises(UserError, match="3 rows were given to a key/value cache of 2"):
-        MODEL.step(torch.ones(3, D), cache)
+        cache.step(torch.ones(3, D))
     with pytest.raises(UserError, match=r"mask of dtype torch\.float32"):
         cache.reset(torch.ones(2))
     with pytest.raises(UserError, match=r"mask of dtype torch\.bool"):
@@ -196,10 +196,10 @@ def test_wrong_shapes_are_refused() -> None:
 
 
 def test_stepping_needs_no_gradient_and_stores_only_what_was_allocated() -> None:
-    cache: KeyValueCache = MODEL.make_cache(2, 5)
+    cache = KeyValueCache(MODEL, 2, 5)
     where = [kv.data_ptr() for kv in cache.layers]
     for _ in range(5):
-        assert not MODEL.step(torch.ones(2, D), cache).requires_grad
+        assert not cache.step(torch.ones(2, D)).requires_grad
     assert [kv.data_ptr() for kv in cache.layers] == where
     assert [tuple(kv.shape) for kv in cache.layers] == [(2, 2, 2, 6, D // 2)] * 2
 
@@ -209,8 +209,8 @@ def test_dropout_acts_while_stepping_in_training_mode_only() -> None:
     x = torch.randn(3, D, generator=torch.Generator().manual_seed(0))
 
     def twice() -> list[Tensor]:
-        cache = model.make_cache(3, 4)
-        return [model.step(x, cache), model.step(x, cache), model.extend(x[:, None].expand(3, 2, D), None, cache)]
+        cache = KeyValueCache(model, 3, 4)
+        return [cache.step(x), cache.step(x), cache.extend(x[:, None].expand(3, 2, D), None)]
 
     assert all(torch.equal(a, b) for a, b in zip(twice(), twice(), strict=True))
     model.train()
@@ -224,12 +224,12 @@ def test_dropout_acts_while_stepping_in_training_mode_only() -> None:
 def test_a_bfloat16_cache_and_autocast_stay_near_float32() -> None:
     x = torch.randn(2, 6, D, generator=torch.Generator().manual_seed(0))
     exact = MODEL(x, context_BSD=x[:, :3])
-    cache = MODEL.make_cache(2, 6, dtype=torch.bfloat16)
+    cache = KeyValueCache(MODEL, 2, 6, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         cache.set_context(x[:, :3])
-        first = MODEL.extend(x[:, :3], None, cache)
+        first = cache.extend(x[:, :3], None)
         cache.reset(np.array([True, False]))
         cache.reset(np.array([False, True]))
-        h = [MODEL.step(x[:, t], cache) for t in range(6)]
+        h = [cache.step(x[:, t]) for t in range(6)]
     assert (torch.stack(h, 1) - exact).abs().max() < 0.3
     assert (first - exact[:, :3]).abs().max() < 0.3

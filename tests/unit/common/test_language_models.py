@@ -8,7 +8,8 @@ import huggingface_hub
 import pytest
 import torch
 
-from recollect.common.language_models import fetch, load_language_model, provide
+from recollect.common.language_model_files import fetch, provide
+from recollect.common.language_models import load_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.schema import LanguageModelSettings
 

@@ -15,7 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from recollect.common import published_transformer_xl
-from recollect.common.language_models import provide, vocabulary
+from recollect.common.language_model_files import provide
+from recollect.common.language_models import vocabulary
 from recollect.common.published_transformer_xl import FILES, convert, convert_apart, load, read_words
 from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.settings.errors import UserError

@@ -117,7 +117,7 @@ def test_crafters_rows_are_its_instructions_in_their_order() -> None:
 
 def rows_spec(panels: dict[str, dict[str, str]], **changes: Any) -> FigureSpec:
     base = {
-        "id": "r",
+        "name": "r",
         "kind": "score_rows",
         "scale": "demo",
         "environments": ["a", "b"],

@@ -22,7 +22,7 @@ SEEDS = (0, 1, 2, 3, 4)
 def curve_spec(**changes: Any) -> FigureSpec:
     options = {"ends": 1000, "points": 100, "window": 1, "resamples": 100, **changes.pop("options", {})}
     values = {
-        "id": "f",
+        "name": "f",
         "kind": "curve_panels",
         "scale": "demo",
         "environments": ["walk_5", "walk_9"],
@@ -158,7 +158,7 @@ def attending(seed: int = 0, env: str = "maze_12", context: int = 13, horizon: i
 def attention_spec(**changes: Any) -> FigureSpec:
     return figure_spec(
         {
-            "id": "a",
+            "name": "a",
             "kind": "history_attention",
             "scale": "demo",
             "environments": ["maze_12"],

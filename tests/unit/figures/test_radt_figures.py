@@ -79,7 +79,7 @@ def made_speeds(figure: FigureSpec) -> pd.DataFrame:
 
 def spec(kind: str, **changes: Any) -> FigureSpec:
     values = {
-        "id": "f",
+        "name": "f",
         "kind": kind,
         "scale": "demo",
         "environments": ["room"],

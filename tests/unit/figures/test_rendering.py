@@ -77,7 +77,7 @@ def tmaze_scores(methods: Sequence[str] = ("dqn_gpt", "dqn_lstm"), seeds: Sequen
 
 def in_context_spec(**changes: Any) -> FigureSpec:
     values: dict[str, Any] = {
-        "id": "radt_dark_room",
+        "name": "radt_dark_room",
         "kind": "in_context_curve",
         "title": "Dark-Room",
         "scale": "demo",
@@ -95,7 +95,7 @@ def in_context_spec(**changes: Any) -> FigureSpec:
 
 def length_spec(**changes: Any) -> FigureSpec:
     values: dict[str, Any] = {
-        "id": "memory_rl_tmaze",
+        "name": "memory_rl_tmaze",
         "kind": "length_aggregation",
         "title": "T-Maze",
         "scale": "demo",

@@ -20,7 +20,7 @@ from recollect.stages.figure import spec_of
 
 def spec(kind: str, **changes: Any) -> FigureSpec:
     values = {
-        "id": "words",
+        "name": "words",
         "kind": kind,
         "scale": "demo",
         "environments": ["grid"],

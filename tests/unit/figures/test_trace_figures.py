@@ -27,7 +27,7 @@ from recollect.settings.resolve import figure_reads
 
 def spec(kind: str = "state_visitation", **changes: Any) -> FigureSpec:
     values: dict[str, Any] = {
-        "id": "visits",
+        "name": "visits",
         "kind": kind,
         "scale": "demo",
         "environments": ["dark_room"],

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from recollect.radt.chunks import ChunkSettings, finished_chunks
-from recollect.radt.episodic_memory import EpisodeLog, EpisodicMemory, EpisodicSettings
+from recollect.radt.episode_log import EpisodeLog
+from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings
 from recollect.settings.errors import UserError
 
 WIDTH = 6

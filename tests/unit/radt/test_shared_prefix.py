@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recollect.common.cache import KeyValueCache
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.radt.shared_prefix import hidden_behind
 
@@ -74,15 +75,15 @@ def test_dropout_is_drawn_from_the_models_own_stream_and_only_in_training() -> N
 
 def test_a_cache_that_is_peeked_at_stays_as_it_is() -> None:
     net = model().eval()
-    cache, untouched = net.make_cache(B, N + 1), net.make_cache(B, N + 1)
+    cache, untouched = KeyValueCache(net, B, N + 1), KeyValueCache(net, B, N + 1)
     mask = MASKS["right"]
     assert mask is not None
     for filled in (cache, untouched):
-        net.extend(draws(B, N, D), mask, filled)
+        filled.extend(draws(B, N, D), mask)
     query = draws(B, 2, D, seed=5)
     behind = hidden_behind(net, draws(B, N, D), query, mask_BN=mask)
     for i in (0, 1, 0):
         torch.testing.assert_close(cache.peek(query[:, i]), behind[:, i], **TIGHT)
     assert cache.lengths_B.tolist() == [3, 5, 0]
     token = draws(B, D, seed=6)
-    torch.testing.assert_close(net.step(token, cache), net.step(token, untouched), rtol=0, atol=0)
+    torch.testing.assert_close(cache.step(token), untouched.step(token), rtol=0, atol=0)

@@ -11,7 +11,9 @@ from recollect.artifacts.run import Run
 from recollect.environments import dark_room, registry
 from recollect.settings.errors import UserError
 from recollect.sources import ppo, recording
-from recollect.sources.actor_critics import ActorCritics, orthogonal
+from recollect.sources.cpu.actor_critics import ActorCritics, orthogonal
+from recollect.sources.cpu.output_gradients import output_gradients
+from recollect.sources.cpu.plain import loss_of, perceptron
 
 
 @pytest.fixture(autouse=True)
@@ -55,21 +57,9 @@ def reference_step(modules, batch, settings, optimisers):
         optimiser.step()
 
 
-def as_modules(networks, activation):
+def as_modules(networks):
     """The ensemble's networks as ordinary modules, one (actor, critic) per task."""
-
-    def module(n, outputs):
-        layers = []
-        for weight, bias in zip(networks.parameters[:-2:2], networks.parameters[1:-2:2], strict=True):
-            linear = torch.nn.Linear(weight.shape[1], weight.shape[2])
-            linear.weight.data, linear.bias.data = weight[n].T.clone(), bias[n, 0].clone()
-            layers += [linear, activation()]
-        head = torch.nn.Linear(networks.parameters[-2].shape[2], outputs)
-        weight, bias = networks.parameters[-2:]
-        head.weight.data, head.bias.data = weight[n, :outputs].clone(), bias[n, :outputs, 0].clone()
-        return torch.nn.Sequential(*layers, head)
-
-    return [(module(2 * e, 5), module(2 * e + 1, 1)) for e in range(networks.count)]
+    return [(perceptron(networks, 2 * e, 5), perceptron(networks, 2 * e + 1, 1)) for e in range(networks.count)]
 
 
 @pytest.mark.parametrize("on_table", [False, True])
@@ -81,7 +71,7 @@ def test_a_step_is_the_step_of_a_plain_ppo_written_with_autograd(on_table, activ
     )  # fmt: skip
     agents = ppo.EnsemblePPO(make, dark_room.tasks("train")[:3], settings, seed=1)
     assert agents.learn_on_table == on_table
-    modules = as_modules(agents.networks, torch.nn.Tanh if activation == "tanh" else torch.nn.ReLU)
+    modules = as_modules(agents.networks)
     optimisers = [torch.optim.Adam([*a.parameters(), *c.parameters()], lr=1e-2, eps=1e-5) for a, c in modules]
     draw = np.random.default_rng(0)
     for step in range(4):
@@ -101,11 +91,29 @@ def test_a_step_is_the_step_of_a_plain_ppo_written_with_autograd(on_table, activ
         reference_step(modules, batch, settings, optimisers)
     # The critics' unused outputs have no gradient and stay at zero.
     assert not agents.networks.parameters[-2][1::2, 1:].any()
-    after = as_modules(agents.networks, torch.nn.Tanh)
+    after = as_modules(agents.networks)
     for ours, theirs in zip(after, modules, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             for (name, p), q in zip(one.named_parameters(), other.parameters(), strict=True):
                 torch.testing.assert_close(p, q, rtol=2e-4, atol=2e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("on_table", [False, True])
+def test_the_gradients_at_the_outputs_are_those_of_the_plain_loss(on_table):
+    draw, weights = torch.Generator().manual_seed(0), {"clip": 0.1, "value_coefficient": 0.7, "entropy": 0.05}
+    rows, size = (6, 30) if on_table else (30, 30)
+    outputs = torch.randn(4, 5, rows, generator=draw)
+    row = torch.randint(rows, (2, size), generator=draw) if on_table else None
+    action = torch.randint(5, (2, size), generator=draw)
+    batch = (action, *(torch.randn(2, size, generator=draw) - shift for shift in (1.6, 0, 1)))
+    found = output_gradients(outputs.clone(), row, *(array.clone() for array in batch), **weights)
+    outputs.requires_grad_()
+    for e in range(2):
+        index = torch.arange(size) if row is None else row[e]
+        of_task = [array[e] for array in batch]
+        loss_of(outputs[2 * e].T[index], outputs[2 * e + 1, 0, index], *of_task, **weights).backward()
+    torch.testing.assert_close(found, outputs.grad, atol=1e-6, rtol=1e-4)
+    assert found[:, 0].abs().min() > 0
 
 
 @pytest.mark.parametrize("settings", [SMALL, ON_TABLE], ids=["rows", "table"])

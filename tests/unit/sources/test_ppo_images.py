@@ -19,7 +19,7 @@ from recollect.environments import procgen, registry
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
 from recollect.sources import ppo_images
-from recollect.sources.published import Columns
+from recollect.sources.columns import Columns
 
 FAKE = Path(__file__).parents[1] / "fake_procgen_worker.py"
 OPTIONS = {"games": ["bigfish", "maze"]}
@@ -115,7 +115,7 @@ def test_it_learns() -> None:
     chosen = settings(transitions=12_000, actors=16, rollout=30, minibatch=120, epochs=2, width=16, learning_rate=2e-3)
     options = {"games": ["bigfish"]}
     columns = Columns()
-    agent = ppo_images.Agent(
+    agent = ppo_images.ImagePPO(
         "procgen", options, registry.tasks("procgen", options, "train")[0], chosen, 0, columns, "cpu"
     )
     while agent.played < chosen.transitions:
@@ -127,7 +127,7 @@ def test_it_learns() -> None:
 
 def test_rewards_are_scaled_by_the_deviation_of_discounted_returns() -> None:
     chosen = settings(actors=3, recorded=1, rollout=10, gamma=0.9)
-    agent = ppo_images.Agent(
+    agent = ppo_images.ImagePPO(
         "procgen", OPTIONS, registry.tasks("procgen", OPTIONS, "train")[0], chosen, 0, Columns(), "cpu"
     )
     draws = np.random.default_rng(0)
@@ -145,7 +145,7 @@ def test_rewards_are_scaled_by_the_deviation_of_discounted_returns() -> None:
 
 def test_the_loss_is_that_of_ppo() -> None:
     chosen = settings(entropy=0.03, value_coefficient=0.7)
-    agent = ppo_images.Agent(
+    agent = ppo_images.ImagePPO(
         "procgen", OPTIONS, registry.tasks("procgen", OPTIONS, "train")[0], chosen, 0, Columns(), "cpu"
     )
     draws = torch.Generator().manual_seed(1)
@@ -165,10 +165,10 @@ def test_the_loss_is_that_of_ppo() -> None:
 def test_weights_depend_on_the_seed_and_the_task_alone() -> None:
     tasks = registry.tasks("procgen", OPTIONS, "train")
     torch.manual_seed(0)
-    first = ppo_images.Agent("procgen", OPTIONS, tasks[0], settings(), 1, Columns(), "cpu").network.state_dict()
+    first = ppo_images.ImagePPO("procgen", OPTIONS, tasks[0], settings(), 1, Columns(), "cpu").network.state_dict()
     torch.manual_seed(9)
-    same = ppo_images.Agent("procgen", OPTIONS, tasks[0], settings(), 1, Columns(), "cpu").network.state_dict()
-    other = ppo_images.Agent("procgen", OPTIONS, tasks[1], settings(), 1, Columns(), "cpu").network.state_dict()
+    same = ppo_images.ImagePPO("procgen", OPTIONS, tasks[0], settings(), 1, Columns(), "cpu").network.state_dict()
+    other = ppo_images.ImagePPO("procgen", OPTIONS, tasks[1], settings(), 1, Columns(), "cpu").network.state_dict()
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["actor.weight"], other["actor.weight"])
     assert float(first["actor.weight"].norm(dim=0).mean()) == pytest.approx(0.01, rel=1e-4)

@@ -13,7 +13,8 @@ import pytest
 from published_formats import HAS_H5PY, stand_in_for_h5py, write_episodes, write_hdf5
 
 from recollect.settings.errors import UserError
-from recollect.sources.published import Columns, Form
+from recollect.sources.columns import Columns
+from recollect.sources.published import Form
 from recollect.sources.published_episodes import EpisodeRecording
 
 IMAGES = Form((3, 8, 8), np.dtype(np.uint8), np.zeros((3, 8, 8)), np.full((3, 8, 8), 255), actions=15)

@@ -10,7 +10,7 @@ import pytest
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.settings.errors import UserError
-from recollect.sources.published import Rows
+from recollect.sources.columns import Rows
 from recollect.sources.published_labels import Payments, check_rewards, find_files, payments_of
 
 # Seen on the hub's pages of ml-jku/dark_room and ml-jku/mazerunner (the pages, not the files).

@@ -14,7 +14,9 @@ from recollect.environments.base import Task
 from recollect.environments.base import World as BaseWorld
 from recollect.settings.errors import UserError
 from recollect.sources import ppo, recording, recurrent_ppo
-from recollect.sources.recurrent_actor_critics import RecurrentActorCritics
+from recollect.sources.cpu.output_gradients import log_softmax
+from recollect.sources.cpu.plain import RecurrentNetwork
+from recollect.sources.cpu.recurrent_actor_critics import RecurrentActorCritics
 
 
 @pytest.fixture(autouse=True)
@@ -50,41 +52,11 @@ def trained(chosen, **settings):
     return agents
 
 
-class Agent(torch.nn.Module):
-    """One actor or critic written with torch's own LSTM, stepped one observation at a time."""
-
-    def __init__(self, networks: RecurrentActorCritics, n: int, outputs: int) -> None:
-        super().__init__()
-        features, units = networks.features, networks.units
-        self.lstm = torch.nn.LSTMCell(features, units)
-        # ours: input, forget, output, cell; torch's: input, forget, cell, output
-        gates = [*range(2 * units), *range(3 * units, 4 * units), *range(2 * units, 3 * units)]
-        weight = networks.weight[n][:, gates].T.clone()
-        self.lstm.weight_ih.data, self.lstm.weight_hh.data = weight[:, :features].clone(), weight[:, features:].clone()
-        self.lstm.bias_ih.data = networks.bias[n, 0, gates].clone()
-        self.lstm.bias_hh = torch.nn.Parameter(torch.zeros(4 * units), requires_grad=False)
-        layers = []
-        for w, b in zip(networks.parameters[:-2:2], networks.parameters[1:-2:2], strict=True):
-            linear = torch.nn.Linear(w.shape[1], w.shape[2])
-            linear.weight.data, linear.bias.data = w[n].T.clone(), b[n, 0].clone()
-            layers += [linear, torch.nn.Tanh()]
-        head = torch.nn.Linear(networks.parameters[-2].shape[2], outputs)
-        w, b = networks.parameters[-2:]
-        head.weight.data, head.bias.data = w[n, :outputs].clone(), b[n, :outputs, 0].clone()
-        self.behind = torch.nn.Sequential(*layers, head)
-        self.gates = gates
-
-    def forward(self, x_LSD, keep_LS, state):
-        """Outputs [L, S, outputs] and the state after the last step."""
-        outputs = []
-        for x_SD, keep_S in zip(x_LSD, keep_LS, strict=True):
-            state = self.lstm(x_SD, tuple(part * keep_S[:, None] for part in state))
-            outputs.append(self.behind(state[0]))
-        return torch.stack(outputs), state
-
-
 def as_agents(networks):
-    return [(Agent(networks, 2 * e, 5), Agent(networks, 2 * e + 1, 1)) for e in range(networks.count)]
+    """An ordinary actor and critic per task."""
+    return [
+        (RecurrentNetwork(networks, 2 * e, 5), RecurrentNetwork(networks, 2 * e + 1, 1)) for e in range(networks.count)
+    ]
 
 
 @pytest.mark.parametrize("hidden", [(7, 6), ()])
@@ -166,7 +138,7 @@ def test_a_rollout_that_is_unrolled_again_gives_what_was_played():
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
     def compare(out_NAR, row_EB, action_EB, old_log_EB, advantage_EB, return_EB):
-        log_EAR = ppo.log_softmax(out_NAR[0::2])
+        log_EAR = log_softmax(out_NAR[0::2])
         seen.append((log_EAR.gather(1, action_EB[:, None])[:, 0].numpy().copy(), old_log_EB.numpy().copy()))
         value_EB = out_NAR[1::2, 0].numpy().copy()
         seen.append((value_EB + advantage_EB.numpy(), return_EB.numpy().copy()))
@@ -373,7 +345,7 @@ def test_agents_learn_to_remember_what_no_agent_without_memory_can():
 
 def test_the_recorder_says_which_episodes_were_cut_and_what_they_last_saw():
     clocks = [Task(0, "cut", "train", {"length": 9}), Task(1, "ends", "train", {"length": 5})]
-    recorder = recording.Recorder(lambda t, s: Clock(t, seeds=s), clocks, 12, 0)
+    recorder = recording.HistoryRecorder(lambda t, s: Clock(t, seeds=s), clocks, 12, 0)
     for t in range(1, 7):
         recorder.step(np.zeros(2, np.int64))
         assert recorder.truncated.tolist() == [t == 6, False]

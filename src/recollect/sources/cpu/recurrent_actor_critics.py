@@ -2,6 +2,7 @@
 
 Back-propagation through time is written out over preallocated buffers, as in `actor_critics` and for the same reason.
 What one task computes does not depend, to the bit, on how many others are in the ensemble (a test holds this).
+`plain.RecurrentNetwork` is what each network must equal.
 
 Shapes: N = 2E networks, S sequences of L steps, D features, H units. Sequences stand [N, L, S, ...], so that one step of
 all of them is one block per network, and all rows together are the R = L · S inputs of the layers behind the LSTM.
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from recollect.settings.errors import UserError
-from recollect.sources.actor_critics import ActorCritics
+from recollect.sources.cpu.actor_critics import ActorCritics
 
 State = tuple[torch.Tensor, torch.Tensor]
 """Output and cell [N, S, H] of every LSTM."""
@@ -30,7 +31,7 @@ class RecurrentActorCritics(ActorCritics):
     Args:
         draws: one generator per task, for initial weights. The LSTMs are torch's: uniform within ±1/√H.
         features: of an observation.
-        actions, hidden, activation, device: see `ActorCritics`.
+        actions, hidden, activation, device, learning_rate, epsilon: see `ActorCritics`.
         units: H.
     """
 
@@ -43,9 +44,21 @@ class RecurrentActorCritics(ActorCritics):
         activation: Literal["tanh", "relu"],
         units: int,
         device: torch.device | str = "cpu",
+        *,
+        learning_rate: float = 0.0,
+        epsilon: float = 1e-8,
     ) -> None:
-        front = [(features + units, 4 * units), (1, 4 * units)]
-        super().__init__(draws, units, actions, hidden, activation, device, front=front)
+        super().__init__(
+            draws,
+            units,
+            actions,
+            hidden,
+            activation,
+            device,
+            learning_rate=learning_rate,
+            epsilon=epsilon,
+            front=[(features + units, 4 * units), (1, 4 * units)],
+        )
         self.features, self.units = features, units
         self.weight, self.bias = self.front
         bound = units**-0.5
@@ -53,7 +66,8 @@ class RecurrentActorCritics(ActorCritics):
             for n in (2 * e, 2 * e + 1):
                 weight = draw.uniform(-bound, bound, (features + units, 4 * units))
                 bias = draw.uniform(-bound, bound, (2, 4 * units)).sum(0, keepdims=True)
-                self.weight[n], self.bias[n] = (torch.from_numpy(x.astype(np.float32)) for x in (weight, bias))
+                self.weight[n] = torch.from_numpy(weight.astype(np.float32))
+                self.bias[n] = torch.from_numpy(bias.astype(np.float32))
         # A logistic function is a hyperbolic tangent of half the argument: with these the gates are one tanh.
         self._halves = torch.ones(4 * units, device=self.device)
         self._halves[: 3 * units] = 0.5
@@ -145,10 +159,8 @@ class RecurrentActorCritics(ActorCritics):
             if keep_NS1 is not None:
                 x_NLSK[:, t, :, features:] *= keep_NS1
                 self._cells[:, t] *= keep_NS1
-            self._cell(
-                x_NLSK[:, t], self._cells[:, t], self._gates[:, t], self._cells[:, t + 1], self._tanh[:, t],
-                output_NLSH[:, t],
-            )  # fmt: skip
+            x_NSK, gates_NSG, tanh_NSH = x_NLSK[:, t], self._gates[:, t], self._tanh[:, t]
+            self._cell(x_NSK, self._cells[:, t], gates_NSG, self._cells[:, t + 1], tanh_NSH, output_NLSH[:, t])
             if t + 1 < length:
                 x_NLSK[:, t + 1, :, features:] = output_NLSH[:, t]
         return self.forward(output_NLSH.flatten(1, 2))

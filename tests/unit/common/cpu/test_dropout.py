@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.common.dropout import Dropout
+from recollect.common.cpu.dropout import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -2,7 +2,7 @@
 
 Forward, backward and Adam are written out over preallocated buffers, without autograd: at 64 × 64 numbers per
 product, what surrounds the arithmetic would cost more than the arithmetic. What one task computes does not depend, to
-the bit, on how many others are in the ensemble (a test holds this).
+the bit, on how many others are in the ensemble (a test holds this). `plain.perceptron` is what each network must equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from recollect.common.optimiser import adam_step
+from recollect.common.optimiser import Adam
 from recollect.settings.errors import UserError
 
 
@@ -29,6 +29,7 @@ class ActorCritics:
         features, actions, hidden: widths of the input, of the actor's output, and of the layers between.
         activation: between layers.
         device: where all of it lives.
+        learning_rate, epsilon: of Adam.
         front: shapes (of one network) of further parameters, of what computes the inputs (`recurrent_actor_critics`).
 
     Attributes:
@@ -46,6 +47,9 @@ class ActorCritics:
         hidden: Sequence[int],
         activation: Literal["tanh", "relu"],
         device: torch.device | str = "cpu",
+        *,
+        learning_rate: float = 0.0,
+        epsilon: float = 1e-8,
         front: Sequence[tuple[int, ...]] = (),
     ) -> None:
         self.device, self.count, self.activation = torch.device(device), len(draws), activation
@@ -57,18 +61,14 @@ class ActorCritics:
         sizes = [2 * self.count * int(np.prod(shape)) for shape in shapes]
         # Blocks start at multiples of 64 numbers: each lies alike in vector registers whatever the ensemble's size.
         starts = np.concatenate([[0], np.cumsum([-(-size // 64) * 64 for size in sizes])])
-        self.flat, self.gradient, self.first, self.second = (
-            torch.zeros(int(starts[-1]), device=device) for _ in range(4)
-        )
-        self.steps = torch.zeros((), device=device)
+        self.flat = torch.zeros(int(starts[-1]), device=device)
+        self.flat.grad = torch.zeros_like(self.flat)
+        self.adam = Adam([("parameters", self.flat)], lr=learning_rate, eps=epsilon)
         self._buffers: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
-        parameters, gradients = (
-            [
-                buffer[start : start + size].view(2 * self.count, *shape)
-                for start, size, shape in zip(starts, sizes, shapes, strict=False)
-            ]
-            for buffer in (self.flat, self.gradient)
-        )
+        parameters, gradients = [], []
+        for start, size, shape in zip(starts[:-1], sizes, shapes, strict=True):
+            parameters.append(self.flat[start : start + size].view(2 * self.count, *shape))
+            gradients.append(self.flat.grad[start : start + size].view(2 * self.count, *shape))
         self.front, self.parameters = parameters[: len(front)], parameters[len(front) :]
         self.front_gradients, self.gradients = gradients[: len(front)], gradients[len(front) :]
         for e, draw in enumerate(draws):
@@ -81,13 +81,11 @@ class ActorCritics:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Weights and Adam's moments."""
-        named = {"parameters": self.flat, "first": self.first, "second": self.second, "steps": self.steps.view(1)}
-        return {name: tensor.cpu().numpy().copy() for name, tensor in named.items()}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self._named().items()}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Take over weights and moments; UserError if they are of other networks."""
-        named = {"parameters": self.flat, "first": self.first, "second": self.second, "steps": self.steps.view(1)}
-        for name, tensor in named.items():
+        for name, tensor in self._named().items():
             if name not in arrays or arrays[name].shape != tuple(tensor.shape):
                 found = arrays[name].shape if name in arrays else "nothing"
                 raise UserError(
@@ -96,6 +94,10 @@ class ActorCritics:
                     do="delete the checkpoint folder of this run and start it again.",
                 )
             tensor.copy_(torch.from_numpy(arrays[name].copy()))
+
+    def _named(self) -> dict[str, torch.Tensor]:
+        first, second, steps = self.adam.first[0], self.adam.second[0], self.adam.steps[0].view(1)
+        return {"parameters": self.flat, "first": first, "second": second, "steps": steps}
 
     def put(self, array: np.ndarray) -> torch.Tensor:
         """An array on the networks' device."""
@@ -141,7 +143,7 @@ class ActorCritics:
                 d_NRH = torch.bmm(d_NRH, self.parameters[2 * layer].transpose(1, 2), out=out)
         return d_NRH
 
-    def descend(self, *, learning_rate: float, gradient_norm: float, epsilon: float) -> None:
+    def descend(self, gradient_norm: float) -> None:
         """Scale each task's gradient (actor and critic together) to at most `gradient_norm`; then a step of Adam."""
         blocks_EP = [gradient.view(self.count, -1) for gradient in (*self.front_gradients, *self.gradients)]
         # Added one after the other: torch's sum over a short axis would add in another order in a larger ensemble.
@@ -151,9 +153,7 @@ class ActorCritics:
         factor_E1 = (gradient_norm / (square_E.sqrt() + 1e-6)).clamp_(max=1.0)[:, None]
         for block_EP in blocks_EP:
             block_EP.mul_(factor_E1)
-        adam_step(
-            [self.flat], [self.gradient], [self.first], [self.second], [self.steps], lr=learning_rate, eps=epsilon
-        )
+        self.adam.step()
 
     def _scratch(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """A buffer that is used again at every step: fresh megabytes cost as much as the arithmetic on them."""
@@ -178,17 +178,3 @@ def tanh_(x: torch.Tensor) -> torch.Tensor:
     array = x.numpy()
     np.tanh(array, out=array)
     return x
-
-
-def exp(x: torch.Tensor) -> torch.Tensor:
-    """See `tanh_`."""
-    return torch.from_numpy(np.exp(x.numpy())) if x.device.type == "cpu" else x.exp()
-
-
-def log_softmax(logits_EAR: torch.Tensor) -> torch.Tensor:
-    """Over the actions (axis 1)."""
-    shifted_EAR = logits_EAR - logits_EAR.amax(1, keepdim=True)
-    total_E1R = exp(shifted_EAR).sum(1, keepdim=True)
-    return shifted_EAR.sub_(
-        torch.from_numpy(np.log(total_E1R.numpy())) if total_E1R.device.type == "cpu" else total_E1R.log()
-    )

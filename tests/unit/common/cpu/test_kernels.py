@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from recollect.common.kernels import Linear, gelu, linear
+from recollect.common.cpu.kernels import Linear, gelu, linear
 
 
 def draws(*shape: int, seed: int = 0) -> torch.Tensor:
