@@ -12,7 +12,7 @@ from pathlib import Path
 from recollect.artifacts.sealed import sealing
 from recollect.settings.catalogue import roots
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, config_folders, config_path, read_yaml, validated
+from recollect.settings.loading import config_folders, config_path, entries_of, validated
 from recollect.settings.resolve import (
     algorithm_module,
     figure_settings,
@@ -69,14 +69,13 @@ def check_vision() -> None:
     """
     from recollect.helm import dual_encoder  # imports torch, which `check_once` mostly does without
 
-    path = config_folder() / "vision_language_models.yaml"
-    models = read_yaml(path)
+    models = entries_of("vision_language_models")
     for scale in names("scales"):
         for name in (*models, *scale_settings(scale).vision_language_models):
             trained = vision_language_model(name, scale)
-            where = f"{path}: {name}.hyperparameters (scale {scale})"
+            where = f"{models[name][1]}: {name}.hyperparameters (scale {scale})"
             validated(dual_encoder.Hyperparameters, trained.hyperparameters, where=where)
-    for name in read_yaml(config_folder() / "token_vocabularies.yaml").get("vocabularies") or {}:
+    for name in entries_of("token_vocabularies", "vocabularies"):
         chosen = token_vocabulary(name)
         prompt_templates(chosen.templates)
         vision_language_model(chosen.vision_language_model)
