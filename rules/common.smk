@@ -29,7 +29,7 @@ from recollect.stages.check import check_once
 
 wildcard_constraints:
     scale=r"[\w-]+",
-    env=r"[\w-]+",
+    env=r"[\w-]+(\.[\w-]+)*",  # an environment, or one of gymnasium's by its id: gym.CartPole-v1
     method=r"[\w-]+(\.[\w.,=+\[\]-]+)?",  # a method, method.variant or method.KEY=VALUE
     seed=r"\d+",
     figure=r"[\w-]+",

@@ -13,11 +13,15 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from recollect.settings import catalogue
+
 # A property is no benchmark: on a busy machine a first example can take longer than the 200 ms that it is given.
 hypothesis.settings.register_profile("recollect", deadline=None)
 hypothesis.settings.load_profile("recollect")
 
 ROOT = Path(__file__).resolve().parents[1]
+# Your own code in `mine/` is not what these tests are about. (A test of own code names another folder.)
+os.environ["RECOLLECT_MINE"] = "no_own_code"
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +36,15 @@ def loggers_as_they_were() -> Iterator[None]:
 def root() -> Path:
     """The repository."""
     return ROOT
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plug-ins of this repository, as if they were installed."""
+    packages = {f"recollect_{name}": ROOT / "plugins" / name / f"recollect_{name}" for name in ("avalon", "psychlab")}
+    monkeypatch.setattr(catalogue, "_plugins", lambda: packages)
+    for folder in packages.values():
+        monkeypatch.syspath_prepend(str(folder.parent))
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-"""What docs/adding.md says, done: its files are copied out of the page into a copy of the repository, and run."""
+"""What docs/adding.md says, done: its files are copied out of the page into a folder outside the repository, and run there."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,45 +33,45 @@ for line in lines:
 
 
 def files_of_the_page() -> dict[str, str]:
-    """Path in the repository -> text of the page, as it is after the page's additions."""
-    found: dict[str, str] = {}
+    """Path -> text, of the user's own folder alone: nothing of the repository is edited."""
+    texts: dict[str, str] = {}
     for language, text in BLOCKS:
-        if language == "sh":
+        if language not in ("python", "yaml"):
             continue
         first, _, rest = text.partition("\n")
-        named = re.fullmatch(r"# (\S+\.(?:py|yaml))( \(add\))?", first)
+        named = re.fullmatch(r"# (mine/\S+\.(?:py|yaml))", first)
         assert named, f"a block of docs/adding.md does not begin with the name of its file: {first!r}"
-        path, addition = named.group(1), bool(named.group(2))
-        assert (ROOT / path).exists() == addition, f"{path} is {'not ' if addition else 'already '}there"
-        found[path] = (ROOT / path).read_text() + rest if addition else rest
-    return found
+        texts[named.group(1)] = rest
+    return texts
 
 
-def run(tree: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment.pop("RECOLLECT_CONFIG", None)
+def run(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RECOLLECT_CONFIG": str(ROOT / "config"), "CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    environment.pop("RECOLLECT_MINE", None)
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=tree, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done
 
 
-def plant(folder: Path, *more: str) -> None:
-    """A copy of the package, the configuration and more of the repository, with the page's files in it."""
-    for name in ("src/recollect", "config", *more):
-        source, ignored = ROOT / name, shutil.ignore_patterns("__pycache__")
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=ignored)
-        else:
-            shutil.copy(source, folder / name)
+def plant(folder: Path) -> None:
+    """The page's files, and nothing else."""
     for path, text in files_of_the_page().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A planted copy in which the page's `recollect` commands were run, in their order."""
+    """A folder outside the repository in which the page's `recollect` commands were run, in their order."""
     folder = tmp_path_factory.mktemp("adding")
     plant(folder)
     run(folder, PROVIDE + RUN, *(line for line in COMMANDS if line.startswith("recollect ")))
@@ -81,17 +80,26 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_shows_one_of_each() -> None:
     assert list(files_of_the_page()) == [
-        "src/recollect/environments/corridor.py",
-        "config/environments/corridor.yaml",
-        "src/recollect/radt/best_action.py",
-        "config/methods/best_action.yaml",
-        "config/scales/tiny.yaml",
-        "config/figures/corridor.yaml",
-        "src/recollect/figures/first_and_last.py",
-        "config/figures/corridor_first_and_last.yaml",
-        "config/language_models.yaml",
-        "config/methods/radt_my_bert.yaml",
+        "mine/bandit.py",
+        "mine/config/environments/bandit.yaml",
+        "mine/corridor.py",
+        "mine/config/environments/corridor.yaml",
+        "mine/best_action.py",
+        "mine/config/methods/best_action.yaml",
+        "mine/config/scales/tiny.yaml",
+        "mine/config/figures/corridor.yaml",
+        "mine/first_and_last.py",
+        "mine/config/figures/corridor_first_and_last.yaml",
+        "mine/config/language_models.yaml",
+        "mine/config/methods/radt_my_bert.yaml",
     ]
+
+
+def test_gymnasiums_environments_and_one_of_ones_own_are_played(tree: Path) -> None:
+    for env, episodes, highest in (("gym.CartPole-v1", 100, 500), ("bandit", 4, 10)):
+        scores = read_table(tree / f"results/smoke/runs/{env}/dqn_lstm/seed_0/scores.parquet", kind="scores")
+        returns = scores[(scores["split"] == "eval") & (scores["metric"] == "return")]["value"]
+        assert len(returns) == episodes and returns.between(0, highest).all()
 
 
 def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -> None:
@@ -139,9 +147,16 @@ def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) ->
 
 @pytest.mark.slow
 def test_the_workflow_finds_what_a_new_figure_needs(tmp_path: Path) -> None:
-    plant(tmp_path, "Snakefile", "rules", "workflow", "profiles", "envs")
+    plant(tmp_path)
     (target,) = [line.split()[1:] for line in COMMANDS if line.startswith("snakemake ")]
-    done = run(tmp_path, "import sys; from snakemake.cli import main; main(sys.argv[1:])", "--dry-run", *target)
+    done = run(
+        tmp_path,
+        "import sys; from snakemake.cli import main; main(sys.argv[1:])",
+        "-s",
+        str(ROOT / "Snakefile"),
+        "--dry-run",
+        *target,
+    )
     planned = done.stdout + done.stderr
     for wanted in (
         "generate --scale tiny --env corridor",
@@ -150,3 +165,7 @@ def test_the_workflow_finds_what_a_new_figure_needs(tmp_path: Path) -> None:
         assert f"recollect {wanted}" in planned
     assert "recollect figure --scale tiny --figure corridor" in planned
     assert "recollect embed" not in planned
+
+
+def test_own_code_in_a_clone_is_ignored_by_git() -> None:
+    assert "/mine/" in (ROOT / ".gitignore").read_text().splitlines()

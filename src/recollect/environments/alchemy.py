@@ -74,17 +74,22 @@ def graphs() -> tuple[np.ndarray, np.ndarray]:
 
     A graph with no constraint stands first, then those with one, two and three.
     """
-    others = [[other for other in range(AXES) if other != axis] for axis in range(AXES)]
-    found = []
-    for asked in itertools.product((0, -1, 1), repeat=2 * AXES):  # of axis 0, then 1, then 2; 0: any
+    valid = []
+    # What each axis asks of a corner's place along the two other axes, axis by axis; 0: anything will do.
+    for asked in itertools.product((0, -1, 1), repeat=2 * AXES):
         edge_V3 = np.ones((8, AXES), bool)
         for axis in range(AXES):
-            for other, value in zip(others[axis], asked[2 * axis : 2 * axis + 2], strict=True):
-                edge_V3[:, axis] &= (value == 0) | (CORNERS_V3[:, other] == value)
+            others = [other for other in range(AXES) if other != axis]
+            for other, value in zip(others, asked[2 * axis :], strict=False):
+                if value != 0:
+                    edge_V3[:, axis] &= CORNERS_V3[:, other] == value
         if _hangs_together(edge_V3):
-            found.append((sum(value != 0 for value in asked), asked, edge_V3))
-    found.sort(key=lambda graph: graph[:2])
-    return np.array([graph[2] for graph in found]), np.array([graph[0] for graph in found])
+            constraints = np.count_nonzero(asked)
+            valid.append((constraints, asked, edge_V3))
+    valid.sort(key=lambda graph: graph[:2])
+    edges = [edge_V3 for _, _, edge_V3 in valid]
+    constraints_of = [constraints for constraints, _, _ in valid]
+    return np.array(edges), np.array(constraints_of)
 
 
 def _hangs_together(edge_V3: np.ndarray) -> bool:
@@ -125,8 +130,10 @@ class Alchemy(BaseWorld):
         self.single_action_space = Discrete(1 + STONES * (1 + POTIONS))
         B = self.num_envs
         self._edge_GV3, constraints_G = graphs()
+        # Graphs of one number of constraints stand together: how many there are, and where they begin.
         counts = np.bincount(constraints_G)
-        self._of_count, self._first_of_count = counts, np.concatenate([[0], np.cumsum(counts)[:-1]])
+        self._of_count = counts
+        self._first_of_count = np.cumsum(counts) - counts
         self._graph_B = self._keep("graph", np.zeros(B, np.int64))
         self._axes_B = self._keep("potion_axes", np.zeros(B, np.int64))  # which permutation
         self._signs_B3 = self._keep("potion_signs", np.ones((B, AXES), np.int8))
@@ -161,20 +168,27 @@ class Alchemy(BaseWorld):
         self._stone_used_BS[index_N] = self._potion_used_BP[index_N] = False
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        stone_B, what_B = np.divmod(actions_B - 1, 1 + POTIONS)  # what: 0 the cauldron, 1 + p a potion
+        stone_B, into_B = np.divmod(actions_B - 1, 1 + POTIONS)  # into: 0 the cauldron, 1 + p a potion
         row_B = self._row_B
         acts_B = (actions_B > 0) & ~self._stone_used_BS[row_B, stone_B]
-        sold_B = acts_B & (what_B == 0)
-        rewards_B = np.where(sold_B, self._worth_V[self._corner_BS[row_B, stone_B]], np.float32(0))
+
+        # Stones that are put into the cauldron are paid and gone.
+        sold_B = acts_B & (into_B == 0)
+        worth_B = self._worth_V[self._corner_BS[row_B, stone_B]]
+        rewards_B = np.where(sold_B, worth_B, np.float32(0))
         self._stone_used_BS[row_B[sold_B], stone_B[sold_B]] = True
 
-        dips_N = np.flatnonzero(acts_B & (what_B > 0))
-        dips_N = dips_N[~self._potion_used_BP[dips_N, what_B[dips_N] - 1]]
-        stone_N, place_N = stone_B[dips_N], what_B[dips_N] - 1
+        # A potion that is left moves a stone along its axis, if there is an edge and the stone is not there already.
+        dips_N = np.flatnonzero(acts_B & (into_B > 0))
+        dips_N = dips_N[~self._potion_used_BP[dips_N, into_B[dips_N] - 1]]
+        stone_N = stone_B[dips_N]
+        place_N = into_B[dips_N] - 1
         axis_N, up_N = np.divmod(self._potion_BP[dips_N, place_N], 2)
         corner_N = self._corner_BS[dips_N, stone_N]
-        moves_N = self._edge_GV3[self._graph_B[dips_N], corner_N, axis_N] & ((corner_N >> axis_N & 1) != up_N)
-        self._corner_BS[dips_N, stone_N] = np.where(moves_N, corner_N ^ (1 << axis_N), corner_N)
+        edge_N = self._edge_GV3[self._graph_B[dips_N], corner_N, axis_N]
+        moves_N = edge_N & ((corner_N >> axis_N & 1) != up_N)
+        moved_N = corner_N ^ (1 << axis_N)
+        self._corner_BS[dips_N, stone_N] = np.where(moves_N, moved_N, corner_N)
         self._potion_used_BP[dips_N, place_N] = True
 
         over_B = (self._timestep_B % self.options.trial_steps == 0) & (self._timestep_B < self.horizon)

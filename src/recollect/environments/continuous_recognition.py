@@ -191,17 +191,22 @@ class ContinuousRecognition(BaseWorld):
 
     def _show(self, index_N: np.ndarray) -> None:
         """Begin a trial."""
-        count_N, known_NT = self._count_B[index_N], self._known_BT[index_N]
+        count_N = self._count_B[index_N]
+        known_NT = self._known_BT[index_N]
         old_N = (self._draw_integers(index_N, 2) == 1) & (count_N > 0)
-        drawn_N = self._draw_integers(index_N, np.where(old_N, count_N, self.options.stimuli - count_N))
-        rows_N = np.arange(index_N.size)
-        # The drawn_N-th of those that are not known: as many known ones as lie before it are leapt over.
-        leapt_N = (np.sort(known_NT, axis=1) - np.arange(known_NT.shape[1]) <= drawn_N[:, None]).sum(1)
+        choices_N = np.where(old_N, count_N, self.options.stimuli - count_N)
+        drawn_N = self._draw_integers(index_N, choices_N)
+        # A new one is the drawn_N-th of those that are not known: known ones that lie before it are leapt over.
+        before_NT = np.sort(known_NT, axis=1) - np.arange(known_NT.shape[1])
+        leapt_N = (before_NT <= drawn_N[:, None]).sum(1)
         place_N = np.where(old_N, drawn_N, count_N)
-        self._known_BT[index_N, place_N] = np.where(old_N, known_NT[rows_N, place_N], drawn_N + leapt_N)
-        self._stimulus_B[index_N] = self._known_BT[index_N, place_N]
+        again_N = known_NT[np.arange(index_N.size), place_N]
+        stimulus_N = np.where(old_N, again_N, drawn_N + leapt_N)
+        self._known_BT[index_N, place_N] = stimulus_N
+        self._stimulus_B[index_N] = stimulus_N
         self._count_B[index_N] += ~old_N
-        self._old_B[index_N], self._shown_B[index_N] = old_N, True
+        self._old_B[index_N] = old_N
+        self._shown_B[index_N] = True
 
     def _observe(self) -> np.ndarray:
         reach, frame = self.options.reach, (SIDE - SIZE) // 2

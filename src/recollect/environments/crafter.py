@@ -115,12 +115,15 @@ class Player:
 
     def look(self) -> np.ndarray:
         """All parts of an observation but the goals, flat."""
-        player, kind = self.inner._player, self.options.observation
+        player = self.inner._player
         inventory = np.array(list(player.inventory.values()))
-        if kind != "textures":
-            image_HWC = self.inner.render()
-            image = image_HWC[: 48 if kind == "crop" else 64].transpose(2, 0, 1).ravel()
-            return np.concatenate([image, inventory] if kind == "crop" else [image]).astype(np.uint8)
+        if self.options.observation == "render":
+            image_HWC = self.inner.render()[:64]
+            return image_HWC.transpose(2, 0, 1).ravel().astype(np.uint8)
+        if self.options.observation == "crop":  # the inventory is cut off the picture, and given as numbers
+            image_HWC = self.inner.render()[:48]
+            image = image_HWC.transpose(2, 0, 1).ravel()
+            return np.concatenate([image, inventory]).astype(np.uint8)
         semantic_XY = self.inner._sem_view() if self.semantic is None else self.semantic
         height, width = VIEW_YX
         around_XY = np.pad(semantic_XY + 1, ((width // 2,) * 2, (height // 2,) * 2))
@@ -183,8 +186,12 @@ class Crafter(ReplayedWorld):
     def _begin(self, index_N: np.ndarray) -> None:
         super()._begin(index_N)
         self._reached_B[index_N] = 0
-        for b in index_N if self.options.instructions else ():
-            goals = self.tasks[b].data.get("instruction") or self._drawn(int(self._word_B[b]), int(self._climbed_B[b]))
+        if not self.options.instructions:
+            return
+        for b in index_N:
+            goals = self.tasks[b].data.get("instruction")
+            if not goals:
+                goals = self._drawn(int(self._word_B[b]), int(self._climbed_B[b]))
             self._goals_BKW[b] = np.nan
             self._goals_BKW[b, : len(goals)] = [instructions.numbers(goal) for goal in goals]
 
@@ -198,18 +205,22 @@ class Crafter(ReplayedWorld):
         rewards_B, over_B = super()._advance(actions_B, last_B)
         if not self.options.instructions:
             return rewards_B, over_B
-        self._achieved_BMW = np.full((self.num_envs, MOST_ACHIEVED, instructions.GOAL_WORDS), np.nan, np.float32)
+        shape = (self.num_envs, MOST_ACHIEVED, instructions.GOAL_WORDS)
+        self._achieved_BMW = np.full(shape, np.nan, np.float32)
         for b, player in enumerate(self.players):
-            goals = player.goals[:MOST_ACHIEVED]  # type: ignore[attr-defined]
-            for m, goal in enumerate(goals):
+            for m, goal in enumerate(player.goals[:MOST_ACHIEVED]):
                 self._achieved_BMW[b, m] = instructions.numbers(goal)
-            known = [instructions.TECH_TREE.index(goal) + 1 for goal in goals if goal in instructions.TECH_TREE]
-            self._climbed_B[b] = max([self._climbed_B[b], *known])
-        row_B, K = np.arange(self.num_envs), self.options.most_goals
-        asked_BW = self._goals_BKW[row_B, np.minimum(self._reached_B, K - 1)]
-        hit_B = (self._achieved_BMW == asked_BW[:, None]).all(-1).any(-1) & (self._reached_B < K)
+                if goal in instructions.TECH_TREE:
+                    climbed = instructions.TECH_TREE.index(goal) + 1
+                    self._climbed_B[b] = max(self._climbed_B[b], climbed)
+        # The goal that is asked for next, if one is left, is reached by any of the things that were achieved.
+        K = self.options.most_goals
+        asked_BW = self._goals_BKW[np.arange(self.num_envs), np.minimum(self._reached_B, K - 1)]
+        same_BM = (self._achieved_BMW == asked_BW[:, None]).all(-1)
+        hit_B = same_BM.any(-1) & (self._reached_B < K)
         self._reached_B += hit_B
-        self._complete_B = self._reached_B == (~np.isnan(self._goals_BKW[..., 0])).sum(1)
+        goals_B = (~np.isnan(self._goals_BKW[..., 0])).sum(1)
+        self._complete_B = self._reached_B == goals_B
         return hit_B.astype(np.float32), over_B | self._complete_B
 
     def _observe(self) -> np.ndarray:

@@ -146,10 +146,14 @@ class FrozenLakeMeta(BaseWorld):
 
     def _look(self, index_N: np.ndarray) -> None:
         self._seen_B2[index_N] = self._at_B2[index_N]
-        if self.options.hard:
-            off_N2 = np.stack([self._draw_integers(index_N, 3) - 1 for _ in range(2)], -1)
-            off_N2 *= (self._draw_integers(index_N, 4) == 0)[:, None]
-            self._seen_B2[index_N] = np.clip(self._at_B2[index_N] + off_N2, 0, self.options.size - 1)
+        if not self.options.hard:
+            return
+        # One look in four is off, by up to one cell along each axis.
+        x_N = self._draw_integers(index_N, 3) - 1
+        y_N = self._draw_integers(index_N, 3) - 1
+        wrong_N = self._draw_integers(index_N, 4) == 0
+        off_N2 = np.stack([x_N, y_N], -1) * wrong_N[:, None]
+        self._seen_B2[index_N] = np.clip(self._at_B2[index_N] + off_N2, 0, self.options.size - 1)
 
     def _observe(self) -> np.ndarray:
         lake = self.options

@@ -81,22 +81,29 @@ class GoalMaze(BaseWorld):
     def _setup(self) -> None:
         runner = self.options
         self.horizon_terminates = runner.limit_terminates  # type: ignore[misc]
-        K, side, own = runner.most_goals, runner.side, SEEN + runner.timer
-        self.goal_part = GoalPart(slice(own, own + 2 * K), K, 2, hide_future=runner.hide_future)
-        low_D, high_D = np.zeros(own + 2 * K, np.float32), np.ones(own + 2 * K, np.float32)
-        low_D[own:], high_D[own:] = -3, side
         self.horizon = runner.horizon
+        # What the maze shows (and the timer), and behind it the goals.
+        K, side = runner.most_goals, runner.side
+        own = SEEN + runner.timer
+        size = own + 2 * K
+        self.goal_part = GoalPart(slice(own, size), K, 2, hide_future=runner.hide_future)
+        low_D = np.zeros(size, np.float32)
+        low_D[own:] = -3
+        high_D = np.ones(size, np.float32)
+        high_D[own:] = side
         self.single_observation_space = Box(low_D, high_D, dtype=np.float32)
         self.single_action_space = Discrete(len(MOVES_A2))
-        B, cells = self.num_envs, side**2
+
+        B = self.num_envs
+        start = runner.start[0] * side + runner.start[1]
         self._odd_B = np.array([task.split == "eval" for task in self.tasks])
         self._maze_B = self._keep("maze", np.zeros(B, np.int64))
-        self._cell_B = self._keep("cell", np.full(B, runner.start[0] * side + runner.start[1], np.int64))
+        self._cell_B = self._keep("cell", np.full(B, start, np.int64))
         self._reached_B = self._keep("reached", np.zeros(B, np.int64))
         self._action_BA = self._keep("actions", np.tile(np.arange(5), (B, 1)))
         # Of each instance's maze; made again from its number by set_state.
-        self._next_BCA = np.zeros((B, cells, len(MOVES_A2)), np.int32)
-        self._seen_BC6 = np.zeros((B, cells, SEEN), np.float32)
+        self._next_BCA = np.zeros((B, side**2, len(MOVES_A2)), np.int32)
+        self._seen_BC6 = np.zeros((B, side**2, SEEN), np.float32)
         self._goals_BK2 = np.full((B, K, 2), np.nan, np.float32)
         self._row_B = np.arange(B)
 
@@ -133,20 +140,23 @@ class GoalMaze(BaseWorld):
         self._count_B = (~np.isnan(self._goals_BK2[..., 0])).sum(1)
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        chosen_B = self._action_BA[self._row_B, actions_B]
-        self._cell_B[:] = self._next_BCA[self._row_B, self._cell_B, chosen_B]
+        move_B = self._action_BA[self._row_B, actions_B]
+        self._cell_B[:] = self._next_BCA[self._row_B, self._cell_B, move_B]
         at_B2 = np.stack(np.divmod(self._cell_B, self.options.side), -1)
-        hit_B = (at_B2 == self._goals_BK2[self._row_B, self._reached_B]).all(1)
+        wanted_B2 = self._goals_BK2[self._row_B, self._reached_B]
+        hit_B = (at_B2 == wanted_B2).all(1)
         self._reached_B += hit_B
-        # A reset within the step must not touch what is told of it.
-        self._achieved_B12, self._complete_B = at_B2[:, None].astype(np.float32), self._reached_B == self._count_B
+        # Arrays of this step's own: a reset within the step must not touch what is told of it.
+        self._achieved_B12 = at_B2[:, None].astype(np.float32)
+        self._complete_B = self._reached_B == self._count_B
         return hit_B.astype(np.float32), self._complete_B
 
     def _observe(self) -> np.ndarray:
         parts = [self._seen_BC6[self._row_B, self._cell_B]]
         if self.options.timer:
             parts.append((self._timestep_B / self.horizon)[:, None])
-        return np.concatenate([*parts, self.goal_part.show(self._goals_BK2, self._reached_B)], 1, dtype=np.float32)
+        parts.append(self.goal_part.show(self._goals_BK2, self._reached_B))
+        return np.concatenate(parts, 1, dtype=np.float32)
 
 
 World = GoalMaze

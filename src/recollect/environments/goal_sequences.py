@@ -42,12 +42,15 @@ def shown_goals(goals_BKG: np.ndarray, reached_B: np.ndarray, *, hide_future: bo
     """What observations show of goal sequences of which so many goals are completed, float32 [B, K, G]."""
     K = goals_BKG.shape[1]
     slot_K = np.arange(K)
-    count_B = (~np.isnan(goals_BKG[..., 0])).sum(1)
-    shown_B = np.minimum(count_B, reached_B + 1) if hide_future else count_B
-    marked = np.where((slot_K < reached_B[:, None])[..., None], COMPLETED, goals_BKG)
-    source_BK = slot_K - (K - shown_B)[:, None]  # of each shown slot
-    moved = np.take_along_axis(marked, np.maximum(source_BK, 0)[..., None], axis=1)
-    return np.where((source_BK >= 0)[..., None], moved, PADDING).astype(np.float32)
+    shown_B = (~np.isnan(goals_BKG[..., 0])).sum(1)
+    if hide_future:
+        shown_B = np.minimum(shown_B, reached_B + 1)
+    completed_BK = slot_K < reached_B[:, None]
+    marked_BKG = np.where(completed_BK[..., None], COMPLETED, goals_BKG)
+    # The shown goals move to the last slots; slots in front of them are padded.
+    source_BK = slot_K - (K - shown_B)[:, None]
+    moved_BKG = np.take_along_axis(marked_BKG, np.maximum(source_BK, 0)[..., None], axis=1)
+    return np.where((source_BK >= 0)[..., None], moved_BKG, PADDING).astype(np.float32)
 
 
 def replay_goals(goals_KG: np.ndarray, achieved_TMG: np.ndarray) -> np.ndarray:

@@ -94,13 +94,21 @@ def below(bound: int, words: Iterator[int]) -> int:
 @lru_cache
 def _posts(side: int) -> dict[int, list[tuple[int, int]]]:
     """Of each even cell, the even cells next to it (left, right, up, down) and the cells on the way, by number."""
-    found = {}
+    ways: dict[int, list[tuple[int, int]]] = {}
     for y in range(0, side, 2):
         for x in range(0, side, 2):
-            ways = [(0, -1, x > 1), (0, 1, x < side - 2), (-1, 0, y > 1), (1, 0, y < side - 2)]
+            steps = []
+            if x > 1:
+                steps.append(-1)
+            if x < side - 2:
+                steps.append(1)
+            if y > 1:
+                steps.append(-side)
+            if y < side - 2:
+                steps.append(side)
             at = y * side + x
-            found[at] = [(at + 2 * (dy * side + dx), at + dy * side + dx) for dy, dx, inside in ways if inside]
-    return found
+            ways[at] = [(at + 2 * step, at + step) for step in steps]
+    return ways
 
 
 @lru_cache(maxsize=1024)
@@ -175,11 +183,18 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 def scene(task: Task, **options: Any) -> Scene:
     """The maze from above; several goals are numbered in their order."""
-    side, cells = Options.parse(options, "maze_runner").side, task.data["goals"]
-    names = ["goal"] if len(cells) == 1 else [f"goal {i + 1}" for i in range(len(cells))]
-    marks = tuple(Mark(name, *cell) for name, cell in zip(names, cells, strict=True))
+    side = Options.parse(options, "maze_runner").side
+    cells = task.data["goals"]
+    marks = []
+    for number, (row, column) in enumerate(cells, start=1):
+        name = "goal" if len(cells) == 1 else f"goal {number}"
+        marks.append(Mark(name, row, column))
     walls = tuple((row, column) for row, column in np.argwhere(maze(task.data["seed"], side)).tolist())
-    return Scene(side, side, marks, ACTIONS, lambda seen_ND: np.rint(seen_ND[:, :2] * side).astype(np.int64), walls)
+
+    def cells_of(seen_ND: np.ndarray) -> np.ndarray:
+        return np.rint(seen_ND[:, :2] * side).astype(np.int64)
+
+    return Scene(side, side, tuple(marks), ACTIONS, cells_of, walls)
 
 
 class MazeRunner(BaseWorld):
@@ -198,18 +213,30 @@ class MazeRunner(BaseWorld):
         self.horizon = runner.horizon
         self.single_observation_space = Box(0.0, 1.0, (6,), np.float32)
         self.single_action_space = Discrete(len(MOVES_A2))
-        side, self._start = runner.side, runner.start[0] * runner.side + runner.start[1]
-        of_task = [self._goals(task) for task in self.tasks]
-        mazes = sorted({int(task.data["seed"]) for task in self.tasks})
-        next_MCA, seen_MC6 = zip(*(tables(maze(seed, side)) for seed in mazes), strict=True)
-        self._next_CA, self._seen_C6 = np.concatenate(next_MCA), np.concatenate(seen_MC6)
-        # Rows of the tables: cell 0 of an instance's maze.
-        self._maze_B = np.array([mazes.index(task.data["seed"]) for task in self.tasks]) * side**2
-        self._count_B = np.array([len(cells) for cells in of_task], dtype=np.int32)
-        goal_BG = np.full((self.num_envs, int(self._count_B.max()) + 1), -1, dtype=np.int32)
-        for b, cells in enumerate(of_task):
-            goal_BG[b, : len(cells)] = [row * side + column for row, column in cells]
-        self._goal_N, self._first_goal_B = goal_BG.reshape(-1), np.arange(self.num_envs) * goal_BG.shape[1]
+        side = runner.side
+        self._start = runner.start[0] * side + runner.start[1]
+        goals_of_task = [self._goals(task) for task in self.tasks]
+
+        # The tables of all mazes stand below each other; `_maze_B` is the row of cell 0 of an instance's maze.
+        seeds = sorted({int(task.data["seed"]) for task in self.tasks})
+        next_MCA, seen_MC6 = [], []
+        for seed in seeds:
+            next_CA, seen_C6 = tables(maze(seed, side))
+            next_MCA.append(next_CA)
+            seen_MC6.append(seen_C6)
+        self._next_CA = np.concatenate(next_MCA)
+        self._seen_C6 = np.concatenate(seen_MC6)
+        self._maze_B = np.array([seeds.index(task.data["seed"]) for task in self.tasks]) * side**2
+
+        # The goals of all instances in one row, each instance's ended by a -1, which is no cell.
+        self._count_B = np.array([len(goals) for goals in goals_of_task], dtype=np.int32)
+        most = int(self._count_B.max())
+        goal_BG = np.full((self.num_envs, most + 1), -1, dtype=np.int32)
+        for b, goals in enumerate(goals_of_task):
+            goal_BG[b, : len(goals)] = [row * side + column for row, column in goals]
+        self._goal_N = goal_BG.reshape(-1)
+        self._first_goal_B = np.arange(self.num_envs) * (most + 1)
+
         self._cell_B = self._keep("cell", np.full(self.num_envs, self._start, dtype=np.int32))
         self._reached_B = self._keep("reached", np.zeros(self.num_envs, dtype=np.int32))
 
@@ -267,11 +294,15 @@ class MazeRunner(BaseWorld):
         """
         best = []
         for task in self.tasks if tasks is None else tasks:
-            wall, at, steps, reached = maze(task.data["seed"], self.options.side), self.options.start, 0, 0
+            wall = maze(task.data["seed"], self.options.side)
+            at = self.options.start
+            steps = 0
+            reached = 0
             for goal in self._goals(task):
                 leg = int(distances(wall, at)[goal])
                 # A goal under one's feet is reached by a step that stays there.
-                steps, at = steps + max(leg, 1), goal
+                steps += max(leg, 1)
+                at = goal
                 if leg < 0 or steps > self.horizon:
                     break
                 reached += 1
@@ -282,17 +313,23 @@ class MazeRunner(BaseWorld):
 def tables(wall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each cell: where each action leads, int32 [cells, A], and what is seen there, float32 [cells, 6]."""
     side = len(wall)
-    row, column = np.indices(wall.shape)
+    row_YX, column_YX = np.indices(wall.shape)
+    cell_YX = row_YX * side + column_YX
     next_YXA = np.empty((*wall.shape, len(MOVES_A2)), dtype=np.int32)
     free_YX4 = np.zeros((*wall.shape, 4), dtype=np.int64)
     for action, (down, right) in enumerate(MOVES_A2):
-        to_row, to_column = np.clip(row + down, 0, side - 1), np.clip(column + right, 0, side - 1)
-        blocked = wall[to_row, to_column]
-        next_YXA[..., action] = np.where(blocked, row * side + column, to_row * side + to_column)
-        if action < 4:
-            for _ in range(side):  # one more than the cell next door sees, until it is a wall
-                free_YX4[..., action] = np.where(blocked, 0, 1 + free_YX4[to_row, to_column, action])
-    seen_YX6 = np.concatenate([np.stack([row, column], -1), free_YX4], axis=-1) / side
+        to_row_YX = np.clip(row_YX + down, 0, side - 1)
+        to_column_YX = np.clip(column_YX + right, 0, side - 1)
+        blocked_YX = wall[to_row_YX, to_column_YX]
+        next_YXA[..., action] = np.where(blocked_YX, cell_YX, to_row_YX * side + to_column_YX)
+        if action == 4:
+            continue  # to stay is no direction
+        # A cell sees one more free cell than its neighbour does, until there is a wall.
+        for _ in range(side):
+            beyond_YX = free_YX4[to_row_YX, to_column_YX, action]
+            free_YX4[..., action] = np.where(blocked_YX, 0, 1 + beyond_YX)
+    place_YX2 = np.stack([row_YX, column_YX], -1)
+    seen_YX6 = np.concatenate([place_YX2, free_YX4], axis=-1) / side
     return next_YXA.reshape(side**2, -1), seen_YX6.reshape(side**2, 6).astype(np.float32)
 
 

@@ -174,29 +174,37 @@ class MiniGrid(ReplayedWorld):
         self.single_action_space = Discrete(MOVES if self.options.moves_only else int(one.action_space.n))
         self._play(players)
         B = self.num_envs
-        self._tiles, self._see_through = tiles(), one.see_through_walls
+        self._tiles = tiles()
+        self._see_through = one.see_through_walls
         # Of each instance what is looked at in each step: the grid's things, and its doors, whose state alone changes.
         self._things: list[list[WorldObj | None]] = [[] for _ in range(B)]
         self._doors: list[list[tuple[Door, bool, bool]]] = [[] for _ in range(B)]
-        self._size, self._width = (one.height, one.width), one.width + 2 * MARGIN
-        shape = (B, one.height + 2 * MARGIN, self._width)
-        self._code_BYX = np.full(shape, self._tiles.code(Wall()), dtype=np.uint8)
+        # The codes of all cells, with walls around the grid; origin[b] is the first cell of an instance's grid.
+        self._size = (one.height, one.width)
+        self._width = one.width + 2 * MARGIN
+        height = one.height + 2 * MARGIN
+        self._code_BYX = np.full((B, height, self._width), self._tiles.code(Wall()), dtype=np.uint8)
         self._cells = self._code_BYX.reshape(-1)
-        self._origin_B = np.arange(B) * (shape[1] * shape[2]) + MARGIN * (self._width + 1)
+        self._origin_B = np.arange(B) * (height * self._width) + MARGIN * (self._width + 1)
         self._window_4YX = self._windows()
         # Of a picture [3, row of cells, row of pixels, cell] the word of a tile.
         self._word_CY1 = np.arange(3)[:, None, None, None] * TILE + np.arange(TILE)[:, None]
 
     def _observe(self) -> np.ndarray:
+        carried_B = np.zeros(self.num_envs, np.int64)
+        position_B = np.zeros(self.num_envs, np.int64)
+        direction_B = np.zeros(self.num_envs, np.int64)
         for b, inner in enumerate(self.inner):
             things = inner.grid.grid
             # Lists of the very same things are compared as fast as pointers are.
-            if things != self._things[b] or any((d.is_open, d.is_locked) != (o, k) for d, o, k in self._doors[b]):
+            if things != self._things[b] or self._doors_moved(b):
                 self._read(b, things)
-        carried_B = np.array([self._tiles.code(inner.carrying) for inner in self.inner])
-        position_B = np.array([int(x) + int(y) * self._width for x, y in (i.agent_pos for i in self.inner)])
-        direction_B = np.array([inner.agent_dir for inner in self.inner])
-        where_BYX = (self._origin_B + position_B)[:, None, None] + self._window_4YX[direction_B]
+            x, y = inner.agent_pos
+            position_B[b] = int(x) + int(y) * self._width
+            direction_B[b] = inner.agent_dir
+            carried_B[b] = self._tiles.code(inner.carrying)
+        centre_B = self._origin_B + position_B
+        where_BYX = centre_B[:, None, None] + self._window_4YX[direction_B]
         code_BYX = self._cells.take(where_BYX).astype(np.intp)
         if not self._see_through:
             self._hide(code_BYX)
@@ -204,6 +212,10 @@ class MiniGrid(ReplayedWorld):
         # [B, channel, row of cells, row of pixels, cell]: as the pixels follow one another, eight to a word.
         word_BCYPX = code_BYX[:, None, :, None, :] * (3 * TILE) + self._word_CY1
         return self._tiles.rows_N.take(word_BCYPX).view(np.uint8).reshape(-1, 3, VIEW * TILE, VIEW * TILE)
+
+    def _doors_moved(self, b: int) -> bool:
+        doors = self._doors[b]
+        return any(door.is_open != was_open or door.is_locked != was_locked for door, was_open, was_locked in doors)
 
     def _read(self, b: int, things: list[WorldObj | None]) -> None:
         """Read a grid that has changed."""
@@ -228,9 +240,14 @@ class MiniGrid(ReplayedWorld):
 
     def _windows(self) -> np.ndarray:
         """For each direction that the agent looks in, the cells of an image counted from the agent's, int [4, 7, 7]."""
-        ahead_Y1, right_1X = AGENT[0] - np.arange(VIEW)[:, None], np.arange(VIEW)[None] - AGENT[1]
-        steps = ((1, 0), (0, 1), (-1, 0), (0, -1))  # x, y; to the right of (x, y) is (-y, x)
-        return np.stack([ahead_Y1 * (x + y * self._width) + right_1X * (-y + x * self._width) for x, y in steps])
+        ahead_Y1 = AGENT[0] - np.arange(VIEW)[:, None]
+        right_1X = np.arange(VIEW)[None] - AGENT[1]
+        windows = []
+        for x, y in ((1, 0), (0, 1), (-1, 0), (0, -1)):
+            one_ahead = x + y * self._width
+            one_to_the_right = -y + x * self._width  # to the right of (x, y) is (-y, x)
+            windows.append(ahead_Y1 * one_ahead + right_1X * one_to_the_right)
+        return np.stack(windows)
 
 
 World = MiniGrid

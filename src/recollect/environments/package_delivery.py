@@ -120,24 +120,31 @@ class PackageDelivery(BaseWorld):
         self._at_B[index_N] = self._reached_B[index_N] = 0
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        turn_B, at_B = self._turn_BX[self._row_B, self._at_B], self._at_B
+        at_B = self._at_B
+        turn_B = self._turn_BX[self._row_B, at_B]
         fork_B = turn_B > 0
         turns_B = (actions_B == LEFT) | (actions_B == RIGHT)
+        # A drop works with this episode's action, while there are packages, anywhere but at the start.
         drops_B = (actions_B >= FIRST_DROP) & (actions_B < WAIT) & ~fork_B
-        works_B = drops_B & (actions_B == self._drop_B) & (self._tries_B > 0) & (at_B > 0)
+        works_B = drops_B & (actions_B == self._drop_B)
+        works_B &= (self._tries_B > 0) & (at_B > 0)
+        wanted_B = self._destination_BK[self._row_B, self._reached_B]
+        hit_B = works_B & (wanted_B == at_B)
+        # A wrong turn or a drop that does not work leads back to the start.
         onward_B = np.where(fork_B, actions_B == turn_B, actions_B == FORWARD)
         back_B = (fork_B & turns_B & ~onward_B) | (drops_B & ~works_B)
-        hit_B = works_B & (self._destination_BK[self._row_B, self._reached_B] == at_B)
         self._achieved_B11 = np.where(works_B, at_B, np.nan)[:, None, None].astype(np.float32)
         self._tries_B -= works_B
         self._reached_B += hit_B
         self._at_B[:] = np.where(back_B, 0, (at_B + onward_B) % self.options.length)
-        return hit_B.astype(np.float32), self._reached_B == (self._destination_BK > 0).sum(1)
+        packages_B = (self._destination_BK > 0).sum(1)
+        return hit_B.astype(np.float32), self._reached_B == packages_B
 
     def _observe(self) -> np.ndarray:
         fork_B = self._turn_BX[self._row_B, self._at_B] > 0
         own_B3 = np.stack([self._at_B, self._tries_B, fork_B], axis=1)
-        return np.concatenate([own_B3, self.goal_part.show(self.goals(), self._reached_B)], 1, dtype=np.float32)
+        goals_BK = self.goal_part.show(self.goals(), self._reached_B)
+        return np.concatenate([own_B3, goals_BK], 1, dtype=np.float32)
 
 
 World = PackageDelivery

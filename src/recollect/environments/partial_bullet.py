@@ -182,11 +182,15 @@ class Simulator:
         for i, foot in enumerate(self.feet):  # seen at the next step
             touched = {(x[2], x[4]) for x in self.inner.getContactPoints(foot.body, -1, foot.link, -1)}
             self.contact_F[i] = (self.floor, -1) in touched
-        joints = observation_D[BODY : BODY + 2 * self.robot.joints]
-        motors = -2.0 * float(np.abs(action_A * self.speeds_A).mean()) - 0.1 * float(np.square(action_A).mean())
-        at_limit = -0.1 * np.count_nonzero(np.abs(joints[0::2]) > 0.99)
+        # What pays: to be alive, to come nearer, little power, and joints away from their limits.
+        staying = 1.0 if alive else -1.0
         progress = -self.distance / STEP + before / STEP
-        return observation_D[self.seen], (1.0 if alive else -1.0) + progress + motors + at_limit, not alive
+        power = -2.0 * float(np.abs(action_A * self.speeds_A).mean())
+        stall = 0.1 * float(np.square(action_A).mean())
+        joints = observation_D[BODY : BODY + 2 * self.robot.joints]
+        at_limit = -0.1 * np.count_nonzero(np.abs(joints[0::2]) > 0.99)
+        reward = staying + progress + (power - stall) + at_limit
+        return observation_D[self.seen], reward, not alive
 
     def _load(self) -> None:
         """A new world with the floor and the robot, its motors off."""
@@ -244,18 +248,24 @@ class Simulator:
     def _observe(self) -> np.ndarray:
         """The full observation, float32 [D]."""
         position, (roll, self.pitch, yaw), velocity = self._body()
+        height = position[2] - self.first_height
         place_P3 = np.array([self._place(part)[0] for part in self.parts])
         self.middle_2 = place_P3[:, 0].mean(), place_P3[:, 1].mean()
+        # Which way the target is, seen from where the robot looks.
         angle = np.arctan2(-self.middle_2[1], TARGET_X - self.middle_2[0]) - yaw
-        turn = np.array([[np.cos(-yaw), -np.sin(-yaw), 0], [np.sin(-yaw), np.cos(-yaw), 0], [0, 0, 1]])
-        forward, sideways, up = np.dot(turn, np.array(velocity))
-        body = [position[2] - self.first_height, np.sin(angle), np.cos(angle)]
-        body += [0.3 * forward, 0.3 * sideways, 0.3 * up, roll, self.pitch]
-        states = [(motor, self.inner.getJointState(*motor.part)) for motor in self.motors]
-        joints = [(2 * (state[0] - motor.middle) / motor.width, 0.1 * state[1]) for motor, state in states]
-        joints_J = np.array(joints, np.float32).ravel()
+        cos, sin = np.cos(-yaw), np.sin(-yaw)
+        turn_33 = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]])
+        forward, sideways, up = 0.3 * np.dot(turn_33, np.array(velocity))
+        body = [height, np.sin(angle), np.cos(angle), forward, sideways, up, roll, self.pitch]
+        # Of each joint where it stands between its limits, -1 to 1, and how fast it turns.
+        joints = []
+        for motor in self.motors:
+            at, speed = self.inner.getJointState(*motor.part)[:2]
+            joints += [2 * (at - motor.middle) / motor.width, 0.1 * speed]
+        joints_J = np.array(joints, np.float32)
         self.speeds_A = joints_J[1::2]
-        return np.clip(np.concatenate([np.array(body, np.float32), joints_J, self.contact_F]), -5, 5)
+        observation_D = np.concatenate([np.array(body, np.float32), joints_J, self.contact_F])
+        return np.clip(observation_D, -5, 5)
 
 
 class PartialBullet(SimulatedWorld):

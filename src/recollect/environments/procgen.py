@@ -147,6 +147,11 @@ def tasks(split: str, **options: Any) -> list[Task]:
     ]
 
 
+def find_package() -> Path:
+    """The Python that has the package."""
+    return find_python("procgen")
+
+
 class Procgen(BaseWorld):
     """Procgen in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
 
@@ -190,7 +195,7 @@ class Procgen(BaseWorld):
                 "frame": ("uint8", (B, *SHAPE_CHW)),
             }
             options = {"distribution_mode": self.options.difficulty}
-            self._started = Worker("procgen", find_python("procgen"), SCRIPT, fields, options)
+            self._started = Worker("procgen", find_package(), SCRIPT, fields, options)
         return self._started
 
     def reset(

@@ -71,10 +71,11 @@ class ReplayedWorld(BaseWorld):
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         self._action_BT[np.arange(self.num_envs), self._timestep_B - 1] = actions_B
-        rewards_B, over_B = zip(
-            *(player.step(action) for player, action in zip(self.players, actions_B, strict=True)), strict=True
-        )
-        return np.array(rewards_B, dtype=np.float32), np.array(over_B)
+        rewards_B = np.zeros(self.num_envs, np.float32)
+        over_B = np.zeros(self.num_envs, bool)
+        for b, player in enumerate(self.players):
+            rewards_B[b], over_B[b] = player.step(actions_B[b])
+        return rewards_B, over_B
 
     def _observe(self) -> np.ndarray:
         return np.stack([player.look() for player in self.players])

@@ -132,19 +132,23 @@ class ThreeRooms(BaseWorld):
 
     def _build(self, reward_steps: int) -> None:
         """What both games have; `reward_steps` is the length of the last part."""
-        options = self.options
+        options, batch = self.options, self.num_envs
         self._shape = (3, VIEW, VIEW) if options.crop else (3, ROWS, COLUMNS)
         shown = (int(np.prod(self._shape)),) if options.flat else self._shape
         self.horizon = options.explore_steps + options.length + reward_steps
         self.single_observation_space = Box(0, 255, shown, np.uint8)
         self.single_action_space = Box(0.0, 1.0, (4,), np.float32) if options.one_hot_actions else Discrete(4)
-        batch = self.num_envs
-        self._board_BC = self._keep("board", np.full((batch, ORCHARD_ROOM.size), FLOOR[0], dtype=np.uint8))
+
+        floor_BC = np.full((batch, ORCHARD_ROOM.size), FLOOR[0], dtype=np.uint8)
+        self._board_BC = self._keep("board", floor_BC)
         self._position_B = self._keep("position", np.zeros(batch, dtype=np.int32))
         self._succeeded_B = self._keep("succeeded", np.zeros(batch, dtype=bool))
-        self._apple_reward_B = self._keep("apple_reward", np.full(batch, options.apple_reward, dtype=np.float32))
+        reward_B = np.full(batch, options.apple_reward, dtype=np.float32)
+        self._apple_reward_B = self._keep("apple_reward", reward_B)
         # Where an apple was eaten at each of the last steps, as a ring; 0: nowhere.
-        again = options.respawn if options.respawn and options.respawn < options.length else 0
+        again = options.respawn or 0
+        if again >= options.length:
+            again = 0  # no apple comes back within the time
         self._eaten_BR = self._keep("eaten", np.zeros((batch, again + 1), dtype=np.int16))
         # All rooms in one row: cell c of instance b is number origin[b] + c. (A view: the state is written in place.)
         self._cells = self._board_BC.reshape(-1)

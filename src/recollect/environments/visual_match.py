@@ -107,11 +107,13 @@ class VisualMatch(ThreeRooms):
             never = np.full(index_N.size, -1).astype(np.uint64)
             whose_N = index_N if self.options.color_map == "per_instance" else np.zeros_like(index_N)
             self._map_B[index_N] = counter_rng.integers(self._seeds_B[whose_N], never, len(COLORS_P3))
-        self._color_B[index_N] = COLORS_P3[self._map_B[index_N], self._draw_integers(index_N, 3)]
+        which_N = self._draw_integers(index_N, 3)
+        self._color_B[index_N] = COLORS_P3[self._map_B[index_N], which_N]
         self._board_BC[index_N] = self._first_room
         sign_N = self._signs_N[self._draw_integers(index_N, len(self._signs_N))]
         self._board_BC[index_N, sign_N] = self._color_B[index_N] + LOWER
-        self._position_B[index_N] = self._starts_N[self._draw_integers(index_N, len(self._starts_N))]
+        start_N = self._draw_integers(index_N, len(self._starts_N))
+        self._position_B[index_N] = self._starts_N[start_N]
 
     def _enter_last(self, index_N: np.ndarray) -> None:
         self._board_BC[index_N] = LAST_ROOM

@@ -165,10 +165,15 @@ def _plugins() -> dict[str, Path]:
 def _modules(kind: Kind, name: str | None = None) -> list[Module]:
     """The modules that declare what this kind is known by: all, or those of one name (no other file is read then)."""
     candidates: list[Module] = []
+    source = roots()["recollect"]
     for package in kind.packages:
-        candidates += _files(package, roots()["recollect"].joinpath(*package.split(".")))
+        folder = source.joinpath(*package.split("."))
+        candidates += _files(package, folder)
     for package, place in own_packages().items():
-        candidates += _files(package, place) if place.is_dir() else [Module(package, place)]
+        if place.is_dir():
+            candidates += _files(package, place)
+        else:
+            candidates.append(Module(package, place))
     named = [module for module in candidates if name in (None, module.path.stem)]
     return [module for module in named if kind.declares <= declared(module.path).keys()]
 

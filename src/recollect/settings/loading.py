@@ -86,6 +86,24 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return _parse(path, (status.st_mtime_ns, status.st_size))
 
 
+@remembered
+def entries_of(file: str, section: str = "") -> dict[str, tuple[Any, Path]]:
+    """What the files of one name list, e.g. `language_models`: name -> what is said of it, and in which file.
+
+    Raises:
+        UserError: two files list the same name.
+    """
+    entries: dict[str, tuple[Any, Path]] = {}
+    for path in (folder / f"{file}.yaml" for folder in config_folders()):
+        content = read_yaml(path) if path.is_file() else {}
+        for name, said in (content.get(section) or {} if section else content).items():
+            if name in entries:
+                where = f"{entries[name][1]} and {path}"
+                raise UserError(f"there are two entries '{name}' in {file}", where=where, do="give one another name")
+            entries[name] = said, path
+    return entries
+
+
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Lay mappings over each other, the last on top.
 

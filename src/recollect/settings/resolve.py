@@ -27,7 +27,7 @@ from recollect.settings.layers import (
     scale_settings,
     variant_base,
 )
-from recollect.settings.loading import config_folder, config_path, merge, names, read_yaml, validated
+from recollect.settings.loading import config_folder, config_path, entries_of, merge, names, validated
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import (
     EnvironmentSettings,
@@ -210,13 +210,12 @@ def _listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, s
     Raises:
         UserError: nothing has this name; the message names the nearest one.
     """
-    path = config_folder() / f"{file}.yaml"
-    entries = read_yaml(path)
-    if section:
-        entries = entries.get(section) or {}
+    entries = entries_of(file, section)
     if name not in entries:
+        path = config_folder() / f"{file}.yaml"
         raise UserError(f"no {title} named '{name}'", where=path, do=nearest(name, entries))
-    return entries[name], f"{path}: {section}.{name}" if section else f"{path}: {name}"
+    said, path = entries[name]
+    return said, f"{path}: {section}.{name}" if section else f"{path}: {name}"
 
 
 def language_model(name: str) -> LanguageModelSettings:
@@ -234,10 +233,8 @@ def vision_language_model(name: str, scale: str | None = None) -> VisionLanguage
 
 def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
     """A frozen model of either kind; a name that both kinds have is a language model's."""
-    seeing = config_folder() / "vision_language_models.yaml"
-    if name in read_yaml(config_folder() / "language_models.yaml") or not seeing.is_file():
-        return language_model(name)
-    return vision_language_model(name) if name in read_yaml(seeing) else language_model(name)
+    seeing = name in entries_of("vision_language_models") and name not in entries_of("language_models")
+    return vision_language_model(name) if seeing else language_model(name)
 
 
 def token_vocabulary(name: str) -> TokenVocabularySettings:

@@ -14,7 +14,7 @@ from typing import Any
 from recollect.artifacts.sealed import read_json, write_json
 from recollect.settings.catalogue import roots
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, config_folders, config_path, read_yaml
+from recollect.settings.loading import config_folders, config_path, entries_of
 from recollect.settings.resolve import (
     base_method,
     dumped,
@@ -104,11 +104,11 @@ def _resolve_vision() -> dict[str, dict[str, Any]]:
         UserError: the first thing that is wrong.
     """
     settings: dict[str, dict[str, Any]] = {}
-    models = read_yaml(config_folder() / "vision_language_models.yaml")
+    models = entries_of("vision_language_models")
     for scale in names("scales"):
         for name in (*models, *scale_settings(scale).vision_language_models):
             settings[f"{scale} model {name}"] = resolved_vision_language_model(scale, name)
-    for name in read_yaml(config_folder() / "token_vocabularies.yaml").get("vocabularies") or {}:
+    for name in entries_of("token_vocabularies", "vocabularies"):
         vocabulary = token_vocabulary(name)
         prompt_templates(vocabulary.templates)
         vision_language_model(vocabulary.vision_language_model)

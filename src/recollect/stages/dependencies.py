@@ -5,7 +5,6 @@ Nothing here imports torch, pandas or an algorithm: Snakemake parses with it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from recollect.settings.catalogue import declaration, load
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, validated
 from recollect.settings.resolve import (
@@ -50,7 +50,6 @@ from recollect.stages.packs import JOB_HOURS
 
 Run = tuple[str, str, int]
 """(env, method, seed)"""
-_WORLDS = Path(__file__).parents[1] / "environments"
 
 
 class Selection(Frozen):
@@ -229,28 +228,22 @@ def check_worlds(jobs: Iterable[tuple[str, Mapping[str, str]]]) -> None:
         if not only_learns and not (rule == "generate" and reads_files):
             played[environment["world"]] = None
     for world in played:
-        file = _WORLDS / f"{world}.py"
-        code = file.read_text() if file.is_file() else ""
-        if f'find_python("{world}")' in code:
-            from recollect.environments.worker import find_python
-
-            find_python(world)
-        elif "\ndef find_package(" in code:
-            importlib.import_module(f"recollect.environments.{world}").find_package()
+        if declaration("world", world, "find_package") is not None:
+            load("world", world, where="environment.world").find_package()
 
 
 # ----------------------------------------------------------------------------------------------- targets, by their path
 
-_WORD, _METHOD = r"[\w-]+", r"[\w.-]+"
+_WORD, _ENV, _METHOD = r"[\w-]+", r"[\w-]+(?:\.[\w-]+)*", r"[\w.-]+"
 _TARGETS = (
     re.compile(r"data/models/(?P<model>[\w.-]+)(/|$)"),
     re.compile(r"data/published/(?P<dataset>[\w-]+)(/|$)"),
     re.compile(rf"data/(?P<scale>{_WORD})/models/(?P<trained>[\w.-]+)/"),
     re.compile(rf"data/(?P<scale>{_WORD})/token_vocabularies/(?P<vocabulary>{_WORD})\."),
-    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
-    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_WORD})/"),
-    re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
-    re.compile(rf"results/(?P<scale>{_WORD})/(?:inspect|speed)/(?P<env>{_WORD})/(?P<method>{_METHOD})/"),
+    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_ENV})/(?P<method>{_METHOD})/"),
+    re.compile(rf"data/(?P<scale>{_WORD})/(?P<env>{_ENV})/"),
+    re.compile(rf"results/(?P<scale>{_WORD})/runs/(?P<env>{_ENV})/(?P<method>{_METHOD})/"),
+    re.compile(rf"results/(?P<scale>{_WORD})/(?:inspect|speed)/(?P<env>{_ENV})/(?P<method>{_METHOD})/"),
     re.compile(rf"results/(?P<scale>{_WORD})/figures/(?P<figure>{_WORD})\."),
     re.compile(rf"(?:results|data)/(?P<scale>{_WORD})/"),
 )

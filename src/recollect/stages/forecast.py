@@ -36,7 +36,7 @@ Source = Literal["measured", "scaled", "recorded", "assumed"]
 SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
 _WARM = 100.0  # MB: below it Snakemake's benchmark saw the caller of a warm job, not the job
 _LOG = re.compile(
-    r"(?P<env>[\w-]+)(?:/(?P<method>[\w.,=+\[\]-]+))?(?:/seed_(?P<seed>\d+))?/(?P<rule>[\w.-]+)\.benchmark\.jsonl"
+    r"(?P<env>[\w.-]+)(?:/(?P<method>[\w.,=+\[\]-]+))?(?:/seed_(?P<seed>\d+))?/(?P<rule>[\w.-]+)\.benchmark\.jsonl"
 )
 # Jobs that have no environment: their logs are named by what they make.
 _NAMED = {

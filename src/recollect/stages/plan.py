@@ -37,18 +37,18 @@ def job_of(rule: str, wildcards: dict[str, str], scale: str = "") -> Job:
     return Job(rule, str(wildcards.get("scale", scale)), **{**found, **({"env": str(only)} if only else {})})
 
 
-_NAME, _METHOD = r"[\w-]+", r"[\w-]+(?:\.[\w.,=+\[\]-]+)?"
+_NAME, _ENV, _METHOD = r"[\w-]+", r"[\w-]+(?:\.[\w-]+)*", r"[\w-]+(?:\.[\w.,=+\[\]-]+)?"
 _IN_DATA = rf"data/(?P<scale>{_NAME})"
-_RUN = rf"(?P<env>{_NAME})/(?P<method>{_METHOD})/seed_(?P<seed>\d+)"
+_RUN = rf"(?P<env>{_ENV})/(?P<method>{_METHOD})/seed_(?P<seed>\d+)"
 _MAKERS: tuple[tuple[str, str], ...] = (
     ("fetch", r"data/models/(?P<model>[\w.-]+)/model\.safetensors"),
     ("fetch_data", rf"data/published/(?P<dataset>{_NAME})/index\.json"),
     ("train_vision_language", rf"{_IN_DATA}/models/(?P<model>[\w.-]+)/model\.safetensors"),
     ("embed_vocabulary", rf"{_IN_DATA}/token_vocabularies/(?P<vocabulary>{_NAME})\.safetensors"),
-    ("generate", rf"{_IN_DATA}/(?P<env>{_NAME})/histories\.safetensors"),
-    ("embed_images", rf"{_IN_DATA}/(?P<env>{_NAME})/encoded_histories\.safetensors"),
-    ("embed", rf"{_IN_DATA}/(?P<env>{_NAME})/(?P<method>{_METHOD})/embeddings\.safetensors"),
-    ("index", rf"{_IN_DATA}/(?P<env>{_NAME})/(?P<method>{_METHOD})/memory(\.faiss|_rows\.safetensors)"),
+    ("generate", rf"{_IN_DATA}/(?P<env>{_ENV})/histories\.safetensors"),
+    ("embed_images", rf"{_IN_DATA}/(?P<env>{_ENV})/encoded_histories\.safetensors"),
+    ("embed", rf"{_IN_DATA}/(?P<env>{_ENV})/(?P<method>{_METHOD})/embeddings\.safetensors"),
+    ("index", rf"{_IN_DATA}/(?P<env>{_ENV})/(?P<method>{_METHOD})/memory(\.faiss|_rows\.safetensors)"),
     ("train", rf"results/(?P<scale>{_NAME})/runs/{_RUN}/(policy\.safetensors|train\.parquet)"),
     ("evaluate", rf"results/(?P<scale>{_NAME})/runs/{_RUN}/scores\.parquet"),
     ("inspect", rf"results/(?P<scale>{_NAME})/runs/{_RUN}/trace\.safetensors"),

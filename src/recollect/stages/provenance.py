@@ -13,7 +13,7 @@ from typing import Any
 
 from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sha256_of, verify
-from recollect.settings.catalogue import module_of
+from recollect.settings.catalogue import module_of, roots
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
@@ -180,7 +180,7 @@ def generate_modules(scale: str, env: str) -> list[str]:
     content = environment_mapping(scale, env)
     algorithm = (content.get("source") or {}).get("algorithm", "ppo")
     where = f"{config_folder()}/environments/{env}.yaml: source.algorithm"
-    return [_world(scale, env), module_of("source", algorithm, where=where)]
+    return [*_world(scale, env), module_of("source", algorithm, where=where)]
 
 
 def image_modules(scale: str, env: str) -> list[str]:
@@ -201,13 +201,13 @@ def vocabulary_modules() -> list[str]:
 def memory_modules(stage: str, scale: str, env: str, method: str) -> list[str]:
     """What embeds the entries of a memory, or indexes them."""
     if stage == "index":
-        return ["recollect.radt.chunks", "recollect.radt.deduplication", "recollect.common.index", _world(scale, env)]
-    return ["recollect.radt.embedding", "recollect.radt.chunks", _world(scale, env), *_embedder(scale, env, method)]
+        return ["recollect.radt.chunks", "recollect.radt.deduplication", "recollect.common.index", *_world(scale, env)]
+    return ["recollect.radt.embedding", "recollect.radt.chunks", *_world(scale, env), *_embedder(scale, env, method)]
 
 
 def train_modules(scale: str, env: str, method: str) -> list[str]:
     """What trains: the method, its memory's embedder, its world, and what judges it where it is judged while it learns."""
-    modules = [_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    modules = [*_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
     if evaluates_while_training(method_mapping(scale, env, method)):
         modules += _evaluators(scale, env)
     return modules
@@ -215,7 +215,7 @@ def train_modules(scale: str, env: str, method: str) -> list[str]:
 
 def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
     """What plays a policy and makes its scores."""
-    playing = [_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    playing = [*_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
     return [*playing, *_evaluators(scale, env)]
 
 
@@ -235,8 +235,14 @@ def algorithm_of(scale: str, env: str, method: str) -> str:
     return module_of("method", str(method_mapping(scale, env, method)["algorithm"]), where=method_path(method))
 
 
-def _world(scale: str, env: str) -> str:
-    return module_of("world", str(environment_mapping(scale, env).get("world")), where=f"environment {env}: world")
+def _world(scale: str, env: str) -> list[str]:
+    content = environment_mapping(scale, env)
+    modules = [module_of("world", str(content.get("world")), where=f"environment {env}: world")]
+    # The world `gymnasium` imports by name what registers an environment. Of own code that is followed, too.
+    package = str((content.get("options") or {}).get("package") or "")
+    if package.partition(".")[0] in roots():
+        modules.append(package)
+    return modules
 
 
 def _image_encoder(scale: str, env: str) -> list[str]:

@@ -64,9 +64,3 @@ def test_the_tasks_of_mini_world_are_the_published_ones(task: str, steps: int, a
     assert (settings.family, settings.options) == ("miniworld", {"task": task})
     assert [t.name for t in registry.tasks(settings.world, settings.options, "train")] == [task]
     assert (TASKS[task], SHAPE, len(TASKS)) == ((steps, actions), (3, 60, 80), 8)
-
-
-@pytest.mark.parametrize(("env", "world"), [("psychlab", "psychlab"), ("avalon_SURVIVE", "avalon")])
-def test_worlds_of_packages_that_nobody_has_are_configured_too(env: str, world: str) -> None:
-    settings = environment_settings("paper", env)
-    assert settings.world == world and len(registry.tasks(world, settings.options, "eval")) == 1

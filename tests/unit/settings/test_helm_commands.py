@@ -33,7 +33,7 @@ RELEASED = [
 
 
 @pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def in_the_repository(monkeypatch: pytest.MonkeyPatch, root: Path, plugins: None) -> None:
     monkeypatch.chdir(root)
 
 

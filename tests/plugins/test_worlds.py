@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import tomllib
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 
 from recollect.environments import registry
 from recollect.environments.base import World
+from recollect.settings import catalogue
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import environment_settings
 from recollect.stages import dependencies
 
 LEVEL = "contributed/dmlab30/psychlab_continuous_recognition"
@@ -69,6 +73,11 @@ class AvalonEnv:
         image = np.full((96, 96, 4), self.shade, np.uint8)
         image[-10:, :, 0], image[..., 3] = 7, 99  # the upper rows, in the end; depth
         return {"rgbd": image, "frame_id": np.zeros(1)}
+
+
+@pytest.fixture(autouse=True)
+def installed(plugins: None) -> None:
+    """Both plug-ins."""
 
 
 @pytest.fixture
@@ -166,3 +175,31 @@ def test_unknown_options_are_refused() -> None:
         registry.tasks("avalon", {"task": "NAVIGAT"}, "train")
     with pytest.raises(UserError, match="did you mean 'dataset_path'"):
         registry.tasks("psychlab", {"datasetpath": "x"}, "train")
+
+
+@pytest.mark.parametrize(("env", "world"), [("psychlab", "psychlab"), ("avalon_SURVIVE", "avalon")])
+def test_worlds_of_x_nobody_has_are_configured_too(env: str, world: str) -> None:
+    settings = environment_settings("paper", env)
+    assert settings.world == world and len(registry.tasks(world, settings.options, "eval")) == 1
+
+
+@pytest.mark.parametrize(("env", "plugin"), [("psychlab", "psychlab"), ("avalon_SURVIVE", "avalon")])
+def test_without_the_plug_in_it_is_said_what_to_install(
+    env: str, plugin: str, monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    monkeypatch.setattr(catalogue, "_plugins", lambda: {})
+    monkeypatch.chdir(root)
+    with pytest.raises(UserError, match=f"no configuration named '{env}'") as refused:
+        environment_settings("paper", env)
+    assert f"pip install ./plugins/{plugin}" in refused.value.do
+
+
+@pytest.mark.parametrize("name", ["avalon", "psychlab"])
+def test_the_package_declares_the_plug_in_and_ships_its_configuration(name: str, root: Path) -> None:
+    folder = root / "plugins" / name
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    package = f"recollect_{name}"
+    assert project["project"]["entry-points"]["recollect.plugins"] == {name: package}
+    shipped = project["tool"]["setuptools"]
+    assert shipped["packages"] == [package] and shipped["package-data"] == {package: ["config/*/*.yaml"]}
+    assert list((folder / package).glob("config/*/*.yaml"))

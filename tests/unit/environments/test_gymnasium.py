@@ -1,0 +1,182 @@
+"""Any environment of gymnasium as a world: by its id alone, a stranger's package, dictionaries with images, ends and limits."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+
+from recollect.amago.network import WorldShape
+from recollect.common.contract import facts_of
+from recollect.environments import registry
+from recollect.settings.errors import UserError
+from recollect.settings.layers import gymnasium_id
+from recollect.settings.resolve import environment_mapping, environment_settings
+
+PACKAGE = '''
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Camera(gymnasium.Env):
+    """An image and a number; ends at 0 after `ends` steps, and is cut by itself after `cut`."""
+
+    observation_space = Dict({"number": Box(-1, 1, (2,), np.float32), "screen": Box(0, 255, (4, 5, 3), np.uint8)})
+    action_space = Discrete(3, start=-1)
+
+    def __init__(self, ends=99, cut=99):
+        self.ends, self.cut = ends, cut
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.shade = 0, int(self.np_random.integers(256))
+        return self.seen(0), {}
+
+    def seen(self, action):
+        image = np.full((4, 5, 3), (self.shade + self.time) % 256, np.uint8)
+        return {"number": np.array([action, 0.5], np.float32), "screen": image}
+
+    def step(self, action):
+        self.time += 1
+        self.shade = (self.shade + int(self.np_random.integers(9))) % 256
+        return self.seen(action), float(action), self.time == self.ends, self.time == self.cut, {}
+
+
+gymnasium.register("camera_things/Camera-v0", Camera, max_episode_steps=7)
+gymnasium.register("Unlimited-v0", Camera)
+'''
+CAMERA = "camera_things/Camera-v0"
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of somebody's, which registers its environments when it is imported."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "camera_things.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    # Processes that play are started anew, and must find it, too.
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    importlib.invalidate_caches()
+    yield
+    sys.modules.pop("camera_things", None)
+    for name in (CAMERA, "Unlimited-v0"):
+        gymnasium.registry.pop(name, None)
+
+
+def make(count: int, mode: AutoresetMode = AutoresetMode.DISABLED, **options: Any) -> Any:
+    listed = registry.tasks("gymnasium", options, "train")
+    return registry.make_world("gymnasium", options, listed * count, np.arange(count, dtype=np.uint64), mode)
+
+
+def test_an_id_is_an_environment_without_a_file(workdir: Path) -> None:
+    settings = environment_settings("smoke", "gym.CartPole-v1")
+    assert (settings.name, settings.world, settings.title) == ("gym.CartPole-v1", "gymnasium", "CartPole-v1")
+    facts = facts_of(settings)
+    assert (facts.observation_size, facts.actions, facts.horizon) == (4, 2, 500)  # the horizon is its own time limit
+    there = environment_settings("smoke", "gym.camera_things.Camera-v0")
+    assert there.options["id"] == CAMERA and facts_of(there).horizon == 7
+    assert [gymnasium_id(name) for name in ("A-v0", "b.A-v0", "c.b.A-v0")] == ["A-v0", "b/A-v0", "c:b/A-v0"]
+    (workdir / "config/scales/own.yaml").write_text(
+        "description: Own.\nseeds: [0]\nenvironments:\n"
+        "  gym: {evaluation: {episodes: 3}}\n  gym.CartPole-v1: {options: {horizon: 20}}\n"
+    )
+    assert environment_mapping("own", "gym.CartPole-v1")["options"] == {"id": "CartPole-v1", "horizon": 20}
+    assert environment_mapping("own", "gym.Acrobot-v1")["evaluation"]["episodes"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
+        ({"id": "no_such_package/Camera-v0"}, "knows no such id after `import no_such_package`"),
+        ({"id": "camera_things/Camra-v0"}, "did you mean 'camera_things/Camera-v0'"),
+        ({"id": CAMERA, "arguments": {"end": 3}}, "unexpected keyword argument 'end'"),
+        ({"id": "CartPole-v1", "observation": "image"}, "there is no image"),
+    ],
+)
+def test_what_cannot_be_made_is_said_with_the_nearest_id(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(1, **options)
+
+
+def test_a_package_may_register_without_a_namespace_and_an_id_may_name_its_module() -> None:
+    assert make(1, id="Unlimited-v0", package="camera_things").horizon == 1000
+    assert make(1, id="camera_things/Unlimited-v0").horizon == 1000
+    assert make(1, id="camera_things:Unlimited-v0").horizon == 1000
+
+
+def test_an_image_and_numbers_are_kept_apart() -> None:
+    world = make(2, id=CAMERA)
+    seen = world.reset()[0]
+    shapes = {name: shape for name, (_, shape) in world.observation_parts.items()}
+    assert shapes == {"image": (4, 5, 3), "numbers": (2,)} and seen.shape == (2, 62) and seen.dtype == np.float32
+    assert world.observation_space.contains(seen)
+    image, numbers = (seen[:, where] for where, _ in world.observation_parts.values())
+    assert (image == image[:, :1]).all() and numbers.tolist() == [[0, 0.5]] * 2
+    shape = WorldShape.of(world)  # as AMAGO meets it: the image goes through a convolutional network
+    assert (shape.steps.image, shape.steps.vector) == ((4, 5, 3), 2)
+    assert shape.image_part == slice(0, 60)
+    alone = make(2, id=CAMERA, observation="image")
+    assert alone.single_observation_space == Box(0, 255, (4, 5, 3), np.uint8)
+    assert (alone.reset()[0].reshape(2, -1) == image).all() and not hasattr(alone, "observation_parts")
+    bare = make(2, id=CAMERA, observation="numbers")
+    assert bare.reset()[0].tolist() == numbers.tolist() and not hasattr(bare, "observation_parts")
+
+
+def test_an_end_is_terminated_and_a_limit_is_truncated() -> None:
+    """The environment's own end, its own cut, and the time limit that the horizon stands for."""
+    for arguments, expected in (
+        ({}, (False, True, 7)),
+        ({"ends": 4}, (True, False, 4)),
+        ({"cut": 3}, (False, True, 3)),
+    ):
+        world = make(1, id=CAMERA, arguments=arguments)
+        world.reset()
+        for step in range(1, 8):
+            _, reward, terminated, truncated, _ = world.step(np.array([2]))
+            assert reward.tolist() == [1.0]  # its third action is called 1
+            if (terminated | truncated).any():
+                assert (terminated.tolist()[0], truncated.tolist()[0], step) == expected
+                break
+        with pytest.raises(UserError, match="1 of 1 instances"):
+            world.step(np.array([2]))
+
+
+def test_cut_and_end_at_the_same_step_is_an_end_and_a_batch_goes_on_by_itself() -> None:
+    world = make(2, AutoresetMode.SAME_STEP, id=CAMERA, arguments={"ends": 3, "cut": 3})
+    world.reset()
+    for step in range(1, 7):
+        _, _, terminated, truncated, info = world.step(np.array([0, 2]))
+        assert terminated.tolist() == [step % 3 == 0] * 2 and not truncated.any()
+        if terminated.any():
+            assert info["final_obs"][:, 60:].tolist() == [[-1, 0.5], [1, 0.5]]
+
+
+def test_processes_play_the_same_and_go_on_from_a_state() -> None:
+    here, there = make(3, id=CAMERA), make(3, id=CAMERA, processes=True)
+    try:
+        assert here.reset()[0].tolist() == there.reset()[0].tolist()
+        for step in range(9):
+            ended = here._ended_B.copy()
+            if ended.any():
+                for world in (here, there):
+                    world.reset(options={"reset_mask": ended})
+            if step == 3:  # let one be behind the others
+                for world in (here, there):
+                    world.reset(options={"reset_mask": np.array([False, True, False])})
+            if step == 5:
+                there.set_state(here.get_state())
+            actions = np.arange(3) % 3
+            ours, theirs = here.step(actions), there.step(actions)
+            assert [part.tolist() for part in ours[:4]] == [part.tolist() for part in theirs[:4]], step
+    finally:
+        there.close()

@@ -1,0 +1,183 @@
+"""What of one's own is found: in `mine/`, in installed plug-ins, by what a file declares, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from recollect.settings import catalogue
+from recollect.settings.catalogue import declaration, declared, known, module_of, roots
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_path, names
+from recollect.settings.resolve import environment_settings, scale_settings
+
+WORLD = """
+from recollect.environments.base import World as BaseWorld
+
+class World(BaseWorld):
+    pass
+
+@print
+def tasks(split):
+    pass
+"""
+
+
+@pytest.fixture
+def mine(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory's own folder, empty."""
+    monkeypatch.delenv("RECOLLECT_MINE")
+    folder = workdir / "mine"
+    (folder / "config" / "environments").mkdir(parents=True)
+    return folder
+
+
+def test_a_module_is_found_by_the_names_that_it_declares_and_is_not_imported(mine: Path) -> None:
+    (mine / "corridor.py").write_text(WORLD)
+    (mine / "wrapped.py").write_text("from functools import partial\nfrom x import World\ntasks = partial(print)\n")
+    (mine / "optional.py").write_text("try:\n    from x import World, tasks\nexcept ImportError:\n    raise\n")
+    (mine / "helper.py").write_text("# World = tasks\ndef make():\n    World = tasks = 1\n")
+    worlds = known("world")
+    assert {name: worlds[name] for name in worlds if worlds[name].startswith("mine.")} == {
+        name: f"mine.{name}" for name in ("corridor", "wrapped", "optional")
+    }
+    assert "registry" not in worlds and "base" not in worlds
+    assert roots()["mine"] == mine.parent and (roots()["recollect"] / "recollect" / "cli.py").is_file()
+
+
+@pytest.mark.parametrize("kind", catalogue.KINDS)
+def test_every_kind_is_found_in_mine(kind: str, mine: Path) -> None:
+    (mine / "own.py").write_text("".join(f"def {name}(): pass\n" for name in catalogue.KINDS[kind].declares))
+    assert module_of(kind, "own", where="test") == "mine.own"
+    with pytest.raises(UserError, match="named 'owm'") as refused:
+        module_of(kind, "owm", where="test")
+    assert refused.value.do == "did you mean 'own'?"
+
+
+def test_a_name_that_stands_in_two_places_is_refused_with_both(mine: Path, workdir: Path) -> None:
+    (mine / "dark_room.py").write_text(WORLD)
+    with pytest.raises(UserError, match="two of the kind 'world' named 'dark_room'") as refused:
+        module_of("world", "dark_room", where="test")
+    assert "recollect/environments/dark_room.py and " in refused.value.where
+    assert refused.value.where.endswith("mine/dark_room.py")
+    (mine / "config/environments/random_maze.yaml").write_text("world: random_maze\n")
+    with pytest.raises(UserError, match="two files for 'random_maze' in environments") as refused:
+        environment_settings("smoke", "random_maze")
+    where = refused.value.where
+    assert where == f"config/environments/random_maze.yaml and {mine}/config/environments/random_maze.yaml"
+
+
+def test_configuration_of_ones_own_is_found_and_named_where_it_is_wrong(mine: Path) -> None:
+    path = mine / "config/environments/tiny_room.yaml"
+    path.write_text("world: dark_room\noptions: {width: 3}\ntypo: 1\n")
+    assert "tiny_room" in names("environments") and config_path("environments", "tiny_room") == path
+    with pytest.raises(UserError, match="unknown key 'typo'") as refused:
+        environment_settings("smoke", "tiny_room")
+    assert str(path) in refused.value.where
+    with pytest.raises(UserError, match="no configuration named 'tiny_rom'") as refused:
+        environment_settings("smoke", "tiny_rom")
+    assert "did you mean 'tiny_room'" in refused.value.do
+    (mine / "config/scales").mkdir()
+    (mine / "config/scales/mine.yaml").write_text("description: Mine.\nseeds: [3]\n")
+    assert scale_settings("mine").seeds == (3,)
+
+
+def test_another_folder_can_be_named_and_its_name_must_be_a_packages(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workdir / "lab").mkdir()
+    (workdir / "lab" / "corridor.py").write_text(WORLD)
+    monkeypatch.setenv("RECOLLECT_MINE", str(workdir / "lab"))
+    assert module_of("world", "corridor", where="test") == "lab.corridor"
+    for wrong in ("my-lab", "recollect"):
+        monkeypatch.setenv("RECOLLECT_MINE", str(workdir / wrong))
+        with pytest.raises(UserError, match="imported as a package"):
+            known("world")
+
+
+def test_what_a_file_declares_is_its_literals_and_else_true(tmp_path: Path) -> None:
+    path = tmp_path / "file.py"
+    path.write_text("A = {'x': (1, None)}\nB: int = 3\nC = D = print\nimport os.path as E\nclass F: G = 1\nH: int\n")
+    assert declared(path) == {"A": {"x": (1, None)}, "B": 3, "C": True, "D": True, "E": True, "F": True}
+    path.write_text("def x(:\n")
+    with pytest.raises(UserError, match="not valid Python"):
+        declared(path)
+    assert declaration("figure", "state_visitation", "READS") == "traces"
+    assert declaration("figure", "no_such_kind", "READS") is None
+
+
+def test_an_installed_package_with_an_entry_point_is_searched(tmp_path: Path) -> None:
+    """Its modules and its configuration; a single module, too. Run in a process that finds them on its path."""
+    package = tmp_path / "lab" / "things"
+    (package / "config" / "figures").mkdir(parents=True)
+    (tmp_path / "lab" / "__init__.py").write_text("raise SystemExit('nothing is imported to look for names')\n")
+    (package / "corridor.py").write_text(WORLD)
+    (package / "config/figures/my_figure.yaml").write_text("kind: bars\n")
+    (tmp_path / "single.py").write_text("Hyperparameters = 1\ndef train(): pass\n")
+    about = tmp_path / "lab-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[recollect.plugins]\nlab = lab.things\nother = single\n")
+    code = """
+from recollect.settings.catalogue import known, roots
+from recollect.settings.loading import names
+print(known("world")["corridor"], known("method")["single"], "my_figure" in names("figures"), roots()["lab"], roots()["single"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["lab.things.corridor", "single", "True", str(tmp_path), str(tmp_path)], done.stderr
+
+
+def test_a_world_of_ones_own_is_registered_with_gymnasium(mine: Path) -> None:
+    """And plays there, by the id that it declares; in a process of its own, as a user would."""
+    (mine / "pair.py").write_text(
+        """
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from recollect.environments.base import Task
+from recollect.environments.base import World as BaseWorld
+
+GYMNASIUM_IDS = {"mine/Pair-v0": {}}
+
+def tasks(split, **options):
+    return [Task(0, "pair", split)]
+
+class World(BaseWorld):
+    def _setup(self):
+        self.horizon = 2
+        self.single_observation_space = Box(0, 1, (1,), np.float32)
+        self.single_action_space = Discrete(2)
+
+    def _begin(self, index_N):
+        pass
+
+    def _advance(self, actions_B, last_B):
+        return actions_B.astype(np.float32), None
+
+    def _observe(self):
+        return np.zeros((self.num_envs, 1), np.float32)
+"""
+    )
+    code = """
+import gymnasium, recollect.environments
+env = gymnasium.make("mine/Pair-v0")
+env.reset(seed=0)
+print(env.step(1)[1:4], env.step(0)[1:4])
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "RECOLLECT_MINE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=mine.parent, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "(1.0, False, False) (0.0, False, True)\n", done.stderr
+    assert "mine/Pair-v0" not in gymnasium.registry  # of this process
