@@ -22,6 +22,7 @@ from recollect.figures.writing import render
 from recollect.settings.errors import UserError
 
 PROVENANCE = {"code_fingerprint": "0123456789abcdef", "device": "cpu", "environment_lock": "lock"}
+LABELS = {"radt": "RA-DT", "radt_agnostic": "RA-DT (domain-agnostic)", "ad": "AD", "dpt": "DPT", "dt": "DT"}
 TMAZE = {"tmaze_10": 10, "tmaze_50": 50, "tmaze_250": 250}
 
 
@@ -78,7 +79,7 @@ def tmaze_scores(methods: Sequence[str] = ("dqn_gpt", "dqn_lstm"), seeds: Sequen
 def in_context_spec(**changes: Any) -> FigureSpec:
     values: dict[str, Any] = {
         "name": "radt_dark_room",
-        "labels": {"radt": "RA-DT", "ad": "AD"},
+        "labels": LABELS,
         "kind": "in_context_curve",
         "title": "Dark-Room",
         "scale": "demo",
