@@ -232,7 +232,7 @@ class InContextPolicy(BatchedPolicy):
 
     @abstractmethod
     def logits(self) -> Tensor:
-        """Action logits [B, A] (or see `nets.actions.ContinuousHead`) for now."""
+        """Action logits [B, A] (or see `radt.actions.ContinuousHead`) for now."""
 
 
 class CachedSteps:
