@@ -76,12 +76,14 @@ def _tied(queries_QD: Tensor, keys_ND: Tensor, lowest_Q: Tensor, k: int) -> tupl
         key_parts.append(hits[:, 1] + at)
     query_P, key_P = torch.cat(query_parts), torch.cat(key_parts)
     score_P = _scored(queries_QD, keys_ND, query_P, key_P)
-    order = key_P.argsort(stable=True)  # three stable sorts: by query, then score descending, then id
+    # By query, then score descending, then id: stable sorts, the last criterion first.
+    order = key_P.argsort(stable=True)
     order = order[score_P[order].argsort(descending=True, stable=True)]
     order = order[query_P[order].argsort(stable=True)]
-    query_P, key_P, score_P = query_P[order], key_P[order], score_P[order]
-    first_Q = torch.searchsorted(query_P, torch.arange(len(queries_QD), device=query_P.device))
-    taken_QK = first_Q[:, None] + torch.arange(k, device=query_P.device)
+    # Each query's first k pairs.
+    query_numbers = torch.arange(len(queries_QD), device=query_P.device)
+    first_Q = torch.searchsorted(query_P[order], query_numbers)
+    taken_QK = order[first_Q[:, None] + torch.arange(k, device=query_P.device)]
     return score_P[taken_QK], key_P[taken_QK]
 
 
@@ -89,12 +91,8 @@ def _settled(
     queries_QD: Tensor, keys_ND: Tensor, found_QM: Tensor, ids_QM: Tensor, k: int, largest: float
 ) -> tuple[Tensor, Tensor]:
     """Turn candidates (fast scores and ids, at least k of them) into the exact first k."""
-    scores_QM = _scored(
-        queries_QD,
-        keys_ND,
-        torch.arange(len(queries_QD), device=ids_QM.device).repeat_interleave(ids_QM.shape[1]),
-        ids_QM.flatten(),
-    ).view(ids_QM.shape)
+    query_P = torch.arange(len(queries_QD), device=ids_QM.device).repeat_interleave(ids_QM.shape[1])
+    scores_QM = _scored(queries_QD, keys_ND, query_P, ids_QM.flatten()).view(ids_QM.shape)
     scores_QM, sorted_QM = _in_order(scores_QM, ids_QM)
     scores_QK, ids_QK = scores_QM[:, :k].clone(), sorted_QM[:, :k].clone()
     if ids_QM.shape[1] < len(keys_ND):
@@ -194,9 +192,9 @@ class FlatIndex:
     def keys(self) -> Tensor:
         """All keys [N, D] on the index's device (on the CPU: a view of faiss's own memory; do not write to it)."""
         if self._keys is None:
-            stored = (
-                faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.width) if len(self) else np.zeros(0, "f4")
-            )
+            stored = np.zeros(0, np.float32)
+            if len(self):
+                stored = faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.width)
             self._keys = torch.from_numpy(stored.reshape(-1, self.width)).to(self.device)
             self._largest = float(self._keys.norm(dim=1).max()) if len(self) else 0.0
         return self._keys
