@@ -64,8 +64,6 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Blocks, one behind the other."""
-
     def __init__(self, width: int, layers: int, heads: int) -> None:
         super().__init__()
         self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))

@@ -104,7 +104,6 @@ class FeatureRescaling:
         }
 
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
         if self.statistics != "batch":
             self.count = int(arrays["count"])
             self.mean_W = torch.from_numpy(np.array(arrays["mean"])).to(self.mean_W)

@@ -61,7 +61,6 @@ class HopfieldReader:
         return torch.from_numpy(images).to(device).float().mean(1).flatten(1) / 255
 
     def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
-        """Inputs [B, 1, D]."""
         self._newest = images
         return self._mixed(images)[:, None]
 
@@ -72,7 +71,6 @@ class HopfieldReader:
         pass
 
     def cache(self) -> FrameCache:
-        """Of mixtures."""
         return self._mixed
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
@@ -85,7 +83,6 @@ class HopfieldReader:
 
 
 def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
-    """The memory of a run's agent."""
     hp: Hyperparameters = settings.method.hyperparameters
     memory = memory_of(settings, inputs)
     reader = HopfieldReader(

@@ -76,7 +76,6 @@ class FeatureReader:
         return features_BW if self.matrix_WD is None else features_BW @ self.matrix_WD
 
     def __call__(self, images: np.ndarray, *, learn: bool) -> Tensor:
-        """Inputs [B, 1, D]."""
         features_BD = self.features(images)
         if learn and self.all is not self.rescaling:
             self.all.take_in(features_BD)
@@ -87,11 +86,9 @@ class FeatureReader:
         return self.all.arrays()
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `learned` gave."""
         self.all.load_arrays(dict(arrays))
 
     def cache(self) -> FrameCache:
-        """Of features."""
         return self.features
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:

@@ -51,7 +51,6 @@ class LanguageHyperparameters(OnPolicyHyperparameters):
 
     @property
     def remembered(self) -> int:
-        """Inputs that are remembered."""
         return RELEASED_MEMORY if self.mem_len == "upstream" else self.memory_length
 
 
@@ -104,11 +103,9 @@ class LanguageHistory:
         self._newest_BKD = torch.zeros(0)
 
     def start(self, batch: int) -> None:
-        """B rows that have seen nothing."""
         self.memory.start(batch)
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """Forget what the rows of the mask have seen."""
         self.memory.reset(torch.from_numpy(mask_B).to(self.device))
 
     def read(self, images: np.ndarray) -> Tensor:
@@ -117,7 +114,6 @@ class LanguageHistory:
         return self._rescaled(self.memory.step(self._newest_BKD), update=self.learning)
 
     def peek(self, images: np.ndarray) -> Tensor:
-        """The same, but nothing is remembered."""
         return self._rescaled(self.memory.peek(self.reader(images, learn=False)), update=False)
 
     def _rescaled(self, vectors_BH: Tensor, *, update: bool) -> Tensor:
@@ -129,7 +125,6 @@ class LanguageHistory:
         return {f"{part}/{name}": v for part, named in parts.items() for name, v in named.items()} | self.learned()
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave."""
         self.memory.load(part(arrays, "memory"))
         self.reader.cache().load(part(arrays, "cache"), self.device)
         self.load_learned(arrays)
@@ -147,7 +142,6 @@ class LanguageHistory:
             self.rescaling.load_arrays(part(arrays, "vectors"))
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """The words that the newest images became."""
         return self.reader.traced(rows_N)
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
@@ -166,7 +160,6 @@ class LanguageHistory:
         return found
 
     def words(self, tokens: Sequence[int]) -> list[str]:
-        """The word of each token of the language model's."""
         return [self.memory.vocabulary[token] for token in tokens]
 
 

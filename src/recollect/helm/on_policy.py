@@ -167,7 +167,6 @@ class OnPolicyTrainer:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
         return self.steps >= self.hp.steps
 
     def advance(self, run: Run) -> None:
@@ -241,7 +240,6 @@ class OnPolicyTrainer:
             self.best_return, self.best = float(mean), self.agent.learned()
 
     def _learn(self, moments: Mapping[str, Tensor], done_TE: np.ndarray) -> None:
-        """All passes over one rollout."""
         hp = self.hp
         progress, updates = self.steps / hp.steps, self.rollouts - 1
         self.optimiser.lr = hp.learning_rate_schedule.at(hp.learning_rate, progress, updates)
@@ -334,7 +332,6 @@ class OnPolicyTrainer:
         return arrays, {name: getattr(self, name) for name in counters} | {"best_return": self.best_return}
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Put back what `saved` gave."""
         for name, value in state.items():
             setattr(self, name, value)
         self.observation = np.array(arrays["observation"])

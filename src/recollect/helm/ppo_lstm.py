@@ -43,11 +43,9 @@ class RecurrentAgent(Agent):
         self.sequences = sequences
 
     def start(self, batch: int) -> None:
-        """B rows that remember nothing."""
         self._hidden_BU, self._cell_BU = torch.zeros(2, batch, self.network.units, device=self.device).unbind()
 
     def forget(self, mask_B: np.ndarray) -> None:
-        """The rows of the mask begin an episode."""
         mask_B1 = self.put(mask_B)[:, None]
         self._hidden_BU, self._cell_BU = (s.masked_fill(mask_B1, 0.0) for s in (self._hidden_BU, self._cell_BU))
 
@@ -97,11 +95,9 @@ class RecurrentAgent(Agent):
             yield moment_LM[kept_LM], *self.network.heads(outputs_LMU[kept_LM])
 
     def arrays(self) -> dict[str, Any]:
-        """The network and the state."""
         return {**super().arrays(), "hidden": self._hidden_BU, "cell": self._cell_BU}
 
     def load(self, arrays: Mapping[str, Any], images: np.ndarray) -> None:
-        """Put back what `arrays` gave."""
         super().load(arrays, images)
         self._hidden_BU, self._cell_BU = (torch.as_tensor(arrays[n]).to(self.device) for n in ("hidden", "cell"))
 

@@ -58,7 +58,6 @@ class TokenReader:
         self._newest: Tokens | None = None
 
     def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
-        """Inputs [B, K, D]."""
         self._newest = self.retrieval(images)
         return self.embeddings_VD[self._newest.lm_ids_NK]
 
@@ -69,7 +68,6 @@ class TokenReader:
         pass
 
     def cache(self) -> FrameCache:
-        """Of words."""
         return self.retrieval.cache
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:

@@ -39,7 +39,6 @@ class TokenWindow:
         self.lengths_B = self.lengths_B + K
 
     def reset(self, mask_B: Tensor) -> None:
-        """Forget these rows."""
         self.lengths_B = self.lengths_B.masked_fill(mask_B.to(self.lengths_B.device), 0)
 
     def arrays(self) -> dict[str, Tensor]:
@@ -47,7 +46,6 @@ class TokenWindow:
         return {"tokens": self.tokens_BMD, "lengths": self.lengths_B}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave."""
         device = self.lengths_B.device
         self.tokens_BMD = torch.as_tensor(arrays["tokens"]).to(device, copy=True)
         self.lengths_B = torch.as_tensor(arrays["lengths"]).to(device, copy=True)

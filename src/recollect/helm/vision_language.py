@@ -105,7 +105,6 @@ class ClipModel:
 
     @property
     def vocabulary(self) -> ClipVocabulary:
-        """Its words."""
         verify(self.folder / MERGES, kind=KIND)
         return ClipVocabulary(self.folder / MERGES)
 

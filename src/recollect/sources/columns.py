@@ -37,7 +37,6 @@ class Rows:
         return len(self.reward)
 
     def take(self, rows: Any) -> Rows:
-        """Some of the rows."""
         return Rows(self.observation[rows], self.action[rows], self.reward[rows], self.done[rows])
 
     @property

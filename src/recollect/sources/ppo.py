@@ -294,7 +294,6 @@ class EnsemblePPO:
         return values_TE, logs_TE
 
     def _learn(self, rollout: slice, values_TE: np.ndarray, log_probabilities_TE: np.ndarray) -> None:
-        """All epochs over one rollout."""
         settings, recorded = self.settings, self.recorder
         advantage_TE = advantages(
             recorded.reward[rollout], recorded.done[rollout], values_TE, settings.gamma, settings.gae_lambda

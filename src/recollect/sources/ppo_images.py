@@ -270,7 +270,6 @@ class ImagePPO:
         return reward_E, done_E
 
     def _scaled(self, reward_E: np.ndarray, done_E: np.ndarray) -> np.ndarray:
-        """Rewards over the running deviation of discounted returns."""
         return self.scale(reward_E, done_E) if self.settings.normalise_rewards else reward_E
 
     # ---- learning

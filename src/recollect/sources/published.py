@@ -60,7 +60,6 @@ class Form:
 
     @property
     def action_dtype(self) -> np.dtype[Any]:
-        """What actions are stored as."""
         if not self.actions:
             return np.dtype(np.float32)
         return np.dtype(np.int8 if self.actions <= 127 else np.int16)
@@ -80,10 +79,10 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
     """
     (seen, observation), (did, action), (got, reward), (ended, done) = arrays.items()
     shape = observation.shape[-1:] if form.observation_shape is None else form.observation_shape
-    observation_ND = _without_ones(seen, observation, shape, where)
-    action_N = _without_ones(did, action, form.action_shape, where)
-    reward_N = _without_ones(got, reward, (), where)
-    done_N = _without_ones(ended, done, (), where)
+    observation_ND = flat(seen, observation, shape, where)
+    action_N = flat(did, action, form.action_shape, where)
+    reward_N = flat(got, reward, (), where)
+    done_N = flat(ended, done, (), where)
     for name, array in ((seen, observation_ND), (did, action_N), (ended, done_N)):
         if len(array) != len(reward_N):
             raise broken(f"{name} has {len(array)} rows, {got} has {len(reward_N)}", where)
@@ -114,7 +113,7 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
     return rows
 
 
-def _without_ones(name: str, array: np.ndarray, tail: tuple[int, ...], where: object) -> np.ndarray:
+def flat(name: str, array: np.ndarray, tail: tuple[int, ...], where: object) -> np.ndarray:
     """[N, *tail] of an array that may have axes of length one behind the first."""
     if array.dtype.kind not in "biuf":
         raise broken(f"{name} holds {array.dtype}, not numbers", where)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recollect.sources.columns import Rows
-from recollect.sources.published import CONVERT, PICKLES, Form, broken, rows_of
+from recollect.sources.published import CONVERT, PICKLES, Form, broken, flat, rows_of
 from recollect.sources.published_npz import read_npz
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,6 @@ class EpisodeRecording:
         self._compare_returns()
 
     def read(self, episodes_K: np.ndarray) -> Iterator[Rows]:
-        """The chosen episodes, one by one."""
         for episode in episodes_K:
             path = self.paths[episode]
             rows = rows_of(self._arrays(path, self.states, "actions", "rewards", "dones"), self.form, path)
@@ -107,9 +106,7 @@ class EpisodeRecording:
     def _outcome(self, path: Path) -> tuple[np.ndarray, bool]:
         """Rewards [T] of an episode, and whether it has an end."""
         arrays = self._arrays(path, "rewards", "dones")
-        reward_T, done_T = arrays["rewards"].reshape(-1), arrays["dones"].reshape(-1)
-        if reward_T.dtype.kind not in "biuf" or done_T.dtype.kind not in "biuf":
-            raise broken(f"rewards and dones hold {reward_T.dtype} and {done_T.dtype}, not numbers", path)
+        reward_T, done_T = (flat(name, array, (), path) for name, array in arrays.items())
         if not reward_T.size:
             raise broken("the episode has no steps", path)
         if done_T.size != reward_T.size:

@@ -26,8 +26,6 @@ def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str |
     """Fetch a data set into the folder of its index.
 
     Args:
-        name: of the data set.
-        chosen: where it comes from.
         index: where the list of its files goes.
         revision: a commit to fetch instead of the pinned one; its hashes are those that the hub lists.
 

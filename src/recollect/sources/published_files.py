@@ -137,11 +137,9 @@ def form_of(world: World, states: States = "states") -> Form:
     """
     seen, acts = world.single_observation_space, world.single_action_space
     if not isinstance(seen, Box) or not isinstance(acts, Box | Discrete) or getattr(acts, "start", 0) != 0:
-        raise UserError(
-            f"published files cannot be read for observations {seen} and actions {acts}",
-            where=type(world).__name__,
-            do="use an environment of vectors or images with discrete or continuous actions",
-        )
+        message = f"published files cannot be read for observations {seen} and actions {acts}"
+        do = "use an environment of vectors or images with discrete or continuous actions"
+        raise UserError(message, where=type(world).__name__, do=do)
     dtype = np.dtype(np.uint8) if seen.dtype == np.uint8 else compact_dtype(seen)
     form = Form(observation_shape=seen.shape, observation_dtype=dtype, low=seen.low, high=seen.high)
     if states == "states_encoded":
@@ -201,7 +199,6 @@ def _kept(recording: Recording, task: Task, keep: Keep, horizon: int, seed: int,
 
 
 def _report(settings: Hyperparameters, counts: Counter[str]) -> None:
-    """One line on what was read."""
     said = "{folder}: {episodes} episodes ({transitions} transitions) of {tasks} tasks"
     if counts["unfinished"]:
         said += "; {unfinished} unfinished last episodes ({left_out} transitions) left out"

@@ -38,8 +38,6 @@ def find_files(
     """For each task the files (or folders) that may be its; more than one only where names leave it open.
 
     Args:
-        folder: of all tasks.
-        layout: `npz` files, or folders of `episodes`.
         pattern: a file's name without suffix, e.g. "{seed}" or "{name}", filled in from the task; None: as published.
 
     Raises:
@@ -86,11 +84,9 @@ def _filled(pattern: str, task: Task) -> str:
     try:
         return pattern.format(**values)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"'{pattern}' is no pattern for the names of files ({type(error).__name__}: {error})",
-            where="source.hyperparameters.files",
-            do=f"use names in braces, of which a task here has: {', '.join(sorted(values))}",
-        ) from None
+        message = f"'{pattern}' is no pattern for the names of files ({type(error).__name__}: {error})"
+        do = f"use names in braces, of which a task here has: {', '.join(sorted(values))}"
+        raise UserError(message, where="source.hyperparameters.files", do=do) from None
 
 
 def _missing(message: str, folder: Path, layout: Layout, *, nothing: bool) -> UserError:
@@ -160,10 +156,7 @@ def payments_of(world: str, task: Task) -> Payments | None:
 
 
 def check_rewards(task: Task, paid: Payments, path: Path) -> bool:
-    """Hold a task against the rewards of its file.
-
-    Returns:
-        False where nothing was paid, so that the name stands unchecked.
+    """Hold a task against the rewards of its file. False where nothing was paid, so that the name stands unchecked.
 
     Raises:
         UserError: the rewards are those of another task.

@@ -38,16 +38,14 @@ class Replay:
     rewards: dict[int, str] = field(default_factory=dict)
 
     def check(self, differences: Mapping[int, str]) -> None:
-        """Raise a UserError if there are any."""
         if differences:
             first = min(differences)
-            raise UserError(
+            message = (
                 f"the first episode of {len(differences)} of {self.compared} files does not go as in the world "
-                f"'{self.world}': {differences[first]}",
-                where=self.paths[first],
-                do="name the files of this environment, or correct its options; "
-                "`replay: false` reads the files as they are",
+                f"'{self.world}': {differences[first]}"
             )
+            do = "name the files of this environment, or correct its options; `replay: false` reads the files as they are"
+            raise UserError(message, where=self.paths[first], do=do)
 
 
 def replay(

@@ -140,7 +140,6 @@ class RecurrentPPO(ppo.EnsemblePPO):
         return values_TE, logs_TE
 
     def _learn(self, rollout: slice, values_TE: np.ndarray, log_probabilities_TE: np.ndarray) -> None:
-        """All epochs over one rollout."""
         settings, recorded, count = self.settings, self.recorder, len(self.tasks)
         reward_TE = recorded.reward[rollout] + np.float32(settings.gamma) * self._cut_worth_TE
         done_TE = recorded.done[rollout]

@@ -80,7 +80,6 @@ class ActorCritics:
                 self.parameters[-2][n, :outputs] = torch.from_numpy(head.copy())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Weights and Adam's moments."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._named().items()}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
@@ -100,7 +99,6 @@ class ActorCritics:
         return {"parameters": self.flat, "first": first, "second": second, "steps": steps}
 
     def put(self, array: np.ndarray) -> torch.Tensor:
-        """An array on the networks' device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def rows(self, table_RD: np.ndarray) -> torch.Tensor:
