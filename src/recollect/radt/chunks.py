@@ -13,9 +13,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -24,10 +25,8 @@ Mask = NDArray[np.bool_]
 SHORTEST_KEY = 2  # the first cut of an episode has nothing before it; its key reads the first two steps instead
 
 
-class ChunkSettings(BaseModel):
+class ChunkSettings(Frozen):
     """How trajectories are cut. All lengths are in timesteps."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stride: int = Field(
         default=25, ge=1, description="distance between two cuts (paper: 50; released grid configs: 25)"

@@ -140,6 +140,24 @@ def _environment_path(env: str) -> Path:
     return config_path("environments", environment_stem(env)[0])
 
 
+def with_options(environment: EnvironmentSettings) -> EnvironmentSettings:
+    """An environment whose options are the checked model of its world, where the world's module has one."""
+    world = load("world", environment.world, where=_environment_path(environment.name)).World
+    model = getattr(world, "options_model", None)
+    if model is None:
+        return environment
+    return environment.model_copy(update={"options": model.parse(environment.options, environment.world)})
+
+
+def with_source(scale: str, environment: EnvironmentSettings) -> EnvironmentSettings:
+    """An environment whose source of histories has checked hyperparameters, where it has a source."""
+    source = environment.source
+    if source is None:
+        return environment
+    checked = source_hyperparameters(scale, environment.name, source)
+    return environment.model_copy(update={"source": source.model_copy(update={"hyperparameters": checked})})
+
+
 def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
     """The checked hyperparameters of what makes the histories of an environment."""
     where = f"{_environment_path(env)} (scale {scale}): source"
@@ -166,7 +184,8 @@ def resolved(scale: str, env: str, method: str) -> dict[str, Any]:
 
 def dumped(settings: Settings) -> dict[str, Any]:
     """Settings as plain JSON values, without scale and seed."""
-    return settings.model_dump(mode="json", include={"environment", "method"})
+    environment = with_options(settings.environment).model_dump(mode="json", warnings=False)
+    return {"environment": environment, "method": settings.method.model_dump(mode="json")}
 
 
 def resolved_environment(scale: str, env: str) -> dict[str, Any]:
@@ -174,12 +193,8 @@ def resolved_environment(scale: str, env: str) -> dict[str, Any]:
     prepared = still.prepared(f"{scale} {env}")
     if prepared is not None:
         return prepared
-    environment = environment_settings(scale, env)
-    values = environment.model_dump(mode="json")
-    if environment.source is not None:
-        checked = source_hyperparameters(scale, env, environment.source)
-        values["source"]["hyperparameters"] = checked.model_dump(mode="json")
-    return values
+    environment = with_source(scale, with_options(environment_settings(scale, env)))
+    return environment.model_dump(mode="json", warnings=False)
 
 
 def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:
