@@ -112,8 +112,6 @@ def q_of_policy(critics: nn.Module, s_BTE: Tensor, raw_BTGP: Tensor, policy: Dis
 
 
 class Agent(agent.Agent):
-    """See `agent.Agent`."""
-
     make = staticmethod(make_network)
     loss = staticmethod(loss_of)
 

@@ -66,7 +66,6 @@ class Hyperparameters(AmagoHyperparameters):
 
     @property
     def value_bins(self) -> ValueBins:
-        """The bins."""
         return ValueBins(*self.returns, self.bins, space=self.bin_space, labels=self.labels)
 
 
@@ -161,17 +160,13 @@ def loss_of(
 
 
 class Agent(agent.Agent):
-    """See `agent.Agent`."""
-
     make = staticmethod(make_network)
     loss = staticmethod(loss_of)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    """See `amago.train`."""
     return processes.train(Agent, settings, inputs.device, run)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:
-    """See `amago.load_policy`."""
     return policy_of(Agent, settings, arrays, inputs.device)

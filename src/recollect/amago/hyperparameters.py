@@ -105,7 +105,6 @@ class LoopHyperparameters(Frozen):
     processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
 
     def context_of(self, horizon: int) -> int:
-        """Transitions of the longest window."""
         return horizon if self.context is None else min(self.context, horizon)
 
     def save_length_of(self, horizon: int) -> int:

@@ -31,7 +31,7 @@ from recollect.amago.network import WorldShape, world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.recorder import Recorder
 from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
-from recollect.artifacts.checkpoints import POLICIES, part
+from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.common.learning_curve import log_learning, make_worlds
@@ -58,9 +58,12 @@ class Collector:
         self.steps_of = WorldShape.of(world).steps
         self.goals = bool(self.steps_of.goals)
         self.recorder = Recorder(
-            B, hp.save_length_of(horizon), hp.context_of(horizon), stagger=hp.stagger,
+            B,
+            hp.save_length_of(horizon),
+            hp.context_of(horizon),
+            stagger=hp.stagger,
             seed=seed_of("trajectory lengths", seed),
-        )  # fmt: skip
+        )
         self.exploration = Exploration(hp.exploration, B, horizon, seed=seed)
         self.actor_steps = 0
         self.time_B = np.zeros(B, np.int64)
@@ -91,11 +94,16 @@ class Collector:
             self.time_B += 1
             self.return_B += self.reward_B
             finished += self.recorder.append(
-                action_B, self.reward_B, self.observation, done_B, info["achieved"] if self.goals else None,
-                terminated_B if self.hp.truncation == "bootstrap" else done_B,
-            )  # fmt: skip
+                action_B,
+                self.reward_B,
+                self.observation,
+                done_B,
+                achieved_BMG=info["achieved"] if self.goals else None,
+                terminal_B=terminated_B if self.hp.truncation == "bootstrap" else done_B,
+            )
             if done_B.any():
-                success_B = np.asarray(info["success"], float) if "success" in info else np.full(len(done_B), np.nan)
+                no_success_B = np.full(len(done_B), np.nan)
+                success_B = np.asarray(info.get("success", no_success_B), float)
                 self.ended += list(zip(self.return_B[done_B].tolist(), success_B[done_B].tolist(), strict=True))
                 self._begin(done_B)
         return finished
@@ -117,25 +125,28 @@ class Collector:
         return named if np.isnan(values[:, 1]).any() else {**named, "training_success": values[:, 1].mean()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         if self.observation is None:
             return {}
-        found = {f"world/{name}": value for name, value in self.world.get_state().items()}
-        found |= {f"policy/{name}": value for name, value in self.policy.state_arrays().items()}
-        found |= {f"recorder/{name}": value for name, value in self.recorder.arrays().items()}
-        own = {"observation": self.observation, "time": self.time_B, "reward": self.reward_B, "return": self.return_B}
-        own |= {"rollouts": self.exploration.rollouts_B, "actor_steps": np.array([self.actor_steps])}
-        return found | {name: value.copy() for name, value in own.items()}
+        parts = joined(world=self.world.get_state(), policy=self.policy.state_arrays(), recorder=self.recorder.arrays())
+        return parts | {
+            "observation": self.observation.copy(),
+            "time": self.time_B.copy(),
+            "reward": self.reward_B.copy(),
+            "return": self.return_B.copy(),
+            "rollouts": self.exploration.rollouts_B.copy(),
+            "actor_steps": np.array([self.actor_steps]),
+        }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
         if not arrays:
             return
         self.world.set_state(part(arrays, "world"))
         self.policy.load_state(part(arrays, "policy"))
         self.recorder.load(part(arrays, "recorder"))
         self.observation = np.array(arrays["observation"])
-        self.time_B, self.reward_B, self.return_B = (np.array(arrays[name]) for name in ("time", "reward", "return"))
+        self.time_B = np.array(arrays["time"])
+        self.reward_B = np.array(arrays["reward"])
+        self.return_B = np.array(arrays["return"])
         self.exploration.rollouts_B = np.array(arrays["rollouts"])
         self.actor_steps = int(arrays["actor_steps"][0])
 
@@ -176,7 +187,6 @@ class Trainer:
         self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
 
     def epoch(self) -> None:
-        """One epoch."""
         hp, at = self.hp, self.at
         if at.epoch % hp.evaluate_every == 0:
             self.evaluate()
@@ -208,12 +218,14 @@ class Trainer:
 
     def evaluate(self) -> None:
         """One rollout of every evaluation instance; the policy of the best mean return is kept."""
-        at, world, began = self.at, self.evaluation_world, time.perf_counter()
-        policy = self.agent.policy()
+        at, world = self.at, self.evaluation_world
+        began = time.perf_counter()
         seeds = [seed_of("learning-curve actions", self.seed, at.evaluations, b) for b in range(world.num_envs)]
+        policy = self.agent.policy()
         policy.start(np.array(seeds, np.uint64))
         played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
-        log_learning(self.run, played, self.labels, at.env_steps, np.array([task.index for task in world.tasks]))
+        tasks = np.array([task.index for task in world.tasks])
+        log_learning(self.run, played, self.labels, at.env_steps, tasks)
         mean = float(played.return_B.mean())
         at.evaluations += 1
         if at.best is None or mean >= at.best:
@@ -222,13 +234,14 @@ class Trainer:
         self.seconds["evaluation"] += time.perf_counter() - began
 
     def save(self) -> None:
-        """A checkpoint."""
-        arrays = {f"agent/{name}": value for name, value in self.agent.arrays().items()}
-        arrays |= {f"collector/{name}": value for name, value in self.collector.arrays().items()}
-        arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
-        arrays |= {f"best/{name}": value for name, value in self.best.items()}
+        arrays = joined(
+            agent=self.agent.arrays(),
+            collector=self.collector.arrays(),
+            evaluation_world=self.evaluation_world.get_state(),
+            best=self.best,
+        )
         if self.relabel is not None and self.relabel.rarity is not None:
-            arrays |= {f"rarity/{name}": value for name, value in self.relabel.rarity.saved().items()}
+            arrays |= joined(rarity=self.relabel.rarity.saved())
         self.run.save(self.at.epoch, arrays, {"at": asdict(self.at), "buffer": self.store.saved()})
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -264,7 +277,6 @@ class Trainer:
             remove_sealed(path)
 
     def epochs(self) -> None:
-        """All epochs that are left."""
         hp = self.hp
         with self.run.progress(hp.epochs, "training", "epochs") as progress:
             while self.at.epoch < hp.epochs:

@@ -106,7 +106,6 @@ class WorldShape:
 
 
 def world_shape(environment: EnvironmentSettings) -> WorldShape:
-    """The shape of an environment's world."""
     tasks = registry.tasks(environment.world, environment.options, "train")
     return WorldShape.of(registry.make_world(environment.world, environment.options, tasks[:1], np.zeros(1, np.uint64)))
 
@@ -180,14 +179,17 @@ class Network(nn.Module):
 
     def window(self, batch: Batch, reward_multiplier: float, device: torch.device) -> Window:
         """A batch of trajectory windows on the device."""
-        previous, reward, done, time, mask = (
-            torch.as_tensor(array).to(device)
-            for array in (batch.previous_action_BT, batch.reward_BT, batch.done_BT, batch.time_BT, batch.mask_BT)
-        )
+        previous = torch.as_tensor(batch.previous_action_BT).to(device)
+        reward_BL = torch.as_tensor(batch.reward_BT).to(device)
+        done_BL = torch.as_tensor(batch.done_BT).to(device)
+        time_BL = torch.as_tensor(batch.time_BT).to(device)
+        mask_BL = torch.as_tensor(batch.mask_BT).to(device)
         assert isinstance(batch.observation_BTD, np.ndarray)
-        steps = self.steps(batch.observation_BTD, previous, reward, time.long(), time == 0)
-        action = previous[:, 1:] if self.shape.steps.kind == "continuous" else previous[:, 1:].clamp(min=0).long()
-        return Window(steps, mask, action, reward_multiplier * reward[:, 1:], done[:, 1:].float())
+        steps = self.steps(batch.observation_BTD, previous, reward_BL, time_BL.long(), time_BL == 0)
+        action = previous[:, 1:]  # a row holds the action that led to it
+        if self.shape.steps.kind != "continuous":
+            action = action.clamp(min=0).long()
+        return Window(steps, mask_BL, action, reward_multiplier * reward_BL[:, 1:], done_BL[:, 1:].float())
 
     def states(self, window: Window) -> Tensor:
         """States [B, L, E]."""

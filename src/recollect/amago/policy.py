@@ -17,7 +17,7 @@ from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.memory import RecentSteps
 from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
 
 
@@ -61,7 +61,6 @@ class AmagoPolicy(BatchedPolicy):
         return np.full((self._rows, steps.actions), -2.0, np.float32)
 
     def forget(self, mask_B: np.ndarray) -> None:
-        """See `BatchedPolicy`."""
         if self._recent is not None:
             self._recent.reset(mask_B)
         else:
@@ -98,7 +97,6 @@ class AmagoPolicy(BatchedPolicy):
         return self.distribution.drawn(raw_BP, torch.as_tensor(uniform_BU, device=raw_BP.device)).cpu().numpy()
 
     def took(self, action_B: np.ndarray) -> None:
-        """Tell the policy which actions were taken."""
         self._previous = np.asarray(action_B).astype(self._previous.dtype)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
@@ -110,24 +108,21 @@ class AmagoPolicy(BatchedPolicy):
         return action_B
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What the policy file holds."""
         return self.network.policy_arrays()
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """What the rows remember, for a checkpoint."""
         encoder = self.network.trajectory_encoder
         memory = encoder.state_arrays(self._state) if self._recent is None else self._recent.arrays()
-        return {
+        return joined(memory=memory) | {
             "seeds": self.seeds_B,
             "drawn": self.draws_B,
             "time": self._time_B,
             "fresh": self.fresh_B,
             "previous": self._previous,
-            **{f"memory/{name}": value for name, value in memory.items()},
         }
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Put back what `state_arrays` gave."""
         self.start(np.array(arrays["seeds"]))
         self.draws_B, self._time_B = np.array(arrays["drawn"]), np.array(arrays["time"])
         self.fresh_B, self._previous = np.array(arrays["fresh"]), np.array(arrays["previous"])

@@ -159,7 +159,6 @@ class Learner(Trainer):
                 self.process.join()
 
     def publish(self) -> None:
-        """The weights for the collector."""
         write_arrays(self.folder / WEIGHTS, self.agent.network.policy_arrays(), kind="policy")
 
     def epoch(self) -> None:
@@ -203,7 +202,6 @@ class Learner(Trainer):
         super().load(arrays, {**state, "buffer": None})
 
     def train(self) -> AmagoPolicy:
-        """See `Trainer.train`."""
         self.resume()
         try:
             self.begin()

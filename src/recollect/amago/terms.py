@@ -205,5 +205,7 @@ def entropy(policy: Distribution, raw: Tensor) -> Tensor:
     if isinstance(policy, ClippedSoftmax):
         p = policy.probabilities(raw)
         return -(p * p.log()).sum(-1)
-    uniform = torch.rand((*raw.shape[:-1], policy.uniforms), generator=torch.Generator().manual_seed(0))
-    return -policy.log_prob(raw, policy.drawn(raw, uniform.to(raw.device)))
+    draws = torch.Generator().manual_seed(0)
+    uniform = torch.rand((*raw.shape[:-1], policy.uniforms), generator=draws)
+    action = policy.drawn(raw, uniform.to(raw.device))
+    return -policy.log_prob(raw, action)

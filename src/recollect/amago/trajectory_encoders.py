@@ -136,14 +136,12 @@ class TransformerEncoder(SequenceModel):
 
     @property
     def random(self) -> bool:
-        """See `SequenceModel`."""
         return self.settings.dropout > 0
 
     def _embed(self, x: Tensor, time: Tensor) -> Tensor:
         return self.input(x) + self.table_TD[time.clamp(max=len(self.table_TD) - 1)]
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
-        """See `SequenceModel`."""
         if time_BT is None:
             time_BT = torch.arange(x_BTD.shape[1], device=x_BTD.device).expand(len(x_BTD), -1)
         p = self.settings.dropout if self.training else 0.0
@@ -159,14 +157,12 @@ class TransformerEncoder(SequenceModel):
         return self.norm(h)
 
     def initial_state(self, batch: int, device: Device = None) -> RingCache:
-        """An empty cache."""
         s = self.settings
         where = device if device is not None else self.table_TD.device
         return RingCache(s.layers, batch, s.heads, self.context, s.width // s.heads, where)
 
     @torch.no_grad()
     def step(self, x_BD: Tensor, state: RingCache) -> tuple[Tensor, RingCache]:
-        """See `SequenceModel`."""
         time_B = torch.as_tensor(state.count_B, device=x_BD.device)
         state.advance()
         h = self._embed(x_BD, time_B)
@@ -177,22 +173,18 @@ class TransformerEncoder(SequenceModel):
         return self.norm(h), state
 
     def reset(self, state: RingCache, mask_B: Mask) -> RingCache:
-        """See `SequenceModel`."""
         state.reset(np.asarray(mask_B))
         return state
 
     def state_arrays(self, state: RingCache) -> dict[str, np.ndarray]:
-        """See `SequenceModel`."""
         return state.arrays()
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> RingCache:
-        """See `SequenceModel`."""
         state = self.initial_state(len(arrays["count"]), device)
         state.load(arrays)
         return state
 
     def reseed_dropout(self, seed: int) -> None:
-        """See `SequenceModel`."""
         self.dropout.reseed(seed)
 
 
@@ -207,11 +199,9 @@ class GRUEncoder(RecurrentSequence):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
-        """See `SequenceModel`."""
         return self.norm(self.out(super().forward(x_BTD)))
 
     def step(self, x_BD: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """See `SequenceModel`."""
         h_BH, after = super().step(x_BD, state)
         return self.norm(self.out(h_BH)), after
 
@@ -235,7 +225,6 @@ class FeedForwardEncoder(MemorylessSequence):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
-        """See `SequenceModel`."""
         h = self.act(self.input(x_BTD))
         for block in self.blocks:
             assert isinstance(block, nn.ModuleList)

@@ -44,6 +44,11 @@ def part(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
 
 
+def joined(**parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of several parts, each part's under its name: what `part` takes apart."""
+    return {f"{name}/{key}": value for name, arrays in parts.items() for key, value in arrays.items()}
+
+
 class Checkpoints:
     """The checkpoints of one run in one folder: files ``step_000123.safetensors``.
 

@@ -26,7 +26,6 @@ class BatchedPolicy(ABC):
     episodes: int
 
     def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
-        """See `contract.Policy.start`."""
         rows = len(seeds_B)
         self.seeds_B = np.asarray(seeds_B, np.uint64)
         self.draws_B = np.zeros(rows, np.uint64)
@@ -35,7 +34,6 @@ class BatchedPolicy(ABC):
         self.begin(rows)
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """See `contract.Policy.reset`."""
         mask_B = np.asarray(mask_B, bool)
         if mask_B.any():
             self.fresh_B = self.fresh_B | mask_B

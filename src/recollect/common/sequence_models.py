@@ -86,14 +86,12 @@ class MemorylessSequence(SequenceModel):
         """There is none."""
 
     def step(self, x_BD: Tensor, state: None) -> tuple[Tensor, None]:
-        """See `SequenceModel`."""
         return self(x_BD), None
 
     def reset(self, state: None, mask_B: Mask) -> None:
         """There is nothing to forget."""
 
     def state_arrays(self, state: None) -> dict[str, np.ndarray]:
-        """See `SequenceModel`."""
         return {}
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> None:
@@ -111,7 +109,6 @@ class FeedForwardSequence(MemorylessSequence):
         self.layers = FeedForward(input_width, width, layers, generator=generator)
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
-        """See `SequenceModel`."""
         return self.layers(x_BTD)
 
 
@@ -188,16 +185,13 @@ class RecurrentSequence(SequenceModel):
         return h_BTH, (hidden,)
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
-        """See `SequenceModel`."""
         return self.run(x_BTD)[0]
 
     def step(self, x_BD: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """See `SequenceModel`."""
         h_B1H, after = self.run(x_BD[:, None], state)
         return h_B1H[:, 0], after
 
     def initial_state(self, batch: int, device: Device = None) -> RecurrentState:
-        """Zeros."""
         where = device if device is not None else next(self.parameters()).device
         zero = torch.zeros(self.layers, batch, self.output_width, device=where)
         return (zero, zero.clone()) if self.kind == "lstm" else (zero,)
@@ -208,10 +202,8 @@ class RecurrentSequence(SequenceModel):
         return tuple(part.masked_fill(mask[None, :, None], 0.0) for part in state)
 
     def state_arrays(self, state: RecurrentState) -> dict[str, np.ndarray]:
-        """See `SequenceModel`."""
         return {name: part.detach().cpu().numpy() for name, part in zip(_STATE_NAMES, state, strict=False)}
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> RecurrentState:
-        """See `SequenceModel`."""
         where = device if device is not None else next(self.parameters()).device
         return tuple(torch.as_tensor(np.array(arrays[name])).to(where) for name in _STATE_NAMES if name in arrays)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.optimiser import Adam
 
 
@@ -57,16 +57,10 @@ class TargetLearner:
 
     def arrays(self) -> dict[str, Any]:
         """Parameters and buffers of all networks, and Adam's moments by parameter name."""
-        arrays: dict[str, Any] = {}
-        for name, module in self.modules.items():
-            for key, value in module.state_dict().items():
-                arrays[f"{name}/{key}"] = value.detach()
-        for key, value in self.optimiser.arrays().items():
-            arrays[f"adam/{key}"] = value
-        return arrays
+        states = {name: module.state_dict() for name, module in self.modules.items()}
+        return joined(**states, adam=self.optimiser.arrays())
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave."""
         for name, module in self.modules.items():
             module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
         self.optimiser.load(part(arrays, "adam"))

@@ -50,11 +50,9 @@ class TransformerSequence(SequenceModel):
 
     @property
     def random(self) -> bool:
-        """See `SequenceModel`."""
         return self.dropout_probability > 0
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
-        """See `SequenceModel`."""
         T = x_BTD.shape[1]
         if self.context < T:
             raise UserError(
@@ -65,7 +63,6 @@ class TransformerSequence(SequenceModel):
         return self.transformer(x_BTD + self.positions.table_LD[:T])
 
     def initial_state(self, batch: int, device: Device = None) -> TransformerState:
-        """An empty cache."""
         device = torch.device(device) if device is not None else self.positions.table_LD.device
         cache = KeyValueCache(self.transformer, batch, self.context, device)
         if not self.slides:
@@ -75,7 +72,6 @@ class TransformerSequence(SequenceModel):
         return TransformerState(cache, recent_BLD, seen_B)
 
     def step(self, x_BD: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """See `SequenceModel`."""
         if self.slides:
             self._remember(x_BD, state)
         if state.cached and (not self.slides or state.longest < self.context):
@@ -105,7 +101,6 @@ class TransformerSequence(SequenceModel):
         state.seen_B = slot_B + 1
 
     def reset(self, state: TransformerState, mask_B: Mask) -> TransformerState:
-        """See `SequenceModel`."""
         mask = torch.as_tensor(mask_B)
         if bool(mask.all()):
             state.cache.reset(None)
@@ -130,7 +125,6 @@ class TransformerSequence(SequenceModel):
         return arrays
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> TransformerState:
-        """See `SequenceModel`."""
         lengths_B = torch.as_tensor(np.array(arrays["lengths"]))
         state = self.initial_state(len(lengths_B), device)
         cache = state.cache
@@ -146,12 +140,10 @@ class TransformerSequence(SequenceModel):
         return state
 
     def reseed_dropout(self, seed: int) -> None:
-        """See `SequenceModel`."""
         self.transformer.reseed_dropout(seed)
 
     @torch.no_grad()
     def attention(self, state: TransformerState, rows_N: Tensor) -> Tensor:
-        """See `SequenceModel`."""
         if state.cached:
             assert state.newest_BD is not None
             length_N = state.cache.lengths_B[rows_N]

@@ -120,7 +120,6 @@ class DQN(Learner):
         super().__init__(hp, network, network, target, seed=seed, device=device)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         return loss_of(self.network, self.target, batch, self.hp)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:

@@ -30,7 +30,6 @@ class HistoryNetwork(nn.Module):
         self.encoder, self.head = encoder, head
 
     def forward(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> Tensor:
-        """Outputs at every token."""
         return self.head(self.encoder(action_BT, reward_BT, observation_BTD))
 
     def greedy(self, outputs_BA: Tensor) -> Tensor:
@@ -71,7 +70,6 @@ class HistoryPolicy(BatchedPolicy):
         self.forget(np.ones(rows, bool))
 
     def forget(self, mask_B: np.ndarray) -> None:
-        """See `BatchedPolicy`."""
         self._state = self.network.encoder.sequence.reset(self._state, mask_B)
         none = self.network.encoder.embedder.no_action(self._rows, self.device)
         mask = torch.as_tensor(mask_B, device=self.device).view(-1, *[1] * (none.ndim - 1))

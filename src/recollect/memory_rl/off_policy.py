@@ -26,7 +26,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import TokenEmbedder
@@ -238,7 +238,6 @@ class OnlineTrainer:
         return burst + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
 
     def advance(self, run: Run) -> None:
-        """One unit of work."""
         began = time.perf_counter()
         if self.at.updates_due:
             part = "updates"
@@ -327,22 +326,22 @@ class OnlineTrainer:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(arrays, JSON state) from which `load` continues bit-exactly."""
-        arrays = {f"learner/{name}": value for name, value in self.learner.arrays().items()}
-        arrays |= {f"replay/{name}": value for name, value in self.replay.arrays().items()}
-        arrays |= {f"world/{name}": value for name, value in self.world.get_state().items()}
-        arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
-        arrays |= {f"sums/{name}": value for name, value in self.sums.items()}
+        arrays = joined(
+            learner=self.learner.arrays(),
+            replay=self.replay.arrays(),
+            world=self.world.get_state(),
+            evaluation_world=self.evaluation_world.get_state(),
+            sums=self.sums,
+        )
         return arrays, asdict(self.at)
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Put back what `saved` gave."""
         self.learner.load(part(arrays, "learner"))
         self.replay.load(part(arrays, "replay"))
         self.world.set_state(part(arrays, "world"))
         self.evaluation_world.set_state(part(arrays, "evaluation_world"))
-        self.sums = {
-            name: torch.as_tensor(value).to(self.policy.device) for name, value in part(arrays, "sums").items()
-        }
+        sums = part(arrays, "sums")
+        self.sums = {name: torch.as_tensor(value).to(self.policy.device) for name, value in sums.items()}
         self.at = Counters(**state)
 
     def train(self, run: Run) -> HistoryPolicy:

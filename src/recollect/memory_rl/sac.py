@@ -94,17 +94,13 @@ def loss_of(
 
 
 class SAC(ActorCriticLearner):
-    """See `ActorCriticLearner`."""
-
     make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         draws = torch.Generator().manual_seed(seed_of("actions in losses", self.seed, counter))
         return loss_of(self.online, self.target, batch, self.hp, draws)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """A draw from the policy."""
         noise_BA = draws.standard_normal((len(outputs_BA), outputs_BA.shape[-1] // 2), np.float32)
         return drawn(outputs_BA, torch.as_tensor(noise_BA, device=outputs_BA.device))[0].cpu().numpy()
 

@@ -103,16 +103,12 @@ def loss_of(
 
 
 class SACD(ActorCriticLearner):
-    """See `ActorCriticLearner`."""
-
     make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         return loss_of(self.online, self.target, batch, self.hp)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """A draw from the policy."""
         chance_B = torch.as_tensor(draws.random(len(outputs_BA)), device=outputs_BA.device)
         return categorical_from_weights(outputs_BA.double().softmax(-1), chance_B).cpu().numpy()
 

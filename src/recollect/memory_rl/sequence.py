@@ -49,7 +49,6 @@ class NamedRecurrentSequence(RecurrentSequence):
 
     @property
     def cells(self) -> Any:  # type: ignore[override]
-        """The layers."""
         return self.stack["cells"]
 
 

@@ -75,17 +75,13 @@ def loss_of(
 
 
 class TD3(ActorCriticLearner):
-    """See `ActorCriticLearner`."""
-
     make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         draws = torch.Generator().manual_seed(seed_of("target noise", self.seed, counter))
         return loss_of(self.online, self.target, batch, self.hp, draws)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """The actor's actions and noise."""
         action_BA = self.network.greedy(outputs_BA).cpu().numpy()
         noise_BA = self.hp.exploration_noise * draws.standard_normal(action_BA.shape, np.float32)
         return np.clip(action_BA + noise_BA, -1.0, 1.0, dtype=np.float32)

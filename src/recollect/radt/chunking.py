@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from recollect.radt.chunks import ChunkSettings
+from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
-from recollect.settings.schema import MemorySettings, Settings
+from recollect.settings.schema import Settings
 
 
 def chunk_settings(memory: MemorySettings) -> ChunkSettings:
-    """The cutting part of a memory's settings."""
     return ChunkSettings(stride=memory.stride, context=memory.key_context, past=memory.past, future=memory.future)
 
 

@@ -114,15 +114,19 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
         laid_over = merge(environment_mapping(scale, env).get("evaluation") or {}, judged)
         evaluation = validated(EvaluationSettings, laid_over, where=f"{where}: evaluation")
         environment = environment.model_copy(update={"evaluation": evaluation})
-    hyperparameters = content.get("hyperparameters", {})
     shell = validated(MethodSettings, {**content, "hyperparameters": {}}, where=where)
     module = algorithm_module(shell.algorithm, where=where)
-    checked = validated(
-        module.Hyperparameters, hyperparameters, where=f"{where}: hyperparameters (scale {scale}, env {env})"
-    )
-    return Settings(
-        scale=scale, seed=seed, environment=environment, method=shell.model_copy(update={"hyperparameters": checked})
-    )
+    at = f"(scale {scale}, env {env})"
+    own = {
+        "hyperparameters": validated(
+            module.Hyperparameters, content.get("hyperparameters", {}), where=f"{where}: hyperparameters {at}"
+        )
+    }
+    if shell.memory is not None:
+        if not hasattr(module, "Memory"):
+            raise UserError(f"the algorithm '{shell.algorithm}' has no memory", where=where, do="remove `memory`")
+        own["memory"] = validated(module.Memory, shell.memory, where=f"{where}: memory {at}")
+    return Settings(scale=scale, seed=seed, environment=environment, method=shell.model_copy(update=own))
 
 
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:
