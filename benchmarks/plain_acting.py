@@ -16,7 +16,7 @@ from torch import Tensor
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 from recollect.radt.embedders import DomainSpecificEmbedder
 from recollect.radt.radt import Hyperparameters
-from recollect.settings.schema import MemorySettings
+from recollect.radt.settings import MemorySettings
 
 
 @dataclass

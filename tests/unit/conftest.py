@@ -14,11 +14,11 @@ from recollect.common.language_models import load_language_model
 from recollect.radt import ad, dpt, dt, radt
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
+from recollect.radt.settings import MemorySettings
 from recollect.settings.schema import (
     EnvironmentSettings,
     EvaluationSettings,
     LanguageModelSettings,
-    MemorySettings,
     MethodSettings,
     ReturnSettings,
     Settings,

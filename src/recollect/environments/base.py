@@ -18,10 +18,12 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict
 
 from recollect.environments import counter_rng
 from recollect.settings.errors import UserError, nearest
+from recollect.settings.loading import validated
+from recollect.settings.schema import Frozen
 
 SPLITS = ("train", "eval")
 
@@ -43,29 +45,19 @@ class Task:
     data: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
-class WorldOptions(BaseModel):
+class WorldOptions(Frozen):
     """The options of a world; unknown ones are refused with the nearest known one named."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], world: str) -> Self:
         """Check options as they stand in a config file.
 
         Raises:
-            UserError: on the first unknown, missing or wrong one.
+            UserError: one is unknown, missing or wrong.
         """
-        try:
-            return cls(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            where = f"options of the world {world}" + (f": {name}" if name else "")
-            if first["type"] == "extra_forbidden":
-                hint = nearest(name, cls.model_fields)
-                raise UserError(f"unknown option '{name}'", where=where, do=hint) from None
-            what = f"{first['msg'].removeprefix('Value error, ')} (got {first['input']!r})"
-            raise UserError(what, where=where, do="correct it in the environment's options") from None
+        return validated(cls, options, where=f"options of the world {world}", noun="option")
 
 
 def check_split(split: str, world: str) -> None:

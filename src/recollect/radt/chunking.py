@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from recollect.radt.chunks import ChunkSettings
+from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
-from recollect.settings.schema import MemorySettings, Settings
+from recollect.settings.schema import Settings
 
 
 def chunk_settings(memory: MemorySettings) -> ChunkSettings:

@@ -21,8 +21,9 @@ from recollect.common.frozen_hopfield import FrozenHopfield, LookupHopfield
 from recollect.common.language_models import LanguageModel
 from recollect.radt.decision_transformer import DecisionTransformer, Experience, bins_of
 from recollect.radt.pooling import Pooling, pooled
+from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
-from recollect.settings.schema import MemorySettings, ReturnSettings
+from recollect.settings.schema import ReturnSettings
 from recollect.settings.seeding import seed_of
 
 KINDS: dict[str, Pooling] = {

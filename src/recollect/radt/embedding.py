@@ -15,9 +15,10 @@ from recollect.radt.acting import CachedSteps
 from recollect.radt.decision_transformer import Experience
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
 from recollect.radt.pooling import pooled
+from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, language_model, resolve
-from recollect.settings.schema import MemorySettings, Settings
+from recollect.settings.schema import Settings
 
 
 def embedder_name(memory: MemorySettings) -> tuple[str, str]:

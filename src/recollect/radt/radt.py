@@ -51,10 +51,12 @@ from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
 from recollect.radt.episode_log import EpisodeLog
 from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
+from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
 from recollect.settings.schema import Settings
 
+Memory = MemorySettings  # what `memory:` of a method of this algorithm may hold
 RETRIEVAL_STREAM = 0x5EED_3E77  # keeps a row's draws of what it reads apart from its others
 
 

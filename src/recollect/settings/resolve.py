@@ -114,15 +114,19 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
         laid_over = merge(environment_mapping(scale, env).get("evaluation") or {}, judged)
         evaluation = validated(EvaluationSettings, laid_over, where=f"{where}: evaluation")
         environment = environment.model_copy(update={"evaluation": evaluation})
-    hyperparameters = content.get("hyperparameters", {})
     shell = validated(MethodSettings, {**content, "hyperparameters": {}}, where=where)
     module = algorithm_module(shell.algorithm, where=where)
-    checked = validated(
-        module.Hyperparameters, hyperparameters, where=f"{where}: hyperparameters (scale {scale}, env {env})"
-    )
-    return Settings(
-        scale=scale, seed=seed, environment=environment, method=shell.model_copy(update={"hyperparameters": checked})
-    )
+    at = f"(scale {scale}, env {env})"
+    own = {
+        "hyperparameters": validated(
+            module.Hyperparameters, content.get("hyperparameters", {}), where=f"{where}: hyperparameters {at}"
+        )
+    }
+    if shell.memory is not None:
+        if not hasattr(module, "Memory"):
+            raise UserError(f"the algorithm '{shell.algorithm}' has no memory", where=where, do="remove `memory`")
+        own["memory"] = validated(module.Memory, shell.memory, where=f"{where}: memory {at}")
+    return Settings(scale=scale, seed=seed, environment=environment, method=shell.model_copy(update=own))
 
 
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:
@@ -138,6 +142,24 @@ def environment_settings(scale: str, env: str) -> EnvironmentSettings:
 
 def _environment_path(env: str) -> Path:
     return config_path("environments", environment_stem(env)[0])
+
+
+def with_options(environment: EnvironmentSettings) -> EnvironmentSettings:
+    """An environment whose options are the checked model of its world, where the world's module has one."""
+    world = load("world", environment.world, where=_environment_path(environment.name)).World
+    model = getattr(world, "options_model", None)
+    if model is None:
+        return environment
+    return environment.model_copy(update={"options": model.parse(environment.options, environment.world)})
+
+
+def with_source(scale: str, environment: EnvironmentSettings) -> EnvironmentSettings:
+    """An environment whose source of histories has checked hyperparameters, where it has a source."""
+    source = environment.source
+    if source is None:
+        return environment
+    checked = source_hyperparameters(scale, environment.name, source)
+    return environment.model_copy(update={"source": source.model_copy(update={"hyperparameters": checked})})
 
 
 def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
@@ -166,7 +188,8 @@ def resolved(scale: str, env: str, method: str) -> dict[str, Any]:
 
 def dumped(settings: Settings) -> dict[str, Any]:
     """Settings as plain JSON values, without scale and seed."""
-    return settings.model_dump(mode="json", include={"environment", "method"})
+    environment = with_options(settings.environment).model_dump(mode="json", warnings=False)
+    return {"environment": environment, "method": settings.method.model_dump(mode="json")}
 
 
 def resolved_environment(scale: str, env: str) -> dict[str, Any]:
@@ -174,12 +197,8 @@ def resolved_environment(scale: str, env: str) -> dict[str, Any]:
     prepared = still.prepared(f"{scale} {env}")
     if prepared is not None:
         return prepared
-    environment = environment_settings(scale, env)
-    values = environment.model_dump(mode="json")
-    if environment.source is not None:
-        checked = source_hyperparameters(scale, env, environment.source)
-        values["source"]["hyperparameters"] = checked.model_dump(mode="json")
-    return values
+    environment = with_source(scale, with_options(environment_settings(scale, env)))
+    return environment.model_dump(mode="json", warnings=False)
 
 
 def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:

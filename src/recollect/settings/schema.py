@@ -76,44 +76,6 @@ class EnvironmentSettings(Frozen):
     evaluation: EvaluationSettings = EvaluationSettings()
 
 
-class MemorySettings(Frozen):
-    """The external memory of a method: what embeds, what is stored, and how it is cut (stages `embed`, `index`).
-
-    Source: RA-DT sections 4.1-4.4 of our specification; "paper" values are those of the released configuration.
-    """
-
-    embedder: str = Field(
-        description="`method:<name>` (domain-specific: the frozen network of that method's run) or "
-        "`lm:<name>` (domain-agnostic: FrozenHopfield + a frozen language model of config/language_models.yaml)."
-    )
-    embedder_seed: int = Field(0, description="Seed of the run that the domain-specific embedder comes from.")
-    stride: int = Field(25, ge=1, description="Steps between cuts. Paper: 25 (grids), 50 (continuous).")
-    key_context: int = Field(50, ge=1, description="Longest key window, steps. Paper: 50.")
-    past: int = Field(25, ge=0, description="Steps before the cut that a value holds. Paper: 25.")
-    future: int = Field(25, ge=1, description="Steps after the cut that a value holds. Paper: 25.")
-    pooled_steps: int = Field(25, ge=1, description="Last steps of the key window whose state tokens are averaged.")
-    pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field("state", description="Which tokens.")
-    tokens: Literal["interleaved", "merged"] = Field("interleaved", description="Token layout in front of the LM.")
-    layers: int | None = Field(
-        None, ge=1, description="Keep only the first layers of the language model; null keeps all."
-    )
-    beta: float = Field(10.0, gt=0, description="FrozenHopfield inverse temperature. Paper: 10.")
-    similarity: Literal["cosine", "dot"] = Field("cosine", description="FrozenHopfield: code cosine, paper dot.")
-    reward_high: float = Field(1.0, gt=0, description="Rewards are put into bins on [0, this] in front of the LM.")
-    reward_bins: int = Field(2, ge=1, description="Number of those bins. Released: 2, Meta-World 40, DMControl 50.")
-    deduplicate: Literal["none", "keep_first", "upstream"] = Field(
-        "keep_first", description="See memory.deduplication."
-    )
-    deduplicate_worse_only: bool = Field(
-        False, description="An entry is a copy only of one whose return is at least as high."
-    )
-    deduplicate_neighbours: int = Field(10, ge=1, description="upstream: nearest entries looked at.")
-    deduplicate_above: float = Field(0.98, description="Cosine above which two keys of one task are duplicates.")
-    max_entries_per_task: int | None = Field(
-        None, ge=1, description="Budget: evenly spaced chunks per task that are embedded; null embeds all."
-    )
-
-
 class MethodSettings(Frozen):
     """One method at one scale in one environment."""
 
@@ -121,7 +83,7 @@ class MethodSettings(Frozen):
     algorithm: str = Field(description="Name of its module, in the folder of its paper.")
     title: str = Field("", description="Name in figures.")
     data: Literal["histories", "online"] = Field(description="Learns from learning histories, or by acting.")
-    memory: MemorySettings | None = None
+    memory: Any = Field(None, description="The algorithm's own model `Memory`, of one that has an external memory.")
     evaluation_only: bool = Field(
         False, description="Of a variant that differs in acting only: it is not trained, but plays its method's policy."
     )

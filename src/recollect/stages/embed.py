@@ -12,9 +12,9 @@ from recollect.common.contract import Inputs, facts_of
 from recollect.radt.chunking import chunk_settings, memory_of
 from recollect.radt.chunks import Chunks, cut_chunks
 from recollect.radt.embedding import load_embedder
+from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import ExperienceStore, open_histories
 from recollect.settings.resolve import resolve
-from recollect.settings.schema import MemorySettings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embedder_inputs, learned_histories
 

@@ -16,7 +16,7 @@ from recollect.settings.layers import Layer, environment_layers, figure_layers, 
 from recollect.settings.loading import DEFAULT, validated
 from recollect.settings.origins import default_of, said_of
 from recollect.settings.overrides import method_with
-from recollect.settings.resolve import environment_settings, figure_settings, resolve, source_hyperparameters
+from recollect.settings.resolve import environment_settings, figure_settings, resolve, with_options, with_source
 
 SHORT = ("", "method.hyperparameters.", "method.", "environment.", "figure.")
 """What need not be said of a key: it is looked for behind each of these in turn."""
@@ -59,17 +59,12 @@ def settings(
 
 
 def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
-    """The checked settings of an environment, its source's included, and of a method in it."""
-    checked: dict[str, Any] = {"environment": environment_settings(scale, env)}
-    if method is not None:
-        run = resolve(scale, env, method, seed=0)
-        checked = {"environment": run.environment, "method": run.method}
-    source = checked["environment"].source
-    if source is not None:
-        hyperparameters = source_hyperparameters(scale, env, source)
-        source = source.model_copy(update={"hyperparameters": hyperparameters})
-        checked["environment"] = checked["environment"].model_copy(update={"source": source})
-    return checked
+    """The checked settings of an environment, with those of its world and source, and of a method in it."""
+    if method is None:
+        environment = environment_settings(scale, env)
+        return {"environment": with_source(scale, with_options(environment))}
+    run = resolve(scale, env, method, seed=0)
+    return {"environment": with_source(scale, with_options(run.environment)), "method": run.method}
 
 
 def _figure(scale: str, figure: str) -> Any:

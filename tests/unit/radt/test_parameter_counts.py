@@ -12,8 +12,9 @@ import pytest
 
 from recollect.common.contract import facts_of
 from recollect.radt import ad, dt, radt
+from recollect.radt.settings import MemorySettings
 from recollect.settings.resolve import resolve
-from recollect.settings.schema import EnvironmentSettings, MemorySettings, MethodSettings, Settings
+from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
 WIDTH, INNER, LAYERS, POSITIONS, TIMESTEPS, ACTIONS, BINS = 512, 2048, 4, 1600, 1000, 5, 100
 NORM = 2 * WIDTH
