@@ -87,7 +87,6 @@ class _Ensemble(nn.Module):
             self.biases.append(uniform(a, critics, 1, b))
 
     def first(self, frozen: bool) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the first layer."""
         weight, bias = self.first_weight, self.first_bias
         return (weight.detach(), bias.detach()) if frozen else (weight, bias)
 

@@ -81,7 +81,6 @@ class _Learner:
             raise Stop from None
 
     def wait_for(self, epoch: int) -> None:
-        """Wait until the learner is at this epoch."""
         self.look()
         while self.epoch < epoch:
             self.pipe.poll(None)  # until there is a message, or an end

@@ -258,7 +258,6 @@ class TrajectoryFiles:
         return file
 
     def _sweep(self) -> None:
-        """Remove files that nothing needs."""
         while self._files["fifo"] and (file := self._files["fifo"][0]).first + file.count <= self._kept_from:
             self._remove(self._files["fifo"].pop(0))
 

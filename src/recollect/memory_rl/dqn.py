@@ -52,7 +52,6 @@ class Hyperparameters(OnlineHyperparameters):
 
     @property
     def merges(self) -> bool:
-        """Whether the two online passes are one."""
         random = self.sequence.kind == "gpt" and self.sequence.dropout > 0
         return self.merged_passes == "always" or (self.merged_passes == "when_exact" and not random)
 

@@ -192,7 +192,6 @@ def noise_like(x: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def need_continuous(facts: Facts, method: str) -> None:
-    """Refuse a world of discrete actions."""
     if not facts.action_size:
         raise UserError(
             f"{method} gives continuous actions, and this world's are a number of choices",

@@ -223,7 +223,6 @@ class OnlineTrainer:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
         due = self.at.updates_due or self.at.evaluation_due
         return not due and self.played >= self.unit * (self.hp.warmup_episodes + self.hp.train_episodes)
 
