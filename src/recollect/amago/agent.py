@@ -15,6 +15,7 @@ from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution, make_distribution
 from recollect.amago.terms import Draws, Heads
 from recollect.amago.trajectory_files import Batch
+from recollect.common.contract import Inputs
 from recollect.common.optimiser import Adam
 from recollect.common.target_learner import TargetLearner
 from recollect.settings.errors import UserError
@@ -94,13 +95,13 @@ class Agent(TargetLearner):
         return {**metrics, "gradient_norm": norm}
 
 
-def policy_of(agent: type[Agent], settings: Settings, arrays: Mapping[str, np.ndarray], device: str) -> AmagoPolicy:
-    """The policy of an agent of this class, from its arrays.
+def policy_of(agent: type[Agent], settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:
+    """The policy that `processes.train` gave for an agent of this class, from its arrays.
 
     Raises:
         UserError: the arrays do not fit the settings.
     """
     hp: Any = settings.method.hyperparameters
-    made = agent(hp, world_shape(settings.environment), seed=0, device=device)
+    made = agent(hp, world_shape(settings.environment), seed=0, device=inputs.device)
     made.network.load_policy_arrays(arrays)
     return made.policy()

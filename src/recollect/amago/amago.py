@@ -20,10 +20,9 @@ One AdamW on everything; then the targets (of the heads only) follow. What diffe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,13 +31,9 @@ from recollect.amago.agent import distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics, DiscreteCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
-from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
 from recollect.amago.terms import Draws, Heads, Judgement
-from recollect.artifacts.run import Run
-from recollect.common.contract import Inputs
 from recollect.common.masked_mean import masked_mean
-from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
 
@@ -116,21 +111,5 @@ class Agent(agent.Agent):
     loss = staticmethod(loss_of)
 
 
-def train(settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    """Train by acting.
-
-    Args:
-        settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
-        inputs: only the device is read.
-        run: logs, scores of the learning curve, checkpoints.
-    """
-    return processes.train(Agent, settings, inputs.device, run)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
-    return policy_of(Agent, settings, arrays, inputs.device)
+train = partial(processes.train, Agent)
+load_policy = partial(policy_of, Agent)

@@ -15,10 +15,9 @@ Difference: the released code's target draws go through Gumbel-softmax where act
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -28,14 +27,10 @@ from recollect.amago.agent import distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
-from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution
 from recollect.amago.terms import Draws, Heads, Judgement
 from recollect.amago.value_bins import ValueBins
-from recollect.artifacts.run import Run
-from recollect.common.contract import Inputs
 from recollect.common.masked_mean import masked_mean
-from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
 TEMPERATURE = 0.5  # of Gumbel-softmax
@@ -164,9 +159,5 @@ class Agent(agent.Agent):
     loss = staticmethod(loss_of)
 
 
-def train(settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    return processes.train(Agent, settings, inputs.device, run)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:
-    return policy_of(Agent, settings, arrays, inputs.device)
+train = partial(processes.train, Agent)
+load_policy = partial(policy_of, Agent)

@@ -87,7 +87,6 @@ class _Ensemble(nn.Module):
             self.biases.append(uniform(a, critics, 1, b))
 
     def first(self, frozen: bool) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the first layer."""
         weight, bias = self.first_weight, self.first_bias
         return (weight.detach(), bias.detach()) if frozen else (weight, bias)
 
@@ -118,9 +117,10 @@ class DiscreteCritics(_Ensemble):
 
     def forward(self, state_BTE: Tensor, *, frozen: bool = False) -> Tensor:
         weight, bias = self.first(frozen)
-        x_NE = state_BTE.flatten(0, 1)
-        h_CNH = linear(x_NE, weight, bias).unflatten(-1, (self.critics, -1)).transpose(0, 1)
-        return self.rest(h_CNH, frozen).unflatten(1, state_BTE.shape[:2]).unflatten(-1, self.shape)
+        h_NX = linear(state_BTE.flatten(0, 1), weight, bias)  # X: all critics' hidden units, one behind the other
+        h_CNH = h_NX.unflatten(-1, (self.critics, -1)).transpose(0, 1)
+        out = self.rest(h_CNH, frozen)
+        return out.unflatten(1, state_BTE.shape[:2]).unflatten(-1, self.shape)
 
 
 class ActionCritics(_Ensemble):
@@ -151,8 +151,11 @@ class ActionCritics(_Ensemble):
     ) -> None:
         super().__init__(critics, width + 1 + size, hidden, bins or 1, activation, draws)
         self.width, self.bins = width, bins
-        of = [10.0 * math.log(g) if feature == "seed" else math.log1p(1.0 / (1.0 - g)) for g in discounts]
-        self.register_buffer("discount_G", torch.tensor(of), persistent=False)
+        if feature == "seed":
+            numbers = [10.0 * math.log(discount) for discount in discounts]
+        else:
+            numbers = [math.log1p(1.0 / (1.0 - discount)) for discount in discounts]
+        self.register_buffer("discount_G", torch.tensor(numbers), persistent=False)
 
     def forward(self, state_BTE: Tensor, action: Tensor, *, frozen: bool = False) -> Tensor:
         weight, bias = self.first(frozen)

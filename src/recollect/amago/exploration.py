@@ -30,7 +30,7 @@ LAST_STEPS = 3  # of the T-Maze's window
 class ExplorationSettings(Frozen):
     """How actors explore. Defaults are the paper's."""
 
-    kind: Literal["bilevel", "plain", "window", "none"] = Field("bilevel", description="See methods.amago_exploration.")
+    kind: Literal["bilevel", "plain", "window", "none"] = Field("bilevel", description="See amago.exploration.")
     start: tuple[float, float] = Field((1.0, 0.05), description="At the start of a rollout: at first, and at last.")
     end: tuple[float, float] = Field((0.8, 0.01), description="At its end (bilevel): at first, and at last.")
     anneal: int = Field(1_000_000, ge=1, description="Steps of an actor over which both fall. Paper: 1e6.")

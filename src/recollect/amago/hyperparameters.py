@@ -89,7 +89,7 @@ class LoopHyperparameters(Frozen):
         "end",
         description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
     )
-    relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
+    relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see amago.hindsight.")
     rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
     sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
     slow_inference: bool = Field(

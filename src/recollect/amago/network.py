@@ -178,7 +178,6 @@ class Network(nn.Module):
         return Steps(rl2=rl2, time=time, **parts)
 
     def window(self, batch: Batch, reward_multiplier: float, device: torch.device) -> Window:
-        """A batch of trajectory windows on the device."""
         previous = torch.as_tensor(batch.previous_action_BT).to(device)
         reward_BL = torch.as_tensor(batch.reward_BT).to(device)
         done_BL = torch.as_tensor(batch.done_BT).to(device)

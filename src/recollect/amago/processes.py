@@ -35,6 +35,7 @@ from recollect.amago.policy import AmagoPolicy
 from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
+from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -80,7 +81,6 @@ class _Learner:
             raise Stop from None
 
     def wait_for(self, epoch: int) -> None:
-        """Wait until the learner is at this epoch."""
         self.look()
         while self.epoch < epoch:
             self.pipe.poll(None)  # until there is a message, or an end
@@ -138,15 +138,10 @@ class Learner(Trainer):
         self.publish()
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        process = context.Process(
-            target=collect,
-            args=(self.agent_class, self.settings, self.folder, other, self.at.env_steps // self.hp.actors,
-                  torch.get_num_threads()),
-            name=NAME,
-            daemon=True,
-        )  # fmt: skip
-        process.start()
-        self.process = process
+        actor_steps = self.at.env_steps // self.hp.actors
+        arguments = (self.agent_class, self.settings, self.folder, other, actor_steps, torch.get_num_threads())
+        self.process = context.Process(target=collect, args=arguments, name=NAME, daemon=True)
+        self.process.start()
         other.close()  # the collector alone holds it, so that the pipe ends with it
 
     def end(self) -> None:
@@ -211,8 +206,15 @@ class Learner(Trainer):
         return self.finished()
 
 
-def train(agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> AmagoPolicy:
-    """Train an agent of this class with one process or with two."""
+def train(agent: type[Agent], settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
+    """Train an agent of this class by acting, with one process or with two.
+
+    Args:
+        agent: its class.
+        settings: of the run; `method.hyperparameters` is an `AmagoHyperparameters`.
+        inputs: only the device is read.
+        run: logs, scores of the learning curve, checkpoints.
+    """
     hp: AmagoHyperparameters = settings.method.hyperparameters
     trainer = Learner if hp.processes == 2 else Trainer
-    return trainer(agent, settings, device, run).train()
+    return trainer(agent, settings, inputs.device, run).train()

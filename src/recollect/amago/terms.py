@@ -136,7 +136,6 @@ def targets(
 
 
 def cloning_weight(hp: AgentHyperparameters, advantage: Tensor) -> Tensor:
-    """How much an action of the buffer is cloned."""
     if hp.fake_filter:
         return torch.ones_like(advantage)
     if hp.filter == "binary":

@@ -41,8 +41,8 @@ CRAFTER_IMAGE_WIDTH, LARGEST_COUNT = 256, 10.0  # of `crafter`: features of an i
 class InputSettings(Frozen):
     """What the agent sees of a time step, and the encoder of it."""
 
-    layout: Literal["seed", "head"] = Field("seed", description="Of the rl2 vector; see nets.timestep_encoders.")
-    encoder: Literal["plain", "crafter"] = Field("plain", description="See nets.timestep_encoders.")
+    layout: Literal["seed", "head"] = Field("seed", description="Of the rl2 vector; see amago.timestep_encoders.")
+    encoder: Literal["plain", "crafter"] = Field("plain", description="See amago.timestep_encoders.")
     hide_rl2: bool = Field(False, description="The agent sees its observations only.")
     hide_rewards: bool = Field(False, description="Of the rl2 vector, the reward is not seen.")
     hidden: tuple[int, ...] | Literal["twice"] = Field(

@@ -70,8 +70,6 @@ def plain_linear(inputs: int, outputs: int, draws: torch.Generator, *, bias: boo
 
 
 class Block(nn.Module):
-    """One layer of the Transformer."""
-
     def __init__(self, settings: TrajectoryEncoderSettings, draws: torch.Generator) -> None:
         super().__init__()
         d, self.heads = settings.width, settings.heads
@@ -101,7 +99,6 @@ class Block(nn.Module):
         return self.norm_attended(self.out(y.flatten(-2)))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """What the feed-forward layer adds."""
         return self.ff_out(self.norm_inner(self.act(self.ff_in(self.norm_ff(x)))))
 
 

@@ -209,23 +209,31 @@ class TrajectoryFiles:
 
     def _arrange(self) -> None:
         """What can be drawn: files, how many of their first trajectories are forgotten, and where each file's end."""
-        fifo, self._lengths = self._files["fifo"], None
+        self._lengths = None
+        fifo = self._files["fifo"]
         oldest = fifo[0].first if fifo else self._next
         self._first = max(oldest, self._next - self.capacity)
-        of_fifo = [(file, max(0, self._first - file.first)) for file in fifo if file.first + file.count > self._first]
-        self._drawn = of_fifo + [(file, 0) for file in self._files["protected"]]
-        self._ends = np.cumsum([file.count - skipped for file, skipped in self._drawn], dtype=np.int64)
+        self._drawn = []
+        for file in fifo:
+            if file.first + file.count > self._first:
+                self._drawn.append((file, max(0, self._first - file.first)))
+        for file in self._files["protected"]:
+            self._drawn.append((file, 0))
+        counts = [file.count - skipped for file, skipped in self._drawn]
+        self._ends = np.cumsum(counts, dtype=np.int64)
 
     def _find(self, chosen: int) -> tuple[dict[str, np.ndarray], int, int, np.ndarray | None]:
         """Columns of its file, first row, number of rows, and goals of a trajectory."""
         place = int(np.searchsorted(self._ends, chosen, side="right"))
         file, skipped = self._drawn[place]
-        within = chosen - (int(self._ends[place - 1]) if place else 0) + skipped
+        before = int(self._ends[place - 1]) if place else 0
+        within = chosen - before + skipped  # place among all trajectories of the file
         arrays = self._read(file)
         end = arrays["end"]
         first = int(end[within - 1]) if within else 0
         columns = {name: array for name, array in arrays.items() if name not in ("end", "goals")}
-        return columns, first, int(end[within]) - first, arrays["goals"][within] if "goals" in arrays else None
+        goals = arrays["goals"][within] if "goals" in arrays else None
+        return columns, first, int(end[within]) - first, goals
 
     def _read(self, file: _File) -> dict[str, np.ndarray]:
         arrays = self._open.pop(file.path, None)
@@ -250,7 +258,6 @@ class TrajectoryFiles:
         return file
 
     def _sweep(self) -> None:
-        """Remove files that nothing needs."""
         while self._files["fifo"] and (file := self._files["fifo"][0]).first + file.count <= self._kept_from:
             self._remove(self._files["fifo"].pop(0))
 

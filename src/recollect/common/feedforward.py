@@ -1,4 +1,4 @@
-"""Networks without memory: multi-layer perceptrons, and the embedders that turn one step into one token.
+"""The embedders that turn one step into one token.
 
 Source: Memory-RL (Ni et al. 2023). A token is the concatenation of the action, reward and observation embeddings, in
 that order; a width of 0 leaves the input out. Vectors are embedded by Linear + ReLU, images by two small convolutions.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -27,34 +26,6 @@ def default_init(module: nn.Linear | nn.Conv2d, generator: torch.Generator | Non
         module.weight.uniform_(-bound, bound, generator=generator)
         if module.bias is not None:
             module.bias.uniform_(-bound, bound, generator=generator)
-
-
-class FeedForward(nn.Module):
-    """Linear + ReLU layers applied to each token alone: a "sequence model" that remembers nothing.
-
-    Args:
-        input_width: features per token.
-        width: units of every layer, and of the output.
-        layers: number of Linear + ReLU pairs.
-        generator: draws the initial weights (CPU).
-    """
-
-    def __init__(
-        self, input_width: int, width: int, layers: int = 1, *, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        self.input_width, self.width = input_width, width
-        widths = [input_width, *[width] * layers]
-        self.linears = nn.ModuleList(nn.utils.skip_init(nn.Linear, a, b) for a, b in pairwise(widths))
-        for linear in self.linears:
-            assert isinstance(linear, nn.Linear)
-            default_init(linear, generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features [..., D] -> [..., H]."""
-        for linear in self.linears:
-            x = functional.relu(linear(x))
-        return x
 
 
 class VectorEmbedder(nn.Module):

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from recollect.common.feedforward import FeedForward
+from recollect.common.feedforward import default_init
 
 Mask = Tensor | np.ndarray
 Device = torch.device | str | None
@@ -99,17 +100,22 @@ class MemorylessSequence(SequenceModel):
 
 
 class FeedForwardSequence(MemorylessSequence):
-    """Linear + ReLU layers, see `FeedForward`; arguments as there."""
+    """Linear + ReLU layers, all of one width, with PyTorch's default initialisation from a generator (CPU)."""
 
-    def __init__(
-        self, input_width: int, width: int, layers: int = 1, *, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, input_width: int, width: int, layers: int = 1, *, generator: torch.Generator) -> None:
         super().__init__()
         self.input_width, self.output_width = input_width, width
-        self.layers = FeedForward(input_width, width, layers, generator=generator)
+        linears = nn.Sequential()
+        for inputs in [input_width, *[width] * (layers - 1)]:
+            linear = nn.utils.skip_init(nn.Linear, inputs, width)
+            default_init(linear, generator)
+            linears.append(linear)
+        self.layers = nn.ModuleDict({"linears": linears})  # policy files have these names
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
-        return self.layers(x_BTD)
+        for linear in self.layers["linears"].children():
+            x_BTD = functional.relu(linear(x_BTD))
+        return x_BTD
 
 
 RecurrentState = tuple[Tensor, ...]

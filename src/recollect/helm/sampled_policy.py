@@ -17,7 +17,7 @@ from recollect.artifacts.checkpoints import part
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
-from recollect.common.weights import load_arrays
+from recollect.common.weights import load_policy_arrays
 from recollect.environments import counter_rng
 from recollect.helm.small_impala import ActorCritic
 
@@ -236,7 +236,5 @@ def network_from(network: ActorCritic, arrays: Mapping[str, np.ndarray]) -> Acto
     Raises:
         UserError: they do not fit the network that the settings describe.
     """
-    own = part(arrays, "network")
-    do = "use the settings and the environment it was trained with, or train it again"
-    load_arrays(network, own, what="the policy does not fit these settings", where="policy arrays", do=do)
+    load_policy_arrays(network, part(arrays, "network"))
     return network

@@ -23,17 +23,16 @@ from torch import Tensor
 
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
 from recollect.common.replay import Batch
-from recollect.memory_rl.heads import Q_HEAD_RANGE, Head
+from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
 from recollect.memory_rl.off_policy import (
     Learner,
     OnlineHyperparameters,
-    make_encoder,
+    make_history_network,
     train_learner,
     trainer_of,
 )
 from recollect.settings.schema import Settings
-from recollect.settings.seeding import seed_of
 
 
 class Hyperparameters(OnlineHyperparameters):
@@ -53,7 +52,6 @@ class Hyperparameters(OnlineHyperparameters):
 
     @property
     def merges(self) -> bool:
-        """Whether the two online passes are one."""
         random = self.sequence.kind == "gpt" and self.sequence.dropout > 0
         return self.merged_passes == "always" or (self.merged_passes == "when_exact" and not random)
 
@@ -61,10 +59,7 @@ class Hyperparameters(OnlineHyperparameters):
 def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetwork:
     """A Q network for an environment; its parameters are a function of the seed."""
     need_discrete(facts, "dqn")
-    encoder = make_encoder(hp, facts, seed=seed)
-    draws = torch.Generator().manual_seed(seed_of("q head weights", seed))
-    how: dict[str, Any] = {"last_range": Q_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
-    return HistoryNetwork(encoder, Head(encoder.output_width, encoder.embedder.actions, hp.head, **how))
+    return make_history_network(hp, facts, facts.actions, last_range=Q_HEAD_RANGE, draws="q head weights", seed=seed)
 
 
 def epsilon(hp: Hyperparameters, horizon: int, count: np.ndarray | int) -> np.ndarray:

@@ -23,7 +23,8 @@ from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from
-from recollect.memory_rl.off_policy import Learner, OnlineHyperparameters, make_encoder
+from recollect.memory_rl.off_policy import Learner, OnlineHyperparameters, make_encoder, make_history_network
+from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -60,12 +61,16 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.actor = make_actor(hp, facts, outputs, seed=seed)
-        own = not hp.shared_encoder
-        self.critic_encoder = make_encoder(hp, facts, seed=seed_of("critic encoder", seed)) if own else None
+        self.critic_encoder: HistoryEncoder | None = None
+        if not hp.shared_encoder:
+            self.critic_encoder = make_encoder(hp, facts, seed=seed_of("critic encoder", seed))
         width = self.actor.encoder.output_width + facts.action_size
         draws = torch.Generator().manual_seed(seed_of("critic head weights", seed))
-        how: dict[str, Any] = {"last_range": Q_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
-        self.critics = nn.ModuleList(Head(width, facts.actions or 1, hp.head, **how) for _ in range(2))
+        self.critics = nn.ModuleList()
+        for _ in range(2):
+            self.critics.append(
+                Head(width, facts.actions or 1, hp.head, last_range=Q_HEAD_RANGE, fan=hp.head_fan, generator=draws)
+            )
         self.log_alpha = None if log_alpha is None else nn.Parameter(torch.tensor(log_alpha))
 
     def critic_states(self, parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -105,10 +110,9 @@ class ActorCriticLearner(Learner):
 
 def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, seed: int) -> HistoryNetwork:
     """Encoder and policy head: all that a policy file holds."""
-    encoder = make_encoder(hp, facts, seed=seed)
-    draws = torch.Generator().manual_seed(seed_of("policy head weights", seed))
-    how: dict[str, Any] = {"last_range": POLICY_HEAD_RANGE, "fan": hp.head_fan, "generator": draws}
-    return HistoryNetwork(encoder, Head(encoder.output_width, outputs, hp.head, **how))
+    return make_history_network(
+        hp, facts, outputs, last_range=POLICY_HEAD_RANGE, draws="policy head weights", seed=seed
+    )
 
 
 def load_actor(
@@ -167,9 +171,13 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
 def critic_losses(online: ActorCritic, h_BTH: Tensor, y_BT: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     """Masked mean of both critics' squared errors (scalar), and metrics."""
     q1_BT, q2_BT = online.q(h_BTH, batch.action_BT)
-    loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, batch.mask_BT)
-    means = {name: masked_mean(q.detach(), batch.mask_BT) for name, q in (("q1", q1_BT), ("q2", q2_BT))}
-    return loss, {"critic_loss": loss.detach(), **means}
+    mask_BT = batch.mask_BT
+    loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
+    return loss, {
+        "critic_loss": loss.detach(),
+        "q1": masked_mean(q1_BT.detach(), mask_BT),
+        "q2": masked_mean(q2_BT.detach(), mask_BT),
+    }
 
 
 def least_q(online: ActorCritic, h_BTH: Tensor, action_BTA: Tensor, hp: ContinuousHyperparameters) -> Tensor:
@@ -184,7 +192,6 @@ def noise_like(x: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def need_continuous(facts: Facts, method: str) -> None:
-    """Refuse a world of discrete actions."""
     if not facts.action_size:
         raise UserError(
             f"{method} gives continuous actions, and this world's are a number of choices",

@@ -36,7 +36,7 @@ from recollect.common.precision import Precision
 from recollect.common.replay import Batch, EpisodeReplay
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.target_learner import TargetLearner
-from recollect.environments.base import World
+from recollect.memory_rl.heads import Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
 from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
 from recollect.settings.schema import Frozen, Settings
@@ -117,8 +117,18 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
     n = hp.window(facts.horizon)
     sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < facts.horizon, seed=seed)
     # A recurrent state that is rounded at each of a thousand steps would remember less than the published one.
-    chosen: Precision = "float32" if hp.precision == "auto" and hp.sequence.kind != "gpt" else hp.precision
-    return HistoryEncoder(embedder, sequence, precision=chosen)
+    exact = hp.precision == "auto" and hp.sequence.kind != "gpt"
+    return HistoryEncoder(embedder, sequence, precision="float32" if exact else hp.precision)
+
+
+def make_history_network(
+    hp: OnlineHyperparameters, facts: Facts, outputs: int, *, last_range: float, draws: str, seed: int
+) -> HistoryNetwork:
+    """A history encoder and a head for an environment; `draws` names the stream of the head's first weights."""
+    encoder = make_encoder(hp, facts, seed=seed)
+    generator = torch.Generator().manual_seed(seed_of(draws, seed))
+    head = Head(encoder.output_width, outputs, hp.head, last_range=last_range, fan=hp.head_fan, generator=generator)
+    return HistoryNetwork(encoder, head)
 
 
 class Learner(TargetLearner):
@@ -191,17 +201,11 @@ class Counters:
 class OnlineTrainer:
     """A run in units of work (a round of episodes, an update, an evaluation), between any two of which it can stop."""
 
-    def __init__(
-        self,
-        hp: OnlineHyperparameters,
-        learner: Learner,
-        worlds: tuple[World, World],
-        *,
-        seed: int,
-        names: tuple[str, str],
-        device: torch.device | str,
-    ) -> None:
-        self.hp, self.learner, self.seed, self.names = hp, learner, seed, names
+    def __init__(self, settings: Settings, learner: Learner, device: torch.device | str) -> None:
+        hp: OnlineHyperparameters = settings.method.hyperparameters
+        self.hp, self.learner, self.seed = hp, learner, settings.seed
+        self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
+        worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
         self.world, self.evaluation_world = worlds
         self.horizon = self.world.horizon
         self.unit = 1 if hp.budget == "episodes" else self.horizon  # of the budget, per episode
@@ -219,7 +223,6 @@ class OnlineTrainer:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
         due = self.at.updates_due or self.at.evaluation_due
         return not due and self.played >= self.unit * (self.hp.warmup_episodes + self.hp.train_episodes)
 
@@ -312,14 +315,14 @@ class OnlineTrainer:
         at.logged_updates += 1
 
     def _evaluate(self, run: Run) -> None:
-        at, (env, method) = self.at, self.names
-        self.policy.start(np.zeros(self.evaluation_world.num_envs, np.uint64))
+        at, world = self.at, self.evaluation_world
+        self.policy.start(np.zeros(world.num_envs, np.uint64))
         episodes = play_episodes(
-            self.evaluation_world, lambda observation, reward, done, t, live: self.policy.act(observation, reward, done)
+            world, lambda observation, reward, done, t, live: self.policy.act(observation, reward, done)
         )
-        log_learning(run, episodes, {"env": env, "method": method, "seed": self.seed}, at.env_steps, 0)
-        values = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
-        run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **values)
+        log_learning(run, episodes, self.labels, at.env_steps, 0)
+        means = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
+        run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **means)
         self.sums, at.logged_updates = {}, 0
         at.evaluations += 1
         at.evaluation_due = False
@@ -364,10 +367,8 @@ def trainer_of(
 ) -> OnlineTrainer:
     """A run at its beginning, of a learner (its class, made of hyperparameters, facts, seed and device)."""
     hp: OnlineHyperparameters = settings.method.hyperparameters
-    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
     made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
-    names = (settings.environment.name, settings.method.name)
-    return OnlineTrainer(hp, made, worlds, seed=settings.seed, names=names, device=device)
+    return OnlineTrainer(settings, made, device)
 
 
 def train_learner(learner: Callable[..., Learner], settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
