@@ -256,6 +256,22 @@ def check() -> None:
     print(stage())
 
 
+@app.command()
+def settings(
+    scale: Scale,
+    env: Annotated[str | None, typer.Option(help="Environment, e.g. dark_room_10x10.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method in this environment, e.g. radt.")] = None,
+    figure: Annotated[str | None, typer.Option(help="Instead of an environment: a figure.")] = None,
+    change: Change = None,
+    why: Annotated[str | None, typer.Option(help="Only this key, and the file and line it comes from.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show the settings of a run, an environment or a figure, every default included, and where each comes from."""
+    from recollect.stages.settings import settings as stage
+
+    print(stage(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. snakemake --cores 2.")]) -> None:
     """Run a command, e.g. snakemake, whose jobs start without the imports of each."""

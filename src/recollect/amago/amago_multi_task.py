@@ -23,25 +23,26 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from recollect.amago import amago, terms
-from recollect.amago import loop as amago_loop
-from recollect.amago.amago import distribution_of
+from recollect.amago import agent, processes, terms
+from recollect.amago.agent import distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics
+from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution
-from recollect.amago.terms import Draws, Heads, masked_mean
+from recollect.amago.terms import Draws, Heads, Judgement
 from recollect.amago.value_bins import ValueBins
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
+from recollect.common.masked_mean import masked_mean
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
 TEMPERATURE = 0.5  # of Gumbel-softmax
 
 
-class Hyperparameters(amago.Hyperparameters):
-    """Of the multi-task agent; see also `amago.Hyperparameters`. Defaults are AMAGO-2's."""
+class Hyperparameters(AmagoHyperparameters):
+    """Of the multi-task agent; see also `AmagoHyperparameters`. Defaults are AMAGO-2's."""
 
     online_coefficient: float = Field(0.0, ge=0, description="Of the policy gradient. Paper: 0.")
     offline_coefficient: float = Field(1.0, ge=0, description="Of filtered behaviour cloning. Paper: 1.")
@@ -65,7 +66,6 @@ class Hyperparameters(amago.Hyperparameters):
 
     @property
     def value_bins(self) -> ValueBins:
-        """The bins."""
         return ValueBins(*self.returns, self.bins, space=self.bin_space, labels=self.labels)
 
 
@@ -97,7 +97,8 @@ def seen(action: Tensor, policy: Distribution) -> Tensor:
 def drawn_actions(raw_BTGP: Tensor, count: int, policy: Distribution, draws: torch.Generator) -> Tensor:
     """Draws of a policy as critics read them, [K, B, T, G, A]."""
     uniform = torch.rand((count, *raw_BTGP.shape[:-1], policy.uniforms), generator=draws).to(raw_BTGP.device)
-    return torch.stack([seen(policy.drawn(raw_BTGP, each), policy) for each in uniform])
+    draws_K = [seen(policy.drawn(raw_BTGP, uniform_BTGU), policy) for uniform_BTGU in uniform]
+    return torch.stack(draws_K)
 
 
 def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: torch.Generator) -> Tensor:
@@ -105,7 +106,9 @@ def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: torch.Generato
     if policy.kind != "discrete":
         return policy.reparameterised(raw_BTGP, draws)
     uniform = torch.rand(raw_BTGP.shape, generator=draws).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device)
-    soft = ((policy.reparameterised(raw_BTGP, draws).log() - (-uniform.log()).log()) / TEMPERATURE).softmax(-1)
+    gumbel = -(-uniform.log()).log()
+    log_pi = policy.reparameterised(raw_BTGP, draws).log()
+    soft = ((log_pi + gumbel) / TEMPERATURE).softmax(-1)
     hard = nn.functional.one_hot(soft.argmax(-1), policy.size).to(soft.dtype)
     return hard + soft - soft.detach()
 
@@ -120,7 +123,7 @@ def loss_of(
     *,
     further: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move."""
+    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move. See `terms.loss_of`."""
     popart, bins = network.popart, hp.value_bins
     binned = hp.critic_loss == "bins"
 
@@ -128,54 +131,42 @@ def loss_of(
         """Returns [...] of critics' outputs."""
         return bins.value(out) if binned else popart(out)
 
-    s_BLE = network.states(window)
-    s_BTE, next_BTE = s_BLE[:, :-1], s_BLE[:, 1:].detach()
-    raw_BTGP = network.actor(s_BTE)
-    log_pi_BTG = terms.log_prob_of_taken(window, raw_BTGP, policy)
-    if terms.clones_only(hp):
-        return terms.cloning_loss(hp, window, log_pi_BTG)
-
-    def next_values(raw_BTGP: Tensor) -> Tensor:
+    def next_values(next_BTE: Tensor, raw_BTGP: Tensor) -> Tensor:
         next_KBTGA = drawn_actions(raw_BTGP, hp.target_draws, policy, draws.actions)
         return value(target.critics(next_BTE, next_KBTGA)).mean(1)
 
-    y_BTG = terms.targets(network, target, window, next_BTE, draws, hp, next_values)
+    def judge(s_BTE: Tensor, raw_BTGP: Tensor, y_BTG: Tensor) -> Judgement:
+        out = network.critics(s_BTE, seen(window.action, policy)[..., None, :])
+        if binned:
+            critic_CBTG = -(bins.label(y_BTG) * out.log_softmax(-1)).sum(-1)
+        else:
+            critic_CBTG = (popart.normalised(out) - popart.normalise(y_BTG)) ** 2
+        with torch.no_grad():
+            own_KBTGA = drawn_actions(raw_BTGP, hp.value_draws, policy, draws.actions)
+            v_BTG = value(network.critics(s_BTE, own_KBTGA)).mean((0, 1))
+            q_CBTG = value(out)
+        gained_CBTG = None
+        if hp.online_coefficient:
+            own_BTGA = differentiable(raw_BTGP, policy, draws.actions)
+            gained_CBTG = popart.normalise(value(network.critics(s_BTE.detach(), own_BTGA, frozen=True)))
+        return Judgement(
+            critic_loss=masked_mean(critic_CBTG, window.real_BT1),
+            advantage_BTG=q_CBTG.mean(0) - v_BTG,
+            gained_CBTG=gained_CBTG,
+            q_CBTG=q_CBTG,
+        )
 
-    out = network.critics(s_BTE, seen(window.action, policy)[..., None, :])
-    if binned:
-        critic_CBTG = -(bins.label(y_BTG) * out.log_softmax(-1)).sum(-1)
-    else:
-        critic_CBTG = (popart.normalised(out) - popart.normalise(y_BTG)) ** 2
-    critic_loss = masked_mean(critic_CBTG, window.mask_BL[:, 1:])
-
-    with torch.no_grad():
-        own_KBTGA = drawn_actions(raw_BTGP, hp.value_draws, policy, draws.actions)
-        v_BTG = value(network.critics(s_BTE, own_KBTGA)).mean((0, 1))
-        q_CBTG = value(out)
-        weight_BTG = terms.cloning_weight(hp, q_CBTG.mean(0) - v_BTG)
-    gained_CBTG = None
-    if hp.online_coefficient:
-        own_BTGA = differentiable(raw_BTGP, policy, draws.actions)
-        gained_CBTG = popart.normalise(value(network.critics(s_BTE.detach(), own_BTGA, frozen=True)))
-    actor_loss = terms.actor_loss(hp, window, weight_BTG, log_pi_BTG, gained_CBTG)
-    metrics = terms.metrics_of(network, window, actor_loss, critic_loss, weight_BTG, q_CBTG, y_BTG, log_pi_BTG)
-    if further:
-        metrics |= terms.further_metrics(network, window, policy, raw_BTGP, q_CBTG, y_BTG)
-    return actor_loss + hp.critic_weight * critic_loss, metrics
+    return terms.loss_of(network, target, window, draws, hp, policy, next_values, judge, further=further)
 
 
-class Agent(amago.Agent):
-    """See `amago.Agent`."""
-
-    make = staticmethod(make_network)  # type: ignore[assignment]
-    loss = staticmethod(loss_of)  # type: ignore[assignment]
+class Agent(agent.Agent):
+    make = staticmethod(make_network)
+    loss = staticmethod(loss_of)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    """See `amago.train`."""
-    return amago_loop.train(Agent, settings, inputs.device, run)
+    return processes.train(Agent, settings, inputs.device, run)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:
-    """See `amago.load_policy`."""
-    return amago.policy_of(Agent, settings, arrays, inputs.device)
+    return policy_of(Agent, settings, arrays, inputs.device)

@@ -53,7 +53,6 @@ class MultiGammaActor(nn.Module):
         self.shape, self.act = (discounts, parameters), ACTIVATIONS[activation]
 
     def forward(self, state: Tensor) -> Tensor:
-        """See the class."""
         for layer in self.layers[:-1]:
             state = self.act(layer(state))
         return self.layers[-1](state).unflatten(-1, self.shape)
@@ -118,7 +117,6 @@ class DiscreteCritics(_Ensemble):
         self.shape = (discounts, actions)
 
     def forward(self, state_BTE: Tensor, *, frozen: bool = False) -> Tensor:
-        """See the class."""
         weight, bias = self.first(frozen)
         x_NE = state_BTE.flatten(0, 1)
         h_CNH = linear(x_NE, weight, bias).unflatten(-1, (self.critics, -1)).transpose(0, 1)
@@ -157,7 +155,6 @@ class ActionCritics(_Ensemble):
         self.register_buffer("discount_G", torch.tensor(of), persistent=False)
 
     def forward(self, state_BTE: Tensor, action: Tensor, *, frozen: bool = False) -> Tensor:
-        """See the class."""
         weight, bias = self.first(frozen)
         E = self.width
         # A matrix for the state, a vector for the discount, a matrix for the action: their sums are one product.

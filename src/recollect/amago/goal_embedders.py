@@ -18,8 +18,6 @@ TOKENS, SHIFT = 257, 128
 
 
 class FeedForwardGoals(nn.Module):
-    """See the head of this file."""
-
     def __init__(self, count: int, size: int, width: int, draws: torch.Generator) -> None:
         super().__init__()
         self.first = plain_linear(count * size, 2 * size, draws)
@@ -27,7 +25,6 @@ class FeedForwardGoals(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, goals_KG: Tensor) -> Tensor:
-        """See the head of this file."""
         return self.norm(self.second(functional.leaky_relu(self.first(goals_KG.flatten(-2)))))
 
 
@@ -45,7 +42,6 @@ class TokenGoals(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, goals_KG: Tensor) -> Tensor:
-        """See the head of this file."""
         tokens = (goals_KG.flatten(-2).round().long() + SHIFT).clamp(0, TOKENS - 1)
         different, which = tokens.flatten(0, -2).unique(dim=0, return_inverse=True)
         hidden = self.cells(self.table[different])[0][:, -1]
@@ -55,5 +51,4 @@ class TokenGoals(nn.Module):
 def make_goal_embedder(
     kind: Literal["ff", "token"], count: int, size: int, width: int, draws: torch.Generator
 ) -> nn.Module:
-    """The embedder of that kind."""
     return FeedForwardGoals(count, size, width, draws) if kind == "ff" else TokenGoals(width, draws)

@@ -146,18 +146,21 @@ class Rarity:
         """How much each goal is wanted, float64 [N]; 0 for NaN goals."""
         counted = self.counts[self._which]
         total = max(sum(counted.values()), 1e-7)
-        keys, inverse = np.unique(np.asarray(goals_NG, np.float32), axis=0, return_inverse=True)
-        share = np.array([counted.get(key.tobytes(), 1e-7) / total for key in keys])
-        wanted = np.clip(-np.log10(np.clip(share, 1e-12, 1.0)), 0, None) ** 4
-        return np.where(np.isnan(keys[:, 0]), 0.0, wanted)[inverse.reshape(-1)]
+        different_MG, place_N = np.unique(np.asarray(goals_NG, np.float32), axis=0, return_inverse=True)
+        share_M = np.array([counted.get(goal_G.tobytes(), 1e-7) / total for goal_G in different_MG])
+        rarity_M = -np.log10(np.clip(share_M, 1e-12, 1.0))
+        wanted_M = np.clip(rarity_M, 0, None) ** 4
+        wanted_M = np.where(np.isnan(different_MG[:, 0]), 0.0, wanted_M)
+        return wanted_M[place_N.reshape(-1)]
 
     def choose_rows(
         self, achieved_TMG: np.ndarray, rows_C: np.ndarray, count: int, draws: np.random.Generator
     ) -> np.ndarray:
         """Rows whose achieved goals are rare, without replacement, int64 [count]."""
         M, G = achieved_TMG.shape[1:]
-        of_goal = self.priority(achieved_TMG[rows_C].reshape(-1, G)).reshape(-1, M)
-        return np.asarray(rows_C[self.choose(np.clip(of_goal.sum(1), 1e-3, 1e5), count, draws)])
+        priority_CM = self.priority(achieved_TMG[rows_C].reshape(-1, G)).reshape(-1, M)
+        priority_C = np.clip(priority_CM.sum(1), 1e-3, 1e5)
+        return np.asarray(rows_C[self.choose(priority_C, count, draws)])
 
     @staticmethod
     def choose(priority_N: np.ndarray, count: int, draws: np.random.Generator) -> np.ndarray:
@@ -177,7 +180,6 @@ class Rarity:
         return draws.choice(len(priority_N), size=count, replace=False, p=weight_N / weight_N.sum())
 
     def saved(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         found: dict[str, np.ndarray] = {"seen": np.array([self.seen])}
         for name, counted in zip(("step", "trajectory"), self.counts, strict=True):
             found[f"{name}/count"] = np.array(list(counted.values()), np.float64)
@@ -185,10 +187,11 @@ class Rarity:
         return found
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `saved` gave."""
         self.seen = int(arrays["seen"][0])
         for name, counted in zip(("step", "trajectory"), self.counts, strict=True):
             counted.clear()
-            values, text = arrays[f"{name}/count"], np.asarray(arrays[f"{name}/goal"]).tobytes()
-            size = len(text) // max(1, len(values))
-            counted.update({text[i * size : (i + 1) * size]: float(value) for i, value in enumerate(values)})
+            counts_N = arrays[f"{name}/count"]
+            goals = np.asarray(arrays[f"{name}/goal"]).tobytes()  # one behind the other
+            size = len(goals) // max(1, len(counts_N))
+            for n, count in enumerate(counts_N):
+                counted[goals[n * size : (n + 1) * size]] = float(count)

@@ -39,7 +39,6 @@ class _Residual(nn.Module):
         self.norm = nn.GroupNorm(4, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape."""
         inner = self.first(functional.leaky_relu(x))
         return self.norm(x + self.second(functional.leaky_relu(inner)))
 
@@ -107,10 +106,13 @@ def random_shift(images: Tensor, draws: torch.Generator, *, pad: int = 4, share:
     Args:
         images: bytes [B, T, C, H, W]; all images of a sequence move alike.
     """
-    B, T, C, H, W = images.shape
+    B, _, _, H, W = images.shape
     first = B - round(share * B)
-    moved = functional.pad(images[first:].float().flatten(1, 2), (pad,) * 4, mode="replicate")
-    corner = torch.randint(2 * pad + 1, (B - first, 2), generator=draws).tolist()
-    cut = [one[:, y : y + H, x : x + W] for one, (y, x) in zip(moved, corner, strict=True)]
-    shifted = torch.stack(cut).view(B - first, T, C, H, W).to(images.dtype) if cut else images[first:]
-    return torch.cat([images[:first], shifted])
+    # Time and channels are one axis here, because padding with edges takes no five axes.
+    padded = functional.pad(images[first:].float().flatten(1, 2), (pad,) * 4, mode="replicate")
+    corners = torch.randint(2 * pad + 1, (B - first, 2), generator=draws).tolist()
+    shifted = images.clone()
+    for b, (y, x) in enumerate(corners):
+        cut = padded[b, :, y : y + H, x : x + W]
+        shifted[first + b] = cut.view(images.shape[1:]).to(images.dtype)
+    return shifted

@@ -6,7 +6,7 @@ from upstream, and why:
 
 - A run is a function of its seed. It stops and goes on between epochs bit-exactly: a checkpoint has the networks, the worlds,
   what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
-- All actors are one batch in one process. `processes: 2` collects beside learning, see `amago_processes`.
+- All actors are one batch in one process. `processes: 2` collects beside learning, see `processes`.
 - An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
 - Losses on validation rollouts are not computed.
 """
@@ -17,74 +17,29 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from recollect.amago.agent import Agent
 from recollect.amago.exploration import Exploration, explored
-from recollect.amago.hindsight import Mode, Relabeler
+from recollect.amago.hindsight import Relabeler
+from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import WorldShape, world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.recorder import Recorder
 from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
-from recollect.artifacts.checkpoints import POLICIES, part
+from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.rollout import play_episodes
 from recollect.environments.base import World
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen, Settings
+from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
-
-
-class LoopHyperparameters(Frozen):
-    """The schedule. Defaults are those of the seed code's command line."""
-
-    epochs: int = Field(1000, ge=1, description="Longer runs learn more.")
-    actors: int = Field(12, ge=1, description="Rollouts played side by side. Paper: 8 to 36.")
-    steps_per_epoch: int = Field(1000, ge=1, description="Of each actor.")
-    updates_per_epoch: int = Field(1000, ge=1, description="More updates per step learn more from the same data.")
-    start_learning_at_epoch: int = Field(0, ge=0, description="Epochs before it only collect.")
-    start_collecting_at_epoch: int = Field(0, ge=0, description="Epochs before it only learn (protected data).")
-    batch_size: int = Field(24, ge=1, description="Windows per update. Paper: 24 (Crafter: 18).")
-    context: int | None = Field(None, ge=1, description="Longest window, and memory, in steps; null: a whole rollout.")
-    save_length: int | None = Field(
-        None, ge=1, description="Steps after which a trajectory is cut; null: the horizon, or 4 contexts if shorter."
-    )
-    stagger: bool = Field(True, description="Where the context is shorter, cuts are spread by up to a context.")
-    buffer: int = Field(20_000, ge=1, description="Trajectories that are kept. Paper: 5000 to 80,000.")
-    buffer_weights: Literal["trajectory", "timestep"] = Field("trajectory", description="What is drawn uniformly.")
-    truncation: Literal["end", "bootstrap"] = Field(
-        "end",
-        description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
-    )
-    relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
-    rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
-    sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
-    slow_inference: bool = Field(
-        False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
-    )
-    evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
-    evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
-    keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")
-    keep_every: int = Field(
-        0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
-    )
-    checkpoint_every: int = Field(1, ge=1, description="Epochs between checkpoints; only what a kill costs.")
-    processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
-
-    def context_of(self, horizon: int) -> int:
-        """Transitions of the longest window."""
-        return horizon if self.context is None else min(self.context, horizon)
-
-    def save_length_of(self, horizon: int) -> int:
-        """Steps after which a trajectory is cut."""
-        context = self.context_of(horizon)
-        return max(context, min(horizon, self.save_length or (horizon if context >= horizon else 4 * context)))
 
 
 class Collector:
@@ -97,15 +52,18 @@ class Collector:
         seed: of all that is drawn here.
     """
 
-    def __init__(self, hp: Any, policy: AmagoPolicy, world: World, *, seed: int) -> None:
+    def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: World, *, seed: int) -> None:
         self.hp, self.policy, self.world, self.seed = hp, policy, world, seed
         B, horizon = world.num_envs, world.horizon
         self.steps_of = WorldShape.of(world).steps
         self.goals = bool(self.steps_of.goals)
         self.recorder = Recorder(
-            B, hp.save_length_of(horizon), hp.context_of(horizon), stagger=hp.stagger,
+            B,
+            hp.save_length_of(horizon),
+            hp.context_of(horizon),
+            stagger=hp.stagger,
             seed=seed_of("trajectory lengths", seed),
-        )  # fmt: skip
+        )
         self.exploration = Exploration(hp.exploration, B, horizon, seed=seed)
         self.actor_steps = 0
         self.time_B = np.zeros(B, np.int64)
@@ -136,11 +94,16 @@ class Collector:
             self.time_B += 1
             self.return_B += self.reward_B
             finished += self.recorder.append(
-                action_B, self.reward_B, self.observation, done_B, info["achieved"] if self.goals else None,
-                terminated_B if self.hp.truncation == "bootstrap" else done_B,
-            )  # fmt: skip
+                action_B,
+                self.reward_B,
+                self.observation,
+                done_B,
+                achieved_BMG=info["achieved"] if self.goals else None,
+                terminal_B=terminated_B if self.hp.truncation == "bootstrap" else done_B,
+            )
             if done_B.any():
-                success_B = np.asarray(info["success"], float) if "success" in info else np.full(len(done_B), np.nan)
+                no_success_B = np.full(len(done_B), np.nan)
+                success_B = np.asarray(info.get("success", no_success_B), float)
                 self.ended += list(zip(self.return_B[done_B].tolist(), success_B[done_B].tolist(), strict=True))
                 self._begin(done_B)
         return finished
@@ -162,25 +125,28 @@ class Collector:
         return named if np.isnan(values[:, 1]).any() else {**named, "training_success": values[:, 1].mean()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         if self.observation is None:
             return {}
-        found = {f"world/{name}": value for name, value in self.world.get_state().items()}
-        found |= {f"policy/{name}": value for name, value in self.policy.state_arrays().items()}
-        found |= {f"recorder/{name}": value for name, value in self.recorder.arrays().items()}
-        own = {"observation": self.observation, "time": self.time_B, "reward": self.reward_B, "return": self.return_B}
-        own |= {"rollouts": self.exploration.rollouts_B, "actor_steps": np.array([self.actor_steps])}
-        return found | {name: value.copy() for name, value in own.items()}
+        parts = joined(world=self.world.get_state(), policy=self.policy.state_arrays(), recorder=self.recorder.arrays())
+        return parts | {
+            "observation": self.observation.copy(),
+            "time": self.time_B.copy(),
+            "reward": self.reward_B.copy(),
+            "return": self.return_B.copy(),
+            "rollouts": self.exploration.rollouts_B.copy(),
+            "actor_steps": np.array([self.actor_steps]),
+        }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
         if not arrays:
             return
         self.world.set_state(part(arrays, "world"))
         self.policy.load_state(part(arrays, "policy"))
         self.recorder.load(part(arrays, "recorder"))
         self.observation = np.array(arrays["observation"])
-        self.time_B, self.reward_B, self.return_B = (np.array(arrays[name]) for name in ("time", "reward", "return"))
+        self.time_B = np.array(arrays["time"])
+        self.reward_B = np.array(arrays["reward"])
+        self.return_B = np.array(arrays["return"])
         self.exploration.rollouts_B = np.array(arrays["rollouts"])
         self.actor_steps = int(arrays["actor_steps"][0])
 
@@ -200,14 +166,14 @@ class Trainer:
     """A run in epochs, between any two of which it can stop.
 
     Args:
-        agent: its class (`amago.Agent`).
+        agent: its class.
         settings: of the run.
         device: where the networks are.
         run: its folder for the buffer; logs and scores.
     """
 
-    def __init__(self, agent: Any, settings: Settings, device: torch.device | str, run: Run) -> None:
-        self.hp: Any = settings.method.hyperparameters
+    def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
+        self.hp: AmagoHyperparameters = settings.method.hyperparameters
         hp, self.seed, self.run = self.hp, settings.seed, run
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         world, self.evaluation_world = make_worlds(settings.environment, self.seed, hp.actors, hp.evaluation_rollouts)
@@ -221,7 +187,6 @@ class Trainer:
         self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
 
     def epoch(self) -> None:
-        """One epoch."""
         hp, at = self.hp, self.at
         if at.epoch % hp.evaluate_every == 0:
             self.evaluate()
@@ -253,12 +218,14 @@ class Trainer:
 
     def evaluate(self) -> None:
         """One rollout of every evaluation instance; the policy of the best mean return is kept."""
-        at, world, began = self.at, self.evaluation_world, time.perf_counter()
-        policy = self.agent.policy()
+        at, world = self.at, self.evaluation_world
+        began = time.perf_counter()
         seeds = [seed_of("learning-curve actions", self.seed, at.evaluations, b) for b in range(world.num_envs)]
+        policy = self.agent.policy()
         policy.start(np.array(seeds, np.uint64))
         played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
-        log_learning(self.run, played, self.labels, at.env_steps, np.array([task.index for task in world.tasks]))
+        tasks = np.array([task.index for task in world.tasks])
+        log_learning(self.run, played, self.labels, at.env_steps, tasks)
         mean = float(played.return_B.mean())
         at.evaluations += 1
         if at.best is None or mean >= at.best:
@@ -267,13 +234,14 @@ class Trainer:
         self.seconds["evaluation"] += time.perf_counter() - began
 
     def save(self) -> None:
-        """A checkpoint."""
-        arrays = {f"agent/{name}": value for name, value in self.agent.arrays().items()}
-        arrays |= {f"collector/{name}": value for name, value in self.collector.arrays().items()}
-        arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
-        arrays |= {f"best/{name}": value for name, value in self.best.items()}
+        arrays = joined(
+            agent=self.agent.arrays(),
+            collector=self.collector.arrays(),
+            evaluation_world=self.evaluation_world.get_state(),
+            best=self.best,
+        )
         if self.relabel is not None and self.relabel.rarity is not None:
-            arrays |= {f"rarity/{name}": value for name, value in self.relabel.rarity.saved().items()}
+            arrays |= joined(rarity=self.relabel.rarity.saved())
         self.run.save(self.at.epoch, arrays, {"at": asdict(self.at), "buffer": self.store.saved()})
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -309,7 +277,6 @@ class Trainer:
             remove_sealed(path)
 
     def epochs(self) -> None:
-        """All epochs that are left."""
         hp = self.hp
         with self.run.progress(hp.epochs, "training", "epochs") as progress:
             while self.at.epoch < hp.epochs:
@@ -328,11 +295,10 @@ class Trainer:
         if self.hp.keep == "best":
             self.agent.network.load_policy_arrays(self.best)
         self.agent.network.eval()
-        policy: AmagoPolicy = self.agent.policy()
-        return policy
+        return self.agent.policy()
 
 
-def relabeler(hp: Any, world: Any, shortest: int) -> Relabeler | None:
+def relabeler(hp: AmagoHyperparameters, world: Any, shortest: int) -> Relabeler | None:
     """What relabels trajectories of a world, None where nothing does.
 
     Args:
@@ -357,12 +323,3 @@ def relabeler(hp: Any, world: Any, shortest: int) -> Relabeler | None:
             do=f"set save_length to {world.horizon} and stagger to false, or relabelling to none",
         )
     return Relabeler(hp.relabelling, world.goal_part, importance=hp.rare_goals)
-
-
-def train(agent: Any, settings: Settings, device: torch.device | str, run: Run) -> AmagoPolicy:
-    """Train an agent of this class: `processes` says how."""
-    if settings.method.hyperparameters.processes == 2:
-        from recollect.amago import processes as amago_processes
-
-        return amago_processes.train(agent, settings, device, run)
-    return Trainer(agent, settings, device, run).train()

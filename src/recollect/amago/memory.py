@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recollect.amago.network import Network
 from recollect.amago.timestep_encoders import Steps
+from recollect.artifacts.checkpoints import joined, part
 
 
 class RecentSteps:
@@ -31,17 +32,19 @@ class RecentSteps:
         self._kept: dict[str, Tensor] = {}  # [B, L, ...], oldest first
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the rows of the mask."""
         self.count_B = np.where(mask_B, 0, self.count_B)
 
     @torch.no_grad()
     def state(self, steps: Steps) -> Tensor:
         """State [B, E] after one more time step [B, ...] per row."""
-        given = {field.name: value for field in fields(Steps) if (value := getattr(steps, field.name)) is not None}
         full_B = torch.as_tensor(self.count_B == self.length)
         self.count_B = np.minimum(self.count_B + 1, self.length)
-        rows, last_B = torch.arange(len(self.count_B)), torch.as_tensor(self.count_B - 1)
-        for name, value in given.items():
+        rows = torch.arange(len(self.count_B))
+        last_B = torch.as_tensor(self.count_B - 1)
+        for field in fields(Steps):
+            name, value = field.name, getattr(steps, field.name)
+            if value is None:
+                continue
             if name not in self._kept:
                 self._kept[name] = value.new_zeros((len(value), self.length, *value.shape[1:]))
             kept = self._kept[name]
@@ -56,18 +59,14 @@ class RecentSteps:
         return state
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         longest = int(self.count_B.max(initial=0))
-        found = {f"steps/{name}": kept[:, :longest].cpu().numpy() for name, kept in self._kept.items()}
-        return {**found, "count": self.count_B.copy()}
+        steps = {name: kept[:, :longest].cpu().numpy() for name, kept in self._kept.items()}
+        return joined(steps=steps) | {"count": self.count_B.copy()}
 
     def load(self, arrays: Mapping[str, np.ndarray], device: torch.device) -> None:
-        """Put back what `arrays` gave."""
         self.count_B, self._kept = np.array(arrays["count"]), {}
-        for name, array in arrays.items():
-            if name.startswith("steps/"):
-                stored = torch.as_tensor(np.array(array)).to(device)
-                self._kept[name.removeprefix("steps/")] = kept = stored.new_zeros(
-                    (len(stored), self.length, *stored.shape[2:])
-                )
-                kept[:, : stored.shape[1]] = stored
+        for name, array in part(arrays, "steps").items():
+            stored = torch.as_tensor(np.array(array)).to(device)
+            kept = stored.new_zeros((len(stored), self.length, *stored.shape[2:]))
+            kept[:, : stored.shape[1]] = stored
+            self._kept[name] = kept

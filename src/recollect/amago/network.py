@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary
 from torch import Tensor, nn
 
 from recollect.amago.ensembles import MultiGammaActor
+from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.policy_distributions import Kind
 from recollect.amago.popart import PopArt
 from recollect.amago.timestep_encoders import Steps, StepShape, TimestepEncoder, rl2_vector
@@ -24,6 +25,7 @@ from recollect.amago.trajectory_encoders import make_trajectory_encoder
 from recollect.amago.trajectory_files import Batch
 from recollect.common.contract import is_image
 from recollect.common.precision import Precision, autocast
+from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import registry
 from recollect.environments.goal_sequences import GoalPart
 from recollect.settings.errors import UserError
@@ -104,7 +106,6 @@ class WorldShape:
 
 
 def world_shape(environment: EnvironmentSettings) -> WorldShape:
-    """The shape of an environment's world."""
     tasks = registry.tasks(environment.world, environment.options, "train")
     return WorldShape.of(registry.make_world(environment.world, environment.options, tasks[:1], np.zeros(1, np.uint64)))
 
@@ -126,19 +127,26 @@ class Window:
     reward_BT: Tensor
     done_BT: Tensor
 
+    @property
+    def real_BT1(self) -> Tensor:
+        """bool [B, L - 1, 1], whether a transition is real."""
+        return self.mask_BL[:, 1:, None]
+
 
 class Network(nn.Module):
     """Encoders, actor, critics and PopArt.
 
     Args:
-        hp: `recollect.amago.amago.Hyperparameters`.
+        hp: hyperparameters.
         shape: of the world.
         critics: made by the method.
         parameters: P of the policy distribution.
         seed: all parameters are a function of it.
     """
 
-    def __init__(self, hp: Any, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int) -> None:
+    def __init__(
+        self, hp: AmagoHyperparameters, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int
+    ) -> None:
         super().__init__()
         self.inputs, self.shape = hp.inputs, shape
         self.precision: Precision = "auto" if hp.precision == "bfloat16" else "float32"  # on GPUs only
@@ -171,14 +179,17 @@ class Network(nn.Module):
 
     def window(self, batch: Batch, reward_multiplier: float, device: torch.device) -> Window:
         """A batch of trajectory windows on the device."""
-        previous, reward, done, time, mask = (
-            torch.as_tensor(array).to(device)
-            for array in (batch.previous_action_BT, batch.reward_BT, batch.done_BT, batch.time_BT, batch.mask_BT)
-        )
+        previous = torch.as_tensor(batch.previous_action_BT).to(device)
+        reward_BL = torch.as_tensor(batch.reward_BT).to(device)
+        done_BL = torch.as_tensor(batch.done_BT).to(device)
+        time_BL = torch.as_tensor(batch.time_BT).to(device)
+        mask_BL = torch.as_tensor(batch.mask_BT).to(device)
         assert isinstance(batch.observation_BTD, np.ndarray)
-        steps = self.steps(batch.observation_BTD, previous, reward, time.long(), time == 0)
-        action = previous[:, 1:] if self.shape.steps.kind == "continuous" else previous[:, 1:].clamp(min=0).long()
-        return Window(steps, mask, action, reward_multiplier * reward[:, 1:], done[:, 1:].float())
+        steps = self.steps(batch.observation_BTD, previous, reward_BL, time_BL.long(), time_BL == 0)
+        action = previous[:, 1:]  # a row holds the action that led to it
+        if self.shape.steps.kind != "continuous":
+            action = action.clamp(min=0).long()
+        return Window(steps, mask_BL, action, reward_multiplier * reward_BL[:, 1:], done_BL[:, 1:].float())
 
     def states(self, window: Window) -> Tensor:
         """States [B, L, E]."""
@@ -186,11 +197,16 @@ class Network(nn.Module):
             x_BLD = self.timestep_encoder(window.steps, window.mask_BL)
             return self.trajectory_encoder(x_BLD, window.steps.time).float()
 
+    def _acting(self) -> nn.ModuleDict:
+        """The parts that acting needs, under their own names."""
+        acting = nn.ModuleDict()
+        for name in ("timestep_encoder", "trajectory_encoder", "actor"):
+            acting[name] = self.get_submodule(name)
+        return acting
+
     def policy_arrays(self) -> dict[str, np.ndarray]:
         """What acting needs, by name: all but critics and PopArt."""
-        found = self.state_dict()
-        kept = {name: value for name, value in found.items() if name.partition(".")[0] not in ("critics", "popart")}
-        return {name: value.detach().cpu().numpy().copy() for name, value in kept.items()}
+        return arrays_of(self._acting())
 
     def load_policy_arrays(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `policy_arrays` gave.
@@ -198,16 +214,4 @@ class Network(nn.Module):
         Raises:
             UserError: they are of another network.
         """
-        own = {name: value for name, value in self.state_dict().items() if name in self.policy_arrays()}
-        wrong = [
-            f"{name}: {tuple(arrays[name].shape) if name in arrays else 'missing'}"
-            for name in sorted(own.keys() | arrays.keys())
-            if name not in own or name not in arrays or tuple(arrays[name].shape) != tuple(own[name].shape)
-        ]
-        if wrong:
-            raise UserError(
-                f"the policy does not fit these settings ({'; '.join(wrong[:3])})",
-                where="policy arrays",
-                do="use the settings and the environment it was trained with, or train it again",
-            )
-        self.load_state_dict({name: torch.as_tensor(np.array(value)) for name, value in arrays.items()}, strict=False)
+        load_policy_arrays(self._acting(), arrays)

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from recollect.common.draws import categorical_from_weights
+
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 BORDER = 0.99  # actions of the buffer are kept this far inside before tanh is inverted
 
@@ -78,20 +80,16 @@ class ClippedSoftmax(Distribution):
         return kept / kept.detach().sum(-1, keepdim=True)
 
     def probabilities(self, raw: Tensor) -> Tensor:
-        """[..., A]"""
         return self.clipped(raw.softmax(-1))
 
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
         """By the inverse of the cumulative distribution."""
-        until = self.probabilities(raw).double().cumsum(-1)
-        return (until[..., :-1] <= uniform.double() * until[..., -1:]).sum(-1)
+        return categorical_from_weights(self.probabilities(raw).double(), uniform[..., 0].double())
 
     def mode(self, raw: Tensor) -> Tensor:
-        """See `Distribution`."""
         return raw.argmax(-1)
 
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
-        """See `Distribution`."""
         return self.probabilities(raw).gather(-1, action[..., None].long())[..., 0].log()
 
     def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
@@ -105,7 +103,6 @@ def bounded_std(raw: Tensor) -> Tensor:
 
 
 def normal_log_density(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Of each number."""
     return -0.5 * ((x - mean) / std) ** 2 - std.log() - 0.5 * math.log(2 * math.pi)
 
 
@@ -115,22 +112,17 @@ def standard_normal(uniform: Tensor) -> Tensor:
 
 
 class SquashedNormal(Distribution):
-    """See the head of this file."""
-
     def __init__(self, size: int) -> None:
         super().__init__(size, 2 * size, size)
 
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
-        """See `Distribution`."""
         mean, std = raw.chunk(2, -1)
         return (mean + bounded_std(std) * standard_normal(uniform)).tanh()
 
     def mode(self, raw: Tensor) -> Tensor:
-        """See `Distribution`."""
         return raw[..., : self.size].tanh()
 
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
-        """See `Distribution`."""
         mean, std = raw.chunk(2, -1)
         action = action.clamp(-BORDER, BORDER)
         slope = (1.0 - action**2).log()
@@ -138,8 +130,6 @@ class SquashedNormal(Distribution):
 
 
 class TanhMixture(Distribution):
-    """See the head of this file."""
-
     reparameterises = False
 
     def __init__(self, size: int, *, modes: int = 5, upstream: bool = False) -> None:
@@ -154,22 +144,19 @@ class TanhMixture(Distribution):
 
     @torch.no_grad()
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
-        """See `Distribution`."""
         weight, mean, std = self._parts(raw)
-        until = weight.double().exp().cumsum(-1)
-        mode = (until[..., :-1] <= uniform[..., :1].double() * until[..., -1:]).sum(-1)[..., None, None]
-        index = mode.expand(*mode.shape[:-1], self.size)
-        mean, std = mean.gather(-2, index)[..., 0, :], std.gather(-2, index)[..., 0, :]
-        return (mean + std * standard_normal(uniform[..., 1:])).tanh()
+        mode = categorical_from_weights(weight.double().exp(), uniform[..., 0].double())
+        index = mode[..., None, None].expand(*mode.shape, 1, self.size)
+        mean_of_mode = mean.gather(-2, index)[..., 0, :]
+        std_of_mode = std.gather(-2, index)[..., 0, :]
+        return (mean_of_mode + std_of_mode * standard_normal(uniform[..., 1:])).tanh()
 
     def mode(self, raw: Tensor) -> Tensor:
-        """The weighted mean."""
         weight, mean, _ = self._parts(raw)
         mean = mean if self.upstream else mean.tanh()
         return (weight.exp()[..., None] * mean).sum(-2)
 
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
-        """See `Distribution`."""
         weight, mean, std = self._parts(raw)
         action = action.clamp(-BORDER, BORDER)
         slope = (1.0 - action**2).log().sum(-1)
@@ -178,8 +165,6 @@ class TanhMixture(Distribution):
 
 
 class Binary(Distribution):
-    """See the head of this file."""
-
     kind: Kind = "binary"
     reparameterises = False
 
@@ -188,21 +173,16 @@ class Binary(Distribution):
 
     @torch.no_grad()
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
-        """See `Distribution`."""
         return (uniform < raw.sigmoid()).long()
 
     def mode(self, raw: Tensor) -> Tensor:
-        """See `Distribution`."""
         return (raw > 0).long()
 
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
-        """See `Distribution`."""
         return -functional.binary_cross_entropy_with_logits(raw, action.to(raw.dtype), reduction="none").mean(-1)
 
 
 class Beta(Distribution):
-    """See the head of this file."""
-
     def __init__(self, size: int) -> None:
         super().__init__(size, 2 * size, 1)
 
@@ -213,18 +193,20 @@ class Beta(Distribution):
     @torch.no_grad()
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
         """See `Distribution`. Each row's uniform number seeds a generator of its own."""
-        first, second = (part.double().cpu().numpy().reshape(-1, self.size) for part in self._parts(raw))
-        seeds = (uniform.double() * 2**52).long().reshape(-1).tolist()
-        rows = [np.random.default_rng(seed).beta(*ab) for seed, *ab in zip(seeds, first, second, strict=True)]
-        return torch.as_tensor(2.0 * np.stack(rows) - 1.0).to(raw).view(*raw.shape[:-1], self.size)
+        first, second = self._parts(raw)
+        first_NA = first.double().cpu().numpy().reshape(-1, self.size)
+        second_NA = second.double().cpu().numpy().reshape(-1, self.size)
+        seeds_N = (uniform.double() * 2**52).long().reshape(-1).tolist()
+        shares_NA = np.zeros_like(first_NA)
+        for n, seed in enumerate(seeds_N):
+            shares_NA[n] = np.random.default_rng(seed).beta(first_NA[n], second_NA[n])
+        return torch.as_tensor(2.0 * shares_NA - 1.0).to(raw).view(*raw.shape[:-1], self.size)
 
     def mode(self, raw: Tensor) -> Tensor:
-        """The mean."""
         first, second = self._parts(raw)
         return 2.0 * first / (first + second) - 1.0
 
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
-        """See `Distribution`."""
         first, second = self._parts(raw)
         x = ((action + 1.0) / 2.0).clamp((1 - BORDER) / 2, (1 + BORDER) / 2)
         scale = torch.lgamma(first + second) - torch.lgamma(first) - torch.lgamma(second)

@@ -31,8 +31,10 @@ class PopArt(nn.Module):
     def __init__(self, discounts: int, *, beta: float = 5e-4, enabled: bool = True) -> None:
         super().__init__()
         self.beta, self.enabled = beta, enabled
-        for name, first in (("mean", 0.0), ("square", 100.0), ("weight", 1.0), ("bias", 0.0)):
-            self.register_buffer(name, torch.full((discounts,), first))
+        self.register_buffer("mean", torch.zeros(discounts))
+        self.register_buffer("square", torch.full((discounts,), 100.0))
+        self.register_buffer("weight", torch.ones(discounts))
+        self.register_buffer("bias", torch.zeros(discounts))
         self.register_buffer("samples", torch.zeros((), dtype=torch.float64))
 
     @property

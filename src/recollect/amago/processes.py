@@ -27,6 +27,8 @@ from typing import Any
 
 import torch
 
+from recollect.amago.agent import Agent
+from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.loop import Collector, Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.policy import AmagoPolicy
@@ -85,7 +87,9 @@ class _Learner:
             self.look()
 
 
-def collect(agent: Any, settings: Settings, folder: Path, pipe: Connection, actor_steps: int, threads: int) -> None:
+def collect(
+    agent: type[Agent], settings: Settings, folder: Path, pipe: Connection, actor_steps: int, threads: int
+) -> None:
     """What the collector does until it has played all epochs, or its learner is gone.
 
     Args:
@@ -97,7 +101,7 @@ def collect(agent: Any, settings: Settings, folder: Path, pipe: Connection, acto
         threads: of torch.
     """
     torch.set_num_threads(threads)
-    hp: Any = settings.method.hyperparameters
+    hp: AmagoHyperparameters = settings.method.hyperparameters
     seed = seed_of("collector", settings.seed, actor_steps)  # after a restart, other numbers
     world, _ = make_worlds(settings.environment, seed, hp.actors, 1)
     player = agent(hp, world_shape(settings.environment), seed=settings.seed, device="cpu")
@@ -122,7 +126,7 @@ def collect(agent: Any, settings: Settings, folder: Path, pipe: Connection, acto
 class Learner(Trainer):
     """A trainer whose data come from another process."""
 
-    def __init__(self, agent: Any, settings: Settings, device: torch.device | str, run: Run) -> None:
+    def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
         super().__init__(agent, settings, device, run)
         self.settings, self.agent_class = settings, agent
         self.folder = run.checkpoint_folder
@@ -155,7 +159,6 @@ class Learner(Trainer):
                 self.process.join()
 
     def publish(self) -> None:
-        """The weights for the collector."""
         write_arrays(self.folder / WEIGHTS, self.agent.network.policy_arrays(), kind="policy")
 
     def epoch(self) -> None:
@@ -199,7 +202,6 @@ class Learner(Trainer):
         super().load(arrays, {**state, "buffer": None})
 
     def train(self) -> AmagoPolicy:
-        """See `Trainer.train`."""
         self.resume()
         try:
             self.begin()
@@ -209,6 +211,8 @@ class Learner(Trainer):
         return self.finished()
 
 
-def train(agent: Any, settings: Settings, device: torch.device | str, run: Run) -> AmagoPolicy:
-    """Train an agent of this class with two processes."""
-    return Learner(agent, settings, device, run).train()
+def train(agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> AmagoPolicy:
+    """Train an agent of this class with one process or with two."""
+    hp: AmagoHyperparameters = settings.method.hyperparameters
+    trainer = Learner if hp.processes == 2 else Trainer
+    return trainer(agent, settings, device, run).train()

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from recollect.amago.trajectory_files import Trajectory
+from recollect.artifacts.checkpoints import joined, part
 from recollect.settings.seeding import seed_of
 
 Observation = np.ndarray | Mapping[str, np.ndarray]
@@ -110,29 +111,27 @@ class Recorder:
         return finished
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that `load` needs."""
         rows = int(self._last_B.max(initial=-1)) + 1
-        found = {f"column/{name}": column[:, :rows].copy() for name, column in self._columns.items()}
-        if self._goals_BKG is not None:
-            found["goals"] = self._goals_BKG.copy()
-        counts: dict[str, np.ndarray] = {
-            "last": self._last_B,
-            "time": self._time_B,
-            "count": self._count_B,
-            "length": self._length_B,
+        columns = {name: column[:, :rows].copy() for name, column in self._columns.items()}
+        goals = {} if self._goals_BKG is None else {"goals": self._goals_BKG.copy()}
+        return {
+            **joined(column=columns),
+            **goals,
+            "last": self._last_B.copy(),
+            "time": self._time_B.copy(),
+            "count": self._count_B.copy(),
+            "length": self._length_B.copy(),
         }
-        return found | {name: value.copy() for name, value in counts.items()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
-        for name, value in arrays.items():
-            if name.startswith("column/"):
-                like_B = np.empty((self.actors, *value.shape[2:]), value.dtype)
-                self._column(name.removeprefix("column/"), like_B)[:, : value.shape[1]] = value
+        for name, rows_BT in part(arrays, "column").items():
+            like_B = np.empty((self.actors, *rows_BT.shape[2:]), rows_BT.dtype)
+            self._column(name, like_B)[:, : rows_BT.shape[1]] = rows_BT
         self._goals_BKG = np.array(arrays["goals"]) if "goals" in arrays else None
-        for kept, name in ((self._last_B, "last"), (self._time_B, "time")):
-            kept[:] = arrays[name]
-        self._count_B[:], self._length_B[:] = arrays["count"], arrays["length"]
+        self._last_B[:] = arrays["last"]
+        self._time_B[:] = arrays["time"]
+        self._count_B[:] = arrays["count"]
+        self._length_B[:] = arrays["length"]
 
     def _column(self, name: str, like_B: np.ndarray) -> np.ndarray:
         if name not in self._columns:
@@ -144,7 +143,6 @@ class Recorder:
 
     @staticmethod
     def _blank(name: str, column: np.ndarray) -> float:
-        """What stands in the first row of a rollout."""
         if name == "previous_action":
             return -2.0 if column.dtype.kind == "f" else -1
         return np.nan if name == "achieved" else 0

@@ -33,7 +33,6 @@ class RingCache:
         self._device = torch.device(device)
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the rows of the mask."""
         self.count_B = np.where(mask_B, 0, self.count_B)
 
     def advance(self) -> None:
@@ -42,9 +41,9 @@ class RingCache:
         self.count_B = self.count_B + 1
         filled_B = np.minimum(self.count_B, self.length)
         self._read = int(filled_B.max())
-        even = bool((slot_B == slot_B[0]).all())
+        # Where all rows write to the same slot, as in lockstep, a slice is faster than indices.
         self._slot: int | tuple[Tensor, Tensor] = int(slot_B[0])
-        if not even:
+        if (slot_B != slot_B[0]).any():
             rows = torch.arange(len(slot_B), device=self._device)
             self._slot = (rows, torch.as_tensor(slot_B, device=self._device))
         self._attend: Tensor | None = None
@@ -54,23 +53,28 @@ class RingCache:
 
     def attention(self, layer: int, q_BHD: Tensor, k_BHD: Tensor, v_BHD: Tensor) -> Tensor:
         """Write a token's key and value and read all: [B, H, Dh]."""
-        kept = self.keys_values[layer]
+        keys, values = self.keys_values[layer]
         if isinstance(self._slot, int):
-            kept[0, :, :, self._slot], kept[1, :, :, self._slot] = k_BHD, v_BHD
+            keys[:, :, self._slot] = k_BHD
+            values[:, :, self._slot] = v_BHD
         else:
             rows, slots = self._slot
-            kept[0, rows, :, slots], kept[1, rows, :, slots] = k_BHD, v_BHD
-        k, v = kept[0, :, :, : self._read], kept[1, :, :, : self._read]
-        return functional.scaled_dot_product_attention(q_BHD[:, :, None], k, v, attn_mask=self._attend)[:, :, 0]
+            keys[rows, :, slots] = k_BHD
+            values[rows, :, slots] = v_BHD
+        k = keys[:, :, : self._read]
+        v = values[:, :, : self._read]
+        read = functional.scaled_dot_product_attention(q_BHD[:, :, None], k, v, attn_mask=self._attend)
+        return read[:, :, 0]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All that `load` needs; slots that nothing was written to are left out."""
         used = min(int(self.count_B.max(initial=0)), self.length)
-        found = {f"layer/{i}": kept[:, :, :, :used].cpu().numpy() for i, kept in enumerate(self.keys_values)}
-        return found | {"count": self.count_B.copy()}
+        arrays = {"count": self.count_B.copy()}
+        for i, kept in enumerate(self.keys_values):
+            arrays[f"layer/{i}"] = kept[:, :, :, :used].cpu().numpy()
+        return arrays
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `arrays` gave."""
         self.count_B = np.array(arrays["count"])
         for i, kept in enumerate(self.keys_values):
             stored = torch.as_tensor(np.array(arrays[f"layer/{i}"]))

@@ -58,7 +58,6 @@ class SigmaLinear(nn.Linear):
         self.v.copy_(functional.normalize(self.weight.T @ self.u, dim=0))
 
     def scaled(self) -> Tensor:
-        """The weight that is used."""
         # Clones: the buffers move on at the next pass, and the gradient still needs these.
         return self.weight * (self.gamma / (self.u.clone() @ self.weight @ self.v.clone()))
 

@@ -1,4 +1,4 @@
-"""What the losses of AMAGO's two agents share: draws, targets, the actor's loss, and what is logged of all that.
+"""What the losses of AMAGO's two agents share: their frame, draws, targets, the actor's loss, and what is logged.
 
 Source: AMAGO (arXiv 2310.09971), specification 1.8. Axes: C critics, K drawn ones, B windows, T transitions, G discounts.
 """
@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from recollect.amago.hyperparameters import AgentHyperparameters
 from recollect.amago.network import Network, Window
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
+from recollect.common.masked_mean import masked_mean
 from recollect.settings.seeding import seed_of
-
-if TYPE_CHECKING:
-    from recollect.amago.amago import AgentHyperparameters
 
 SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-7, 10.0  # of filters other than the binary one
 
@@ -45,10 +44,58 @@ class Draws:
         return cls(torch.randint(hp.critics, shape, generator=generator).to(device), generator)
 
 
-def masked_mean(x: Tensor, mask_BT: Tensor) -> Tensor:
-    """Mean over real steps and all of the last axis; x is [B, T, G] or [C, B, T, G]."""
-    weight = mask_BT[..., None].to(x.dtype)
-    return (x * weight).sum() / (weight.expand_as(x).sum()).clamp(min=1.0)
+@dataclass(frozen=True)
+class Judgement:
+    """What a method's critics say of a batch.
+
+    Attributes:
+        critic_loss: how far they are from the targets (scalar).
+        advantage_BTG: of the buffer's actions over the policy; a constant.
+        gained_CBTG: normalised values of what the policy does, with gradient; None: there is no policy gradient.
+        q_CBTG: returns that they expect of the buffer's actions; a constant, for the log.
+    """
+
+    critic_loss: Tensor
+    advantage_BTG: Tensor
+    gained_CBTG: Tensor | None
+    q_CBTG: Tensor
+
+
+def loss_of(
+    network: Network,
+    target: Heads,
+    window: Window,
+    draws: Draws,
+    hp: AgentHyperparameters,
+    policy: Distribution,
+    next_values: Callable[[Tensor, Tensor], Tensor],
+    judge: Callable[[Tensor, Tensor, Tensor], Judgement],
+    *,
+    further: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The frame of both losses: the loss (scalar) and metrics (`further`: all of them). PopArt's statistics move.
+
+    Args:
+        next_values: (states after each transition, a policy's raw outputs there) -> returns [C, B, T, G] that the target
+            critics expect.
+        judge: (states, raw outputs of the policy there, targets [B, T, G]) -> what the critics say.
+    """
+    s_BLE = network.states(window)
+    s_BTE, next_BTE = s_BLE[:, :-1], s_BLE[:, 1:].detach()
+    raw_BTGP = network.actor(s_BTE)
+    log_pi_BTG = log_prob_of_taken(window, raw_BTGP, policy)
+    if hp.fake_filter and not hp.online_coefficient:  # everything is cloned, and nothing needs critics
+        loss = -hp.offline_coefficient * masked_mean(log_pi_BTG, window.real_BT1)
+        return loss, {"actor_loss": loss.detach()}
+
+    y_BTG = targets(network, target, window, next_BTE, draws, hp, next_values)
+    judged = judge(s_BTE, raw_BTGP, y_BTG)
+    weight_BTG = cloning_weight(hp, judged.advantage_BTG)
+    actor = actor_loss(hp, window, weight_BTG, log_pi_BTG, judged.gained_CBTG)
+    metrics = metrics_of(network, window, actor, judged, weight_BTG, y_BTG, log_pi_BTG)
+    if further:
+        metrics |= further_metrics(network, window, policy, raw_BTGP, judged.q_CBTG, y_BTG)
+    return actor + hp.critic_weight * judged.critic_loss, metrics
 
 
 def log_prob_of_taken(window: Window, raw_BTGP: Tensor, policy: Distribution) -> Tensor:
@@ -71,33 +118,21 @@ def targets(
     next_BTE: Tensor,
     draws: Draws,
     hp: AgentHyperparameters,
-    values: Callable[[Tensor], Tensor],
+    next_values: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """What critics should say [B, T, G]; PopArt's statistics move.
 
     Args:
         next_BTE: states after each transition.
-        values: returns [C, B, T, G] that the target critics expect there of a policy's raw outputs.
+        next_values: see `loss_of`.
     """
-    raw_BTGP = (target.actor if hp.use_target_actor else network.actor)(next_BTE)
-    value_BTG = value_of_drawn(values(raw_BTGP), draws.index_KBTG, hp)
+    actor = target.actor if hp.use_target_actor else network.actor
+    raw_BTGP = actor(next_BTE)
+    value_BTG = value_of_drawn(next_values(next_BTE, raw_BTGP), draws.index_KBTG, hp)
     discount_G = torch.tensor(hp.discounts, device=value_BTG.device)
     y_BTG = window.reward_BT[..., None] + discount_G * (1.0 - window.done_BT[..., None]) * value_BTG
     network.popart.update(y_BTG, window.mask_BL[:, 1:])
     return y_BTG
-
-
-def clones_only(hp: AgentHyperparameters) -> bool:
-    """Whether everything is cloned and there are no critics."""
-    return hp.fake_filter and not hp.online_coefficient
-
-
-def cloning_loss(
-    hp: AgentHyperparameters, window: Window, log_pi_BTG: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
-    """The loss and its metrics where everything is cloned."""
-    loss = -hp.offline_coefficient * masked_mean(log_pi_BTG, window.mask_BL[:, 1:])
-    return loss, {"actor_loss": loss.detach()}
 
 
 def cloning_weight(hp: AgentHyperparameters, advantage: Tensor) -> Tensor:
@@ -119,7 +154,8 @@ def actor_loss(
     actor_BTG = hp.offline_coefficient * (-weight_BTG * log_pi_BTG.clamp(-1e3, 1e3))
     if q_pi_CBTG is not None:
         actor_BTG = actor_BTG - hp.online_coefficient * q_pi_CBTG.amin(0)
-    return masked_mean(actor_BTG, window.mask_BL[:, 1:] if hp.actor_mask == "fixed" else window.mask_BL[:, :-1])
+    mask_BT1 = window.real_BT1 if hp.actor_mask == "fixed" else window.mask_BL[:, :-1, None]
+    return masked_mean(actor_BTG, mask_BT1)
 
 
 # ---- for the log; all of the discount that acts
@@ -127,16 +163,25 @@ def actor_loss(
 
 @torch.no_grad()
 def metrics_of(
-    network: Network, window: Window, actor: Tensor, critic: Tensor, weight_BTG: Tensor, q_CBTG: Tensor, y_BTG: Tensor,
+    network: Network,
+    window: Window,
+    actor: Tensor,
+    judged: Judgement,
+    weight_BTG: Tensor,
+    y_BTG: Tensor,
     log_pi_BTG: Tensor,
-) -> dict[str, Tensor]:  # fmt: skip
-    """What is averaged over the updates of an epoch; `q_CBTG`: of the buffer's actions, as returns."""
-    real_BT = window.mask_BL[:, 1:]
+) -> dict[str, Tensor]:
+    """What is averaged over the updates of an epoch; `actor`: its loss."""
+    real_BT1 = window.real_BT1
     return {
-        "actor_loss": actor.detach(), "critic_loss": critic.detach(), "cloned": masked_mean(weight_BTG, real_BT),
-        "q": masked_mean(q_CBTG.mean(0)[..., -1:], real_BT), "target": masked_mean(y_BTG[..., -1:], real_BT),
-        "log_prob": masked_mean(log_pi_BTG[..., -1:], real_BT), "popart_deviation": network.popart.deviation[-1],
-    }  # fmt: skip
+        "actor_loss": actor.detach(),
+        "critic_loss": judged.critic_loss.detach(),
+        "cloned": masked_mean(weight_BTG, real_BT1),
+        "q": masked_mean(judged.q_CBTG.mean(0)[..., -1:], real_BT1),
+        "target": masked_mean(y_BTG[..., -1:], real_BT1),
+        "log_prob": masked_mean(log_pi_BTG[..., -1:], real_BT1),
+        "popart_deviation": network.popart.deviation[-1],
+    }
 
 
 @torch.no_grad()
@@ -144,13 +189,15 @@ def further_metrics(
     network: Network, window: Window, policy: Distribution, raw_BTGP: Tensor, q_CBTG: Tensor, y_BTG: Tensor
 ) -> dict[str, Tensor]:
     """What is looked at once an epoch."""
-    real_BT = window.mask_BL[:, 1:]
-    y_N = y_BTG[..., -1][real_BT]
+    real_BT1 = window.real_BT1
+    y_N = y_BTG[..., -1][real_BT1[..., 0]]
     return {
-        "entropy": masked_mean(entropy(policy, raw_BTGP[:, :, -1:]), real_BT),
-        "q_deviation": masked_mean(q_CBTG[..., -1:].std(0, correction=0), real_BT),
-        "target_least": y_N.min(), "target_most": y_N.max(), "popart_mean": network.popart.mean[-1].clone(),
-    }  # fmt: skip
+        "entropy": masked_mean(entropy(policy, raw_BTGP[:, :, -1:]), real_BT1),
+        "q_deviation": masked_mean(q_CBTG[..., -1:].std(0, correction=0), real_BT1),
+        "target_least": y_N.min(),
+        "target_most": y_N.max(),
+        "popart_mean": network.popart.mean[-1].clone(),
+    }
 
 
 def entropy(policy: Distribution, raw: Tensor) -> Tensor:
@@ -158,5 +205,7 @@ def entropy(policy: Distribution, raw: Tensor) -> Tensor:
     if isinstance(policy, ClippedSoftmax):
         p = policy.probabilities(raw)
         return -(p * p.log()).sum(-1)
-    uniform = torch.rand((*raw.shape[:-1], policy.uniforms), generator=torch.Generator().manual_seed(0))
-    return -policy.log_prob(raw, policy.drawn(raw, uniform.to(raw.device)))
+    draws = torch.Generator().manual_seed(0)
+    uniform = torch.rand((*raw.shape[:-1], policy.uniforms), generator=draws)
+    action = policy.drawn(raw, uniform.to(raw.device))
+    return -policy.log_prob(raw, action)

@@ -111,7 +111,6 @@ class Steps:
 
 
 def rl2_width(shape: StepShape, layout: str) -> int:
-    """R"""
     return shape.actions + (3 if layout == "seed" else 1)
 
 

@@ -1,4 +1,4 @@
-"""AMAGO's trajectory encoders: vectors of time steps [B, T, D] -> states [B, T, E], causally, and step by step.
+"""AMAGO's trajectory encoders: sequence models from vectors of time steps [B, T, D] to states [B, T, E].
 
 - `transformer`: pre-norm with NormFormer's additional norms, sigma-reparametrised linear layers, a learned scale of
   every head's output, LeakyReLU. Positions are those of the step in its rollout, not in the window.
@@ -6,8 +6,7 @@
 - `ff`: no memory; residual blocks.
 
 Source: AMAGO (arXiv 2310.09971), specification 1.3. `normformer`, `sigma_reparam`, `head_scale` and `activation` turn the
-Transformer's additions off (the paper's "naive" ablation). Steps equal the whole pass as long as no more than `context`
-tokens are remembered, see `RingCache`. Padding must be on the right; it needs no mask.
+Transformer's additions off (the paper's "naive" ablation).
 """
 
 from __future__ import annotations
@@ -27,6 +26,14 @@ from recollect.common.cpu.dropout import Dropout
 from recollect.common.cpu.kernels import Linear
 from recollect.common.encodings import sinusoid
 from recollect.common.feedforward import default_init
+from recollect.common.sequence_models import (
+    Device,
+    Mask,
+    MemorylessSequence,
+    RecurrentSequence,
+    RecurrentState,
+    SequenceModel,
+)
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
@@ -53,37 +60,6 @@ class TrajectoryEncoderSettings(Frozen):
     normformer: bool = Field(True, description="LayerNorms behind attention and inside the feed-forward layer.")
     sigma_reparam: bool = Field(True, description="Weights divided by their largest singular value.")
     head_scale: bool = Field(True, description="A learned factor per attention head.")
-
-
-class TrajectoryEncoder(nn.Module):
-    """What the agent knows of a trajectory encoder."""
-
-    output_width: int
-
-    def forward(self, x_BTD: Tensor, time_BT: Tensor) -> Tensor:
-        """States [B, T, E]; `time_BT`: steps since each rollout began, int64."""
-        raise NotImplementedError
-
-    def initial_state(self, batch: int, device: torch.device | str) -> Any:
-        """What `batch` rows remember before their first step."""
-        raise NotImplementedError
-
-    def step(self, x_BD: Tensor, time_B: Tensor, state: Any) -> Tensor:
-        """State [B, E] after one more time step per row; `state` is changed in place."""
-        raise NotImplementedError
-
-    def reset(self, state: Any, mask_B: np.ndarray) -> None:
-        """Forget the rows of the mask, in place."""
-
-    def state_arrays(self, state: Any) -> dict[str, np.ndarray]:
-        """What a checkpoint needs of a state."""
-        return {}
-
-    def load_state(self, state: Any, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put it back, in place."""
-
-    def reseed_dropout(self, seed: int) -> None:
-        """Restart the dropout stream."""
 
 
 def plain_linear(inputs: int, outputs: int, draws: torch.Generator, *, bias: bool = True) -> Linear:
@@ -129,8 +105,8 @@ class Block(nn.Module):
         return self.ff_out(self.norm_inner(self.act(self.ff_in(self.norm_ff(x)))))
 
 
-class TransformerEncoder(TrajectoryEncoder):
-    """See the head of this file.
+class TransformerEncoder(SequenceModel):
+    """See the head of this file. Steps equal the whole pass as long as no more than `context` tokens are remembered.
 
     Args:
         settings: its shape.
@@ -147,7 +123,8 @@ class TransformerEncoder(TrajectoryEncoder):
     ) -> None:
         super().__init__()
         draws = torch.Generator().manual_seed(seed_of("trajectory encoder", seed))
-        self.settings, self.context, self.output_width = settings, context, settings.width
+        self.settings, self.context = settings, context
+        self.input_width, self.output_width = input_width, settings.width
         self.input = plain_linear(input_width, settings.width, draws)
         if settings.positions == "learned":
             self.table_TD = nn.Parameter(torch.empty(horizon + 1, settings.width).normal_(generator=draws))
@@ -157,11 +134,16 @@ class TransformerEncoder(TrajectoryEncoder):
         self.norm = nn.LayerNorm(settings.width)
         self.dropout = Dropout(seed_of("trajectory encoder dropout", seed))
 
+    @property
+    def random(self) -> bool:
+        return self.settings.dropout > 0
+
     def _embed(self, x: Tensor, time: Tensor) -> Tensor:
         return self.input(x) + self.table_TD[time.clamp(max=len(self.table_TD) - 1)]
 
-    def forward(self, x_BTD: Tensor, time_BT: Tensor) -> Tensor:
-        """See `TrajectoryEncoder`."""
+    def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
+        if time_BT is None:
+            time_BT = torch.arange(x_BTD.shape[1], device=x_BTD.device).expand(len(x_BTD), -1)
         p = self.settings.dropout if self.training else 0.0
         h = self._embed(x_BTD, time_BT)
         h = self.dropout(h, p) if p else h
@@ -174,119 +156,89 @@ class TransformerEncoder(TrajectoryEncoder):
             h = self.dropout.add(h, y, p) if p else h + y
         return self.norm(h)
 
-    def initial_state(self, batch: int, device: torch.device | str) -> RingCache:
-        """An empty cache."""
+    def initial_state(self, batch: int, device: Device = None) -> RingCache:
         s = self.settings
-        return RingCache(s.layers, batch, s.heads, self.context, s.width // s.heads, device)
+        where = device if device is not None else self.table_TD.device
+        return RingCache(s.layers, batch, s.heads, self.context, s.width // s.heads, where)
 
     @torch.no_grad()
-    def step(self, x_BD: Tensor, time_B: Tensor, state: RingCache) -> Tensor:
-        """See `TrajectoryEncoder`."""
+    def step(self, x_BD: Tensor, state: RingCache) -> tuple[Tensor, RingCache]:
+        time_B = torch.as_tensor(state.count_B, device=x_BD.device)
         state.advance()
         h = self._embed(x_BD, time_B)
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             h = h + block.attended(state.attention(i, *block.project(h)))
             h = h + block.feed_forward(h)
-        return self.norm(h)
+        return self.norm(h), state
 
-    def reset(self, state: RingCache, mask_B: np.ndarray) -> None:
-        """See `TrajectoryEncoder`."""
-        state.reset(mask_B)
+    def reset(self, state: RingCache, mask_B: Mask) -> RingCache:
+        state.reset(np.asarray(mask_B))
+        return state
 
     def state_arrays(self, state: RingCache) -> dict[str, np.ndarray]:
-        """See `TrajectoryEncoder`."""
         return state.arrays()
 
-    def load_state(self, state: RingCache, arrays: Mapping[str, np.ndarray]) -> None:
-        """See `TrajectoryEncoder`."""
+    def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> RingCache:
+        state = self.initial_state(len(arrays["count"]), device)
         state.load(arrays)
+        return state
 
     def reseed_dropout(self, seed: int) -> None:
-        """See `TrajectoryEncoder`."""
         self.dropout.reseed(seed)
 
 
-class GRUEncoder(TrajectoryEncoder):
-    """GRU, linear layer, LayerNorm. A state is the hidden state [layers, B, H] in a list of one."""
+class GRUEncoder(RecurrentSequence):
+    """GRU, linear layer, LayerNorm."""
 
     def __init__(self, settings: TrajectoryEncoderSettings, input_width: int, *, seed: int) -> None:
-        super().__init__()
         draws = torch.Generator().manual_seed(seed_of("trajectory encoder", seed))
-        width = self.output_width = settings.width
-        # made on "meta" because the default weights would be drawn from the global generator
-        on_meta = nn.GRU(input_width, width, num_layers=settings.layers, batch_first=True, device="meta")
-        self.cells = on_meta.to_empty(device="cpu")
-        with torch.no_grad():
-            for parameter in self.cells.parameters():
-                parameter.uniform_(-(width**-0.5), width**-0.5, generator=draws)
+        width = settings.width
+        super().__init__("gru", input_width, width, settings.layers, init="uniform", generator=draws)
         self.out = plain_linear(width, width, draws)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, x_BTD: Tensor, time_BT: Tensor) -> Tensor:
-        """See `TrajectoryEncoder`; time is not looked at."""
-        return self.norm(self.out(self.cells(x_BTD)[0]))
+    def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
+        return self.norm(self.out(super().forward(x_BTD)))
 
-    def initial_state(self, batch: int, device: torch.device | str) -> list[Tensor]:
-        """Zeros."""
-        return [torch.zeros(self.cells.num_layers, batch, self.output_width, device=device)]
-
-    @torch.no_grad()
-    def step(self, x_BD: Tensor, time_B: Tensor, state: list[Tensor]) -> Tensor:
-        """See `TrajectoryEncoder`."""
-        y_B1H, state[0] = self.cells(x_BD[:, None], state[0])
-        return self.norm(self.out(y_B1H[:, 0]))
-
-    def reset(self, state: list[Tensor], mask_B: np.ndarray) -> None:
-        """See `TrajectoryEncoder`."""
-        state[0] = state[0].masked_fill(torch.as_tensor(mask_B, device=state[0].device)[None, :, None], 0.0)
-
-    def state_arrays(self, state: list[Tensor]) -> dict[str, np.ndarray]:
-        """See `TrajectoryEncoder`."""
-        return {"hidden": state[0].cpu().numpy()}
-
-    def load_state(self, state: list[Tensor], arrays: Mapping[str, np.ndarray]) -> None:
-        """See `TrajectoryEncoder`."""
-        state[0] = torch.as_tensor(np.array(arrays["hidden"])).to(state[0].device)
+    def step(self, x_BD: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        h_BH, after = super().step(x_BD, state)
+        return self.norm(self.out(h_BH)), after
 
 
-class FeedForwardEncoder(TrajectoryEncoder):
+class FeedForwardEncoder(MemorylessSequence):
     """Each time step alone: linear, activation, blocks of x + act(W act(W x)), linear, LayerNorm."""
 
     def __init__(self, settings: TrajectoryEncoderSettings, input_width: int, *, seed: int) -> None:
         super().__init__()
         draws = torch.Generator().manual_seed(seed_of("trajectory encoder", seed))
-        width = self.output_width = settings.width
+        width = settings.width
+        self.input_width, self.output_width = input_width, width
         self.act = ACTIVATIONS[settings.activation]
         self.input = plain_linear(input_width, width, draws)
-        pairs = [(plain_linear(width, 4 * width, draws), plain_linear(4 * width, width, draws)) for _ in
-                 range(settings.layers)]  # fmt: skip
-        self.blocks = nn.ModuleList(nn.ModuleList(pair) for pair in pairs)
+        self.blocks = nn.ModuleList()
+        for _ in range(settings.layers):
+            widen = plain_linear(width, 4 * width, draws)
+            narrow = plain_linear(4 * width, width, draws)
+            self.blocks.append(nn.ModuleList([widen, narrow]))
         self.out = plain_linear(width, width, draws)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, x_BTD: Tensor, time_BT: Tensor) -> Tensor:
-        """See `TrajectoryEncoder`; time is not looked at."""
+    def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         h = self.act(self.input(x_BTD))
         for block in self.blocks:
             assert isinstance(block, nn.ModuleList)
-            h = h + self.act(block[1](self.act(block[0](h))))
+            widen, narrow = block
+            h = h + self.act(narrow(self.act(widen(h))))
         return self.norm(self.out(h))
-
-    def initial_state(self, batch: int, device: torch.device | str) -> None:
-        """Nothing."""
-
-    @torch.no_grad()
-    def step(self, x_BD: Tensor, time_B: Tensor, state: None) -> Tensor:
-        """See `TrajectoryEncoder`."""
-        return self(x_BD, time_B)
 
 
 def make_trajectory_encoder(
     settings: TrajectoryEncoderSettings, input_width: int, *, horizon: int, context: int, seed: int
-) -> TrajectoryEncoder:
+) -> SequenceModel:
     """The trajectory encoder that the settings describe; arguments as of `TransformerEncoder`."""
     if settings.kind == "transformer":
         return TransformerEncoder(settings, input_width, horizon=horizon, context=context, seed=seed)
-    made: type[GRUEncoder | FeedForwardEncoder] = GRUEncoder if settings.kind == "gru" else FeedForwardEncoder
-    return made(settings, input_width, seed=seed)
+    if settings.kind == "gru":
+        return GRUEncoder(settings, input_width, seed=seed)
+    return FeedForwardEncoder(settings, input_width, seed=seed)

@@ -109,7 +109,6 @@ class TrajectoryFiles:
         self._arrange()
 
     def __len__(self) -> int:
-        """Trajectories that can be drawn."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def add(self, trajectories: Sequence[Trajectory]) -> None:

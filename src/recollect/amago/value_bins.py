@@ -20,7 +20,6 @@ def symlog(x: Tensor) -> Tensor:
 
 
 def symexp(x: Tensor) -> Tensor:
-    """The inverse of `symlog`."""
     return x.sign() * x.abs().expm1()
 
 
@@ -52,10 +51,17 @@ class ValueBins:
     def label(self, value: Tensor) -> Tensor:
         """Probabilities [..., bins] for returns [...]; those outside count as the nearest end."""
         x = (symlog(value) if self.symlog else value).clamp(self.low, self.high)
-        if self.labels == "hl_gauss":
-            edges = torch.linspace(self.low - self.step / 2, self.high + self.step / 2, self.count + 1).to(x.device)
-            below = 0.5 * (1.0 + torch.erf((edges - x[..., None]) / (0.75 * self.step * math.sqrt(2.0))))
-            return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+        return self._hl_gauss(x) if self.labels == "hl_gauss" else self._two_hot(x)
+
+    def _hl_gauss(self, x: Tensor) -> Tensor:
+        """What a Gaussian around each number has between the edges of each bin."""
+        half = self.step / 2
+        edges = torch.linspace(self.low - half, self.high + half, self.count + 1).to(x.device)
+        width = 0.75 * self.step * math.sqrt(2.0)
+        below = 0.5 * (1.0 + torch.erf((edges - x[..., None]) / width))
+        return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+
+    def _two_hot(self, x: Tensor) -> Tensor:
         place = (x - self.low) / self.step
         lower = place.floor().clamp(max=self.count - 2)
         upper_weight = (place - lower)[..., None]

@@ -40,8 +40,14 @@ class Checkpoint:
 
 
 def part(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The arrays under `name/`, without it: those of one part of what a checkpoint holds."""
-    return {key.removeprefix(f"{name}/"): value for key, value in arrays.items() if key.startswith(f"{name}/")}
+    """The arrays of one part of a checkpoint: those named ``name/...``, without that prefix."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
+
+
+def joined(**parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of several parts, each part's under its name: what `part` takes apart."""
+    return {f"{name}/{key}": value for name, arrays in parts.items() for key, value in arrays.items()}
 
 
 class Checkpoints:
@@ -121,9 +127,9 @@ class Checkpoints:
         """Keep the newest up to the saved step. Later steps belong to a past that this run does not continue."""
         steps = self.steps()
         # One without a manifest is what a kill left: it must not take the place of one that can be used.
-        kept = [step for step in steps if step <= saved and manifest_path(self._path(step)).exists()][-self.keep :]
+        usable = [step for step in steps if step <= saved and manifest_path(self._path(step)).exists()]
         for step in steps:
-            if step not in kept:
+            if step not in usable[-self.keep :]:
                 remove_sealed(self._path(step))
         # A manifest whose file a killed process removed just before it could remove the manifest.
         for manifest in self.folder.glob(f"step_*{MANIFEST_SUFFIX}"):

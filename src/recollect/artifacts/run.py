@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from recollect.artifacts.checkpoints import Checkpoint, Checkpoints
+from recollect.artifacts.checkpoints import Checkpoint, Checkpoints, part
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.scores import BLANKS, NOT_ONE, SCORE_COLUMNS, SCORE_DTYPES, concat_scores, scores_frame
 
@@ -69,21 +69,20 @@ class Run:
         The table goes back to what it was at that checkpoint.
         """
         self._frames, self._logged, self._last_saved = [], [], 0
-        found = self._checkpoints.newest()
-        if found is None:
+        newest = self._checkpoints.newest()
+        if newest is None:
             return None
-        if found.state.get("settings") != self._settings:
+        if newest.state.get("settings") != self._settings:
             log.warning(
                 "the checkpoint of step %d in %s was made under other settings or code: starting afresh",
-                found.step,
+                newest.step,
                 self._checkpoints.folder,
             )
             return None
-        self._frames = [_unpack(found.arrays, found.state["texts"])]
-        self._last_saved = found.step
-        log.info("going on from the checkpoint of step %d", found.step)
-        arrays = {name.removeprefix("of/"): array for name, array in found.arrays.items() if name.startswith("of/")}
-        return Checkpoint(found.step, arrays, found.state["state"])
+        self._frames = [_unpack(newest.arrays, newest.state["texts"])]
+        self._last_saved = newest.step
+        log.info("going on from the checkpoint of step %d", newest.step)
+        return Checkpoint(newest.step, part(newest.arrays, "of"), newest.state["state"])
 
     def log(self, step: int, **metrics: float) -> None:
         """Add one row per metric at a training step (split "train", no single task or episode)."""
@@ -93,8 +92,9 @@ class Run:
         """Add score rows; env, method and seed columns that are missing or blank are filled with the run's own."""
         filled = rows.copy()
         for name, label in self.labels.items():
-            if name not in filled.columns or bool((filled[name] == BLANKS[name]).all()):
-                filled[name] = pd.Series([label] * len(filled), index=filled.index, dtype=SCORE_DTYPES[name])
+            is_blank = name not in filled.columns or bool((filled[name] == BLANKS[name]).all())
+            if is_blank:
+                filled[name] = pd.Series(label, index=filled.index, dtype=SCORE_DTYPES[name])
         self._settle()
         self._frames.append(concat_scores([filled]))
 
@@ -113,8 +113,8 @@ class Run:
     def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> None:
         """Seal a checkpoint: arrays, state, and the rows logged so far."""
         columns, texts = _pack(self.table())
-        packed = {**{f"of/{name}": array for name, array in arrays.items()}, **columns}
-        self._checkpoints.save(step, packed, {"settings": self._settings, "state": state, "texts": texts})
+        own = {f"of/{name}": array for name, array in arrays.items()}
+        self._checkpoints.save(step, {**own, **columns}, {"settings": self._settings, "state": state, "texts": texts})
         self._last_saved = step
 
     def table(self) -> pd.DataFrame:

@@ -28,27 +28,17 @@ class AttentionMaps(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """The tokens that cross-attention layers read.
-
-    Attributes:
-        tokens_BSD: all tokens, padding included.
-        attend_B11S: True where a token is real; None: all are.
-        factor_B11: 1 where a row has a context, else 0; None: all rows have one.
-    """
+    """The tokens that cross-attention layers read."""
 
     tokens_BSD: Tensor
     attend_B11S: Tensor | None
+    """True where a token is real; None: all are."""
     factor_B11: Tensor | None
+    """1 where a row has a context, else 0; None: all rows have one."""
 
     @classmethod
     def of(cls, tokens_BSD: Tensor, mask_BS: Tensor | None, has_B: Tensor | None) -> Context | None:
-        """The context of a batch; None where the host knows that no row has one.
-
-        Args:
-            tokens_BSD: context tokens.
-            mask_BS: True where a token is real; None: all are.
-            has_B: False where a row has no context; None: all have one.
-        """
+        """The context of a batch; None where the host knows that no row has one. Arguments as of `Transformer.forward`."""
         # Masks on the CPU are read, so that what they rule out costs nothing. Those on a device never are.
         if has_B is not None and has_B.device.type == "cpu":
             if not bool(has_B.any()):
@@ -72,22 +62,16 @@ class Context:
 
 @dataclass(frozen=True)
 class ReadContext:
-    """A context as keys and values, computed once and read at many steps.
-
-    Attributes:
-        layers: keys and values of each layer; None where a layer has no cross-attention.
-        attend_B11S, factor_B11: as in `Context`.
-    """
+    """A context as keys and values, computed once and read at many steps; the masks are those of `Context`."""
 
     layers: list[KeysValues | None]
+    """None where a layer has no cross-attention."""
     attend_B11S: Tensor | None
     factor_B11: Tensor | None
 
     def select(self, rows_R: Tensor) -> ReadContext:
         """Some rows of the batch."""
-        layers: list[KeysValues | None] = []
-        for layer in self.layers:
-            layers.append(None if layer is None else (layer[0][rows_R], layer[1][rows_R]))
+        layers = [None if layer is None else (layer[0][rows_R], layer[1][rows_R]) for layer in self.layers]
         attend = None if self.attend_B11S is None else self.attend_B11S[rows_R]
         factor = None if self.factor_B11 is None else self.factor_B11[rows_R]
         return ReadContext(layers, attend, factor)
@@ -170,13 +154,12 @@ class Attention:
 
 
 class PlainAttention(Attention):
-    """As in a textbook: every map as one matrix. It keeps them in ``maps``.
+    """As in a textbook, with every map as one matrix. It keeps them in ``maps``.
 
     Args:
         x_BTD: the tokens.
         mask_BT: True where a token is real; None: all are.
-        context: what cross-attention layers read.
-        heads: H.
+        context, heads: see `Attention`.
         drop: dropout of the weights.
     """
 
@@ -206,9 +189,8 @@ class PlainAttention(Attention):
 
     def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
         assert self._context is not None
-        (q,) = split_heads(q, 1, self.heads)
         k, v = split_heads(keys_values(self._context.tokens_BSD), 2, self.heads)
-        y, weights = plain_attention(q, k, v, self._context.attend_B11S, self._drop)
+        y, weights = plain_attention(split_heads(q, 1, self.heads)[0], k, v, self._context.attend_B11S, self._drop)
         self.maps.cross_BHTS[layer] = weights
         return join_heads(y)
 

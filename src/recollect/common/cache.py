@@ -222,9 +222,10 @@ class KeyValueCache:
         if end > self.length:
             end = self._checked(int((self.lengths_B + nth_BT[:, -1]).max()))
         position_BT = (self.lengths_B[:, None] + nth_BT - 1).clamp_(min=0)
+        attend = self._slots[:end] <= position_BT[:, None, :, None]
         # Padding goes to the slot that is never read; a single token of an idle row, behind the row's last.
-        place_BT = torch.where(mask_BT, position_BT, self.length) if T > 1 else self.lengths_B[:, None]
-        return _CachedAttention(self, end, place_BT, self._slots[:end] <= position_BT[:, None, :, None])
+        place_BT = self.lengths_B[:, None] if T == 1 else torch.where(mask_BT, position_BT, self.length)
+        return _CachedAttention(self, end, place_BT, attend)
 
     @torch.no_grad()
     def refill(self, rows_R: Tensor, x_RTD: Tensor, mask_RT: Tensor | None) -> Tensor:
@@ -334,14 +335,15 @@ class _CachedAttention(Attention):
 
     def own(self, layer: int, qkv: Tensor) -> Tensor:
         B, T, _ = qkv.shape
-        model, end, kv = self.cache.model, self.end, self.cache.layers[layer]
-        qkv = qkv.view(B, T, 3, model.heads, model.head_width)
+        kv = self.cache.layers[layer]
+        qkv = qkv.view(B, T, 3, self.heads, -1)
+        q, new = qkv[:, :, 0].transpose(1, 2), qkv[:, :, 1:]
         if self._place_BT is None:
-            kv[:, :, :, end - T : end] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
+            kv[:, :, :, self.end - T : self.end] = new.permute(2, 0, 3, 1, 4)
         else:
-            kv[:, self.cache._rows_B1, :, self._place_BT] = qkv[:, :, 1:].to(kv.dtype)
-        q = qkv[:, :, 0].transpose(1, 2).to(kv.dtype)
-        return self._read(q, kv[0, :, :, :end], kv[1, :, :, :end], self._attend, self._is_causal)
+            kv[:, self.cache._rows_B1, :, self._place_BT] = new.to(kv.dtype)
+        k, v = kv[:, :, :, : self.end]
+        return self._read(q.to(kv.dtype), k, v, self._attend, self._is_causal)
 
     def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
         read = self.cache.context

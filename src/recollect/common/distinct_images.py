@@ -30,10 +30,10 @@ def distinct_rows(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DistinctImages:
-    """Images uint8 [N, ...], which are not copied where few are the same, or on a GPU, which would wait for the comparison.
+    """Images, of which equal ones are encoded once; on CPUs only, as a GPU would wait for the comparison.
 
     Args:
-        images: of all moments.
+        images: uint8 [N, ...], of all moments.
     """
 
     def __init__(self, images: Tensor) -> None:
@@ -42,20 +42,22 @@ class DistinctImages:
         if images.device.type == "cpu":
             numbers: dict[bytes, int] = {}
             number_N = np.array([numbers.setdefault(image.tobytes(), len(numbers)) for image in images.numpy()])
-            if len(numbers) <= len(images) // 2:
-                self.images = images[np.unique(number_N, return_index=True)[1]]
+            if len(numbers) <= len(images) // 2:  # else the copy costs more than it saves
+                _, first = np.unique(number_N, return_index=True)
+                self.images = images[first]
                 self._number_N = number_N
 
-    def features(self, encoder: Callable[[Tensor], Tensor], chosen: Tensor) -> Tensor:
-        """What an encoder makes of some moments: [*chosen.shape, W].
+    def features(self, encoder: Callable[[Tensor], Tensor], moments: Tensor) -> Tensor:
+        """What an encoder makes of some moments: [*moments.shape, W].
 
         Args:
             encoder: [M, ...] -> [M, W].
-            chosen: int64, of any shape.
+            moments: int64, of any shape.
         """
+        rows_M = moments.flatten()
         if self._number_N is None:
-            features_MW = encoder(self.images[chosen.flatten()])
+            features_MW = encoder(self.images[rows_M])
         else:
-            present, place_M = np.unique(self._number_N[chosen.flatten().numpy()], return_inverse=True)
+            present, place_M = np.unique(self._number_N[rows_M.numpy()], return_inverse=True)
             features_MW = encoder(self.images[present]).index_select(0, torch.from_numpy(place_M))
-        return features_MW.view(*chosen.shape, -1)
+        return features_MW.view(*moments.shape, -1)

@@ -66,7 +66,6 @@ class VectorEmbedder(nn.Module):
         default_init(self.linear, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Embed vectors of any leading shape."""
         return functional.relu(self.linear(x))
 
 
@@ -91,17 +90,21 @@ class ImageEmbedder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Embed flat images of any leading shape; on a CPU each of several equal ones once."""
         flat_ND = x.reshape(-1, x.shape[-1])
+        leading = x.shape[:-1]
         if len(flat_ND) >= _WORTH_COMPARING and flat_ND.device.type == "cpu":
             first_M, place_N = distinct_rows(flat_ND)
             if len(first_M) <= len(flat_ND) // 2:
-                return self.every(flat_ND[first_M]).index_select(0, place_N).reshape(*x.shape[:-1], -1)
-        return self.every(flat_ND).reshape(*x.shape[:-1], -1)
+                features_MW = self.every(flat_ND[first_M])
+                return features_MW.index_select(0, place_N).reshape(*leading, -1)
+        return self.every(flat_ND).reshape(*leading, -1)
 
     def every(self, flat_ND: Tensor) -> Tensor:
         """Embed each of flat images [N, C*H*W] by itself."""
         images = flat_ND.reshape(-1, *self.shape)
-        images = (images.permute(0, 3, 1, 2) if self.channels_last else images).float() / 255.0
-        features = functional.relu(self.second(functional.relu(self.first(images))))
+        if self.channels_last:
+            images = images.permute(0, 3, 1, 2)
+        features = functional.relu(self.first(images.float() / 255.0))
+        features = functional.relu(self.second(features))
         return self.linear(features.flatten(1))
 
 
@@ -159,6 +162,7 @@ class TokenEmbedder(nn.Module):
         if self.reward is not None:
             parts.append(self.reward(reward[..., None]))
         if self.observation is not None:
-            image = isinstance(self.observation, ImageEmbedder)
-            parts.append(self.observation(observation if image else observation.float()))
+            if not isinstance(self.observation, ImageEmbedder):
+                observation = observation.float()
+            parts.append(self.observation(observation))
         return torch.cat(parts, dim=-1)

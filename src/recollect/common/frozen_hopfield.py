@@ -80,9 +80,12 @@ class FrozenHopfield:
             q, r = torch.linalg.qr(tall)
             q = q * r.diagonal().sign()
             normal_DI = (q if inputs <= self.width else q.T) * math.sqrt(self.width)
-        std = math.sqrt(inputs / self.width) if std is None else std
+        if std is None:
+            std = math.sqrt(inputs / self.width)
         self.projection_DI = (normal_DI * std).float().to(device)
-        self._compared_VD = self.embeddings_VD - self.embeddings_VD.mean(0) if centre else self.embeddings_VD
+        self._compared_VD = self.embeddings_VD
+        if centre:
+            self._compared_VD = self.embeddings_VD - self.embeddings_VD.mean(0)
         self._scale_V = torch.ones(self.vocabulary, device=device)
         if similarity == "cosine":
             self._scale_V = 1 / self._compared_VD.norm(dim=1).clamp_min(1e-12)

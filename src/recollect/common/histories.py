@@ -137,11 +137,14 @@ class Histories:
         """The complete episodes."""
         ends = np.flatnonzero(self._ends)
         start = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
+        length = ends + 1 - start
         complete = self.done[ends]
-        start, length = start[complete], (ends + 1 - start)[complete]
+        start, length = start[complete], length[complete]
         task = np.asarray(self.task[start], np.int32)
+        # Tasks are contiguous: an episode's index counts from where its task begins.
         first = np.flatnonzero(np.diff(task, prepend=task[0] - 1))
-        first_of_task = np.repeat(first, np.diff(np.append(first, len(task))))
+        episodes_of_task = np.diff(np.append(first, len(task)))
+        first_of_task = np.repeat(first, episodes_of_task)
         index = (np.arange(len(task)) - first_of_task).astype(np.int32)
         return EpisodeTable(start, length, task, index, self.return_to_go[start], first_of_task)
 

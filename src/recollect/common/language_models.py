@@ -82,7 +82,7 @@ class LanguageModel:
     __call__ = forward
 
     def to(self, device: str | torch.device) -> LanguageModel:
-        """Move it (in place)."""
+        """Move it, in place."""
         self.model.to(device)
         self.embeddings = self.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
         return self

@@ -20,10 +20,9 @@ def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evalua
 
     def world(split: str, purpose: str, count: int) -> World:
         listed = tasks(environment.world, environment.options, split)
+        played = [listed[i % len(listed)] for i in range(count)]
         seeds = np.array([seed_of(purpose, seed, i) for i in range(count)], np.uint64)
-        return make_world(
-            environment.world, environment.options, [listed[i % len(listed)] for i in range(count)], seeds
-        )
+        return make_world(environment.world, environment.options, played, seeds)
 
     return world("train", "training world", actors), world("eval", "learning-curve world", evaluators)
 
@@ -39,6 +38,15 @@ def log_learning(run: Run, played: Episodes, labels: dict[str, Any], step: int, 
         task: of the episodes, one of all or one of each.
     """
     for metric, value_B in (("return", played.return_B), ("success", played.success_B)):
-        if not np.isnan(value_B).any():
-            known = {**labels, "step": step, "split": "learning", "task": task, "episode": np.arange(len(value_B))}
-            run.log_scores(scores_frame(**known, metric=metric, value=value_B))
+        if np.isnan(value_B).any():
+            continue  # the world knows no success
+        rows = scores_frame(
+            **labels,
+            step=step,
+            split="learning",
+            task=task,
+            episode=np.arange(len(value_B)),
+            metric=metric,
+            value=value_B,
+        )
+        run.log_scores(rows)

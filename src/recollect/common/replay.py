@@ -22,6 +22,8 @@ from torch import Tensor
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
+STORES = ("observation", "action", "reward", "terminal")
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -120,8 +122,8 @@ class EpisodeReplay:
         while done < len(length_B):  # as many episodes at once as the ring can hold without overlapping themselves
             rows_until = np.cumsum(length_B[done:] + 1)
             some = max(1, int(np.searchsorted(rows_until, self.capacity, side="right")))
-            part = slice(done, done + some)
-            self._add(observation_BTD[part], action_BT[part], reward_BT[part], terminal_BT[part], length_B[part])
+            now = slice(done, done + some)
+            self._add(observation_BTD[now], action_BT[now], reward_BT[now], terminal_BT[now], length_B[now])
             done += some
 
     def _add(
@@ -158,47 +160,52 @@ class EpisodeReplay:
 
     def draw(self, windows: int, n: int, *, seed: int, counter: int) -> tuple[np.ndarray, np.ndarray]:
         """Start rows [B] and remaining transitions [B] of random windows: a function of contents, seed, counter."""
-        if self._starts_until is None or self._starts_for != n:
-            self._starts_until, self._starts_for = np.cumsum(np.maximum(1, self._lengths - n + 1)), n
         if not len(self._starts):
             raise UserError("no episode to draw from", where="replay", do="collect episodes before training")
+        if self._starts_until is None or self._starts_for != n:
+            starts = np.maximum(1, self._lengths - n + 1)  # how many windows begin in each episode
+            self._starts_until = np.cumsum(starts)
+            self._starts_for = n
         choice = generator("replay", seed, counter).integers(int(self._starts_until[-1]), size=windows)
         episode = np.searchsorted(self._starts_until, choice, side="right")
         before = np.where(episode > 0, self._starts_until[episode - 1], 0)
         offset = choice - before
-        return (self._starts[episode] + offset) % self.capacity, self._lengths[episode] - offset
+        start_B = (self._starts[episode] + offset) % self.capacity
+        return start_B, self._lengths[episode] - offset
 
     def sample(self, windows: int, n: int, *, seed: int, counter: int) -> Batch:
         """Random windows of n transitions (n + 1 observations), gathered on the device."""
         start_B, remaining_B = self.draw(windows, n, seed=seed, counter=counter)
-        both = torch.as_tensor(np.stack([start_B, remaining_B])).to(self.device, non_blocking=True)
+        # One copy to the device, which does not wait for it.
+        both_2B = torch.as_tensor(np.stack([start_B, remaining_B])).to(self.device, non_blocking=True)
         offsets = torch.arange(n + 1, device=self.device)
-        rows_BT = (both[0, :, None] + offsets) % self.capacity
+        rows_BT = (both_2B[0, :, None] + offsets) % self.capacity
         transitions_BT = rows_BT[:, :-1]
+        action_BT = self.action[transitions_BT]
         return Batch(
-            self.observation[rows_BT],
-            self.action[transitions_BT] if self.action.is_floating_point() else self.action[transitions_BT].long(),
-            self.reward[transitions_BT],
-            self.terminal[transitions_BT].float(),
-            (offsets[:-1] < both[1, :, None]).float(),
+            observation_BTD=self.observation[rows_BT],
+            action_BT=action_BT if action_BT.is_floating_point() else action_BT.long(),
+            reward_BT=self.reward[transitions_BT],
+            terminal_BT=self.terminal[transitions_BT].float(),
+            mask_BT=(offsets[:-1] < both_2B[1, :, None]).float(),
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All that `load` needs; rows never written are left out."""
-        stores = {"observation": self.observation, "action": self.action, "reward": self.reward}
-        stores["terminal"] = self.terminal
-        found = {name: store[: self._written].cpu().numpy() for name, store in stores.items()}
-        found["start"], found["length"] = self._starts, self._lengths
-        found["next_row"] = np.asarray([self._next_row], np.int64)
-        return found
+        arrays = {"start": self._starts, "length": self._lengths, "next_row": np.asarray([self._next_row], np.int64)}
+        for name in STORES:
+            store: Tensor = getattr(self, name)
+            arrays[name] = store[: self._written].cpu().numpy()
+        return arrays
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Take over what `arrays` of a replay of the same capacity gave."""
-        self._written = written = len(arrays["action"])
-        for name in ("observation", "action", "reward", "terminal"):
+        self._written = len(arrays["action"])
+        for name in STORES:
             store: Tensor = getattr(self, name)
             store.zero_()
-            store[:written] = torch.as_tensor(np.array(arrays[name])).to(self.device)
-        self._starts, self._lengths = np.array(arrays["start"]), np.array(arrays["length"])
+            store[: self._written] = torch.as_tensor(np.array(arrays[name])).to(self.device)
+        self._starts = np.array(arrays["start"])
+        self._lengths = np.array(arrays["length"])
         self._next_row = int(arrays["next_row"][0])
         self._starts_until = None

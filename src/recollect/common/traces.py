@@ -77,16 +77,18 @@ class Trace:
         return bool(self.played.observation.dtype == np.uint8 and self.played.observation.ndim == 4)
 
     def write(self, path: Path, provenance: Mapping[str, Any]) -> None:
-        """Seal the trace."""
-        arrays, about = {**self.played.arrays(), MAP_ROW: self.map_row}, dict(self.about)
+        arrays = {**self.played.arrays(), MAP_ROW: self.map_row}
+        about = dict(self.about)
         if self.shows_images:
             images_F, arrays[IMAGE] = different(arrays.pop("observation"))
             arrays[IMAGES] = np.frombuffer(zlib.compress(images_F.tobytes(), 6), np.uint8)
             about[SHAPE] = list(images_F.shape)
         if self.cell_N2 is not None:
             arrays[CELL] = self.cell_N2
-        arrays |= {POLICY + name: values for name, values in self.facts.items()}
-        arrays |= {MAP + name: values for name, values in self.maps.items()}
+        for name, values in self.facts.items():
+            arrays[POLICY + name] = values
+        for name, values in self.maps.items():
+            arrays[MAP + name] = values
         metadata = {ABOUT: json.dumps(about, sort_keys=True)}
         write_arrays(path, arrays, kind=KIND, provenance=dict(provenance), metadata=metadata)
 

@@ -95,15 +95,17 @@ class TransformerXL(nn.Module):
     def distances(self, length: int) -> list[Tensor]:
         """Per layer [H, Dh, M]: what the distances M-1..0 add to a score, once multiplied with a query."""
         s, device = self.settings, self.projections[0].device
-        position_M = torch.arange(length - 1, -1, -1, dtype=torch.float64).clamp_(max=s.clamp)
-        rate = 10000.0 ** (-torch.arange(0, s.width, 2, dtype=torch.float64) / s.width)
-        angle = position_M[:, None] * rate
+        distance_M = torch.arange(length - 1, -1, -1, dtype=torch.float64).clamp_(max=s.clamp)
+        feature = torch.arange(0, s.width, 2, dtype=torch.float64)
+        angle = distance_M[:, None] * 10000.0 ** (-feature / s.width)
         code_MD = torch.cat([angle.sin(), angle.cos()], 1).float().to(device)
         with torch.no_grad():
-            return [
-                cast(Layer, layer).positions(code_MD).view(length, s.heads, s.head_width).permute(1, 2, 0).contiguous()
-                for layer in self.layers
-            ]
+            return [self._of_heads(cast(Layer, layer).positions(code_MD)) for layer in self.layers]
+
+    def _of_heads(self, distances_MD: Tensor) -> Tensor:
+        """[M, D] to [H, Dh, M]."""
+        by_head = distances_MD.view(-1, self.settings.heads, self.settings.head_width)
+        return by_head.permute(1, 2, 0).contiguous()
 
 
 class XLCache:
@@ -164,7 +166,8 @@ class XLCache:
             )
         new_K = [(self.at + i) % self.slots for i in range(K)]
         scale = s.head_width**-0.5
-        self.weights, h = [], x_BKD
+        self.weights = []
+        h = x_BKD
         for module, kv, code_HEM in zip(self.model.layers, self.layers, self._distances, strict=True):
             layer = cast(Layer, module)
             qkv = layer.qkv(h).view(B, K, 3, s.heads, s.head_width)
@@ -172,14 +175,19 @@ class XLCache:
             before = [] if remember else [kv[:, :, :, slot].clone() for slot in new_K]
             for i, slot in enumerate(new_K):
                 kv[:, :, :, slot] = qkv[:, i, 1:].transpose(0, 1)
-            by_age = torch.bmm((q + layer.position_bias * scale).permute(2, 0, 1, 3).flatten(1, 2), code_HEM)
+            # What distances add to the scores, by age; each new token turns the ages into slots of the ring.
+            q_HRE = (q + layer.position_bias * scale).permute(2, 0, 1, 3).flatten(1, 2)
+            by_age = torch.bmm(q_HRE, code_HEM)
             by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf).view(s.heads, B, K, -1)
-            bias = torch.stack([by_age[:, :, i].roll(slot + 1, 2) for i, slot in enumerate(new_K)], 3)
-            content = (q + layer.content_bias * scale).permute(0, 2, 3, 1).flatten(0, 1)
-            scores = torch.bmm(kv[0].flatten(0, 1), content).add_(bias.transpose(0, 1).flatten(0, 1))
+            by_slot = [by_age[:, :, i].roll(slot + 1, 2) for i, slot in enumerate(new_K)]
+            bias = torch.stack(by_slot, 3).transpose(0, 1).flatten(0, 1)
+            # What contents add.
+            q_REK = (q + layer.content_bias * scale).permute(0, 2, 3, 1).flatten(0, 1)
+            scores = torch.bmm(kv[0].flatten(0, 1), q_REK).add_(bias)
             weights = scores.transpose(1, 2).softmax(-1)
-            y = torch.bmm(weights, kv[1].flatten(0, 1)).view(B, s.heads, K, s.head_width).transpose(1, 2)
-            h = layer.norm_attention(h + layer.attention_out(y.reshape(B, K, -1)))
+            y = torch.bmm(weights, kv[1].flatten(0, 1))
+            y = y.view(B, s.heads, K, s.head_width).transpose(1, 2).reshape(B, K, -1)
+            h = layer.norm_attention(h + layer.attention_out(y))
             h = layer.norm_mlp(h + layer.mlp_out(layer.mlp_in(h).relu_()))
             self.weights.append(weights.view(B, s.heads, K, -1))
             for slot, kept in zip(new_K, before, strict=False):

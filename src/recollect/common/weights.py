@@ -1,4 +1,4 @@
-"""Puts stored arrays into a network, and says which one does not fit."""
+"""Takes arrays out of a network, and puts stored ones back, saying which one does not fit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,26 @@ import torch
 from torch import nn
 
 from recollect.settings.errors import UserError
+
+
+def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of all parameters and buffers by name."""
+    return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def load_policy_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Put the arrays of a policy file into a network.
+
+    Raises:
+        UserError: they do not fit the network that the settings describe.
+    """
+    load_arrays(
+        network,
+        arrays,
+        what="the policy does not fit these settings",
+        where="policy arrays",
+        do="use the settings and the environment it was trained with, or train it again",
+    )
 
 
 def load_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray], *, what: str, where: object, do: str) -> None:
@@ -22,10 +42,10 @@ def load_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray], *, what: s
     Raises:
         UserError: an array is missing, too many or of another shape.
     """
-    own = network.state_dict()
-    for name in sorted(own.keys() | arrays.keys()):
-        expected = tuple(own[name].shape) if name in own else None
-        found = tuple(arrays[name].shape) if name in arrays else None
-        if expected != found:
-            raise UserError(f"{what}: '{name}' has shape {found}, expected {expected}", where=where, do=do)
+    expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    given = {name: tuple(value.shape) for name, value in arrays.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            shapes = f"shape {given.get(name)}, expected {expected.get(name)}"
+            raise UserError(f"{what}: '{name}' has {shapes}", where=where, do=do)
     network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})

@@ -1,7 +1,7 @@
 """Episodic evaluation: a policy plays n whole episodes in one batch, each from an empty memory.
 
 Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act deterministically with dropout
-off; what that means is theirs to know.
+off; each policy defines what deterministic means for it.
 
 An episode of a world with `parts` is several attempts at one task in a row (AMAGO's rollouts). The return of each of
 its so many equal parts is scored too, as metric `part_return`: does the policy get better within the episode?

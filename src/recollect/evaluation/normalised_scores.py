@@ -20,8 +20,8 @@ def normalised(returns_TE: np.ndarray, tasks: Sequence[Task]) -> dict[str, np.nd
     """Normalised returns [tasks, episodes] by metric, for the metrics that every task lists."""
     listed = [task.data.get("normalisation", {}) for task in tasks]
     metrics = sorted(set.intersection(*(set(each) for each in listed))) if listed else []
-    found = {}
+    by_metric = {}
     for metric in metrics:
         zero_T1, one_T1 = np.array([each[metric] for each in listed], np.float64).T[:, :, None]
-        found[metric] = (returns_TE - zero_T1) / (one_T1 - zero_T1)
-    return found
+        by_metric[metric] = (returns_TE - zero_T1) / (one_T1 - zero_T1)
+    return by_metric

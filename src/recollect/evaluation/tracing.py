@@ -110,11 +110,8 @@ def chosen_tasks(environment: EnvironmentSettings, split: str, wanted: Sequence[
         return [place * count // TASKS for place in range(TASKS)] if count >= TASKS else list(range(count))
     outside = [task for task in wanted if not 0 <= task < count]
     if outside:
-        raise UserError(
-            f"there is no task {outside[0]} in split '{split}'",
-            where=f"--task (environment {environment.name})",
-            do=f"name tasks from 0 to {count - 1}",
-        )
+        what = f"there is no task {outside[0]} in split '{split}'"
+        raise UserError(what, where=f"--task (environment {environment.name})", do=f"name tasks from 0 to {count - 1}")
     return sorted(set(wanted))
 
 
@@ -150,11 +147,11 @@ def trace(
         {"index": task, "name": listed[task].name, "scene": None if scene is None else scene.described()}
         for task, scene in scenes.items()
     ]
-    known = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
-    known["actions"] = list(registry.action_names(environment.world))
+    facts = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
+    facts["actions"] = list(registry.action_names(environment.world))
     cells = [None if (scene := scenes[row % len(listed)]) is None else scene.cells_of for row in rows]
-    found = recorder.trace(known, [listed[row % len(listed)] for row in rows], cells.__getitem__)
-    if "tokens" in found.facts and isinstance(policy, Worded):
-        tokens = np.unique(found.facts["tokens"]).tolist()
-        found.about["words"] = {str(token): word for token, word in zip(tokens, policy.words(tokens), strict=True)}
-    return found
+    traced = recorder.trace(facts, [listed[row % len(listed)] for row in rows], cells.__getitem__)
+    if "tokens" in traced.facts and isinstance(policy, Worded):
+        tokens = np.unique(traced.facts["tokens"]).tolist()
+        traced.about["words"] = {str(token): word for token, word in zip(tokens, policy.words(tokens), strict=True)}
+    return traced

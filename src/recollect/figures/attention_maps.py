@@ -16,27 +16,29 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 
 from recollect.common.traces import Trace
 from recollect.figures import captions, statistics, style
-from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, FigureSpec, options_of, with_extra_rows
-from recollect.figures.trace_reading import chosen_tasks, grid_of
+from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
+from recollect.figures.trace_reading import (
+    COLOURS,
+    UNIFORM,
+    TaskOptions,
+    chosen_tasks,
+    grid_of,
+    label_bar,
+    only_method,
+    within,
+)
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
 
 READS = "traces"
-COLOURS = "mako_r"
-UNIFORM = "uniform"
 EARLY, LATE = style.MethodStyle(style.ORANGE, "s", style.DASH_DOT), style.MethodStyle(style.BLUE, "o")
 
 
-class Options(Frozen):
-    """Options of kind `attention_maps`."""
-
-    tasks: tuple[int, ...] | None = Field(None, description="Tasks of the split that are averaged; null: all traced.")
+class Options(TaskOptions):
     episodes: int = Field(5, ge=1, description="How many episodes are early, and how many late.")
     step_bin: int = Field(5, ge=1, description="Steps of an episode that are averaged into one row of a map.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
@@ -82,11 +84,11 @@ def groups(episodes: int, each: int) -> dict[str, range]:
         what = f"early and late take at least 3 episodes, and there are {episodes}"
         raise UserError(what, where="kind attention_maps", do="evaluate more episodes")
     each = min(each, (episodes - 1) // 2)
-    found = {}
-    for chosen in (range(1, 1 + each), range(episodes - each, episodes)):
-        one = f"episode {chosen.start + 1}"
-        found[one if each == 1 else f"episodes {chosen.start + 1}–{chosen.stop}"] = chosen
-    return found
+    by_name = {}
+    for group in (range(1, 1 + each), range(episodes - each, episodes)):
+        name = f"episode {group.start + 1}" if each == 1 else f"episodes {group.start + 1}–{group.stop}"
+        by_name[name] = group
+    return by_name
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
@@ -97,34 +99,42 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     """
     options = options_of(figure, Options)
     grid = grid_of(traces, figure)
-    if len(figure.methods) != 1:
-        do = "make one figure per method"
-        raise UserError(
-            f"attention is drawn of one method, not {len(figure.methods)}", where=f"figure '{figure.name}'", do=do
-        )
-    of_seeds = grid[figure.methods[0]]
+    of_seeds = grid[only_method(figure)]
     for trace in of_seeds:
         if "attention" not in trace.maps or "retrieved_episode" not in trace.facts:
-            raise UserError(
-                f"{trace.about['method']} reads no memory, so there is no attention to draw",
-                where=f"figure '{figure.name}'",
-                do="name a method that retrieves, such as radt",
-            )
+            what = f"{trace.about['method']} reads no memory, so there is no attention to draw"
+            raise UserError(what, where=f"figure '{figure.name}'", do="name a method that retrieves, such as radt")
     tasks = chosen_tasks(of_seeds, options.tasks, figure)
     maps: dict[str, np.ndarray] = {}  # name of the group -> [L, bins, W]
     profiles: dict[str, statistics.Interval] = {}  # -> [L, W]
     for name, episodes in groups(of_seeds[0].returns_KE.shape[1], options.episodes).items():
-        found = [[attention_of(trace, task, episodes, options.step_bin) for task in tasks] for trace in of_seeds]
-        by_bin_SNLQW = np.array([[by_bin for by_bin, _ in row] for row in found])
-        there = np.isfinite(by_bin_SNLQW)
-        summed, count = np.where(there, by_bin_SNLQW, 0).sum((0, 1)), there.sum((0, 1))
-        maps[name] = np.divide(summed, count, out=np.full_like(summed, np.nan), where=count > 0)
-        profile_SNLW = np.array([[profile for _, profile in row] for row in found])
+        by_bin_SNLQW, profile_SNLW = _of_group(of_seeds, tasks, episodes, options.step_bin)
+        maps[name] = _mean_where_known(by_bin_SNLQW)
         rng = generator("bootstrap", figure.name, name)
         profiles[name] = statistics.stratified_bootstrap(profile_SNLW, rng, resamples=options.resamples)
     table = _table(maps, profiles, options, int(of_seeds[0].about["horizon"]), figure, len(tasks))
     with style.paper_style():
         return _plot(table, maps, of_seeds[0], figure, options)
+
+
+def _of_group(
+    traces: Sequence[Trace], tasks: Sequence[int], episodes: range, step_bin: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`attention_of` for every seed and task: [S, N, L, bins, W] and [S, N, L, W]."""
+    by_bin, profile = [], []
+    for trace in traces:
+        of_tasks = [attention_of(trace, task, episodes, step_bin) for task in tasks]
+        by_bin.append([bins_LQW for bins_LQW, _ in of_tasks])
+        profile.append([mean_LW for _, mean_LW in of_tasks])
+    return np.array(by_bin), np.array(profile)
+
+
+def _mean_where_known(by_bin_SNLQW: np.ndarray) -> np.ndarray:
+    """Mean over seeds and tasks of those that are no NaN; NaN where all are."""
+    is_known = np.isfinite(by_bin_SNLQW)
+    total = np.where(is_known, by_bin_SNLQW, 0).sum((0, 1))
+    count = is_known.sum((0, 1))
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
 def _table(
@@ -137,68 +147,67 @@ def _table(
 ) -> pd.DataFrame:
     """Rows of the maps (panel ``layer 1, episodes 2–6, steps 1–5``) and of the means (``layer 1, episodes 2–6``)."""
     parts = []
-    known = {"method": figure.methods[0], "seeds": len(figure.seeds), "tasks": tasks}
     for name, map_LQW in maps.items():
         x = np.arange(1.0, map_LQW.shape[2] + 1)
+        interval = profiles[name]
         for layer, map_QW in enumerate(map_LQW):
             panel = f"layer {layer + 1}, {name}"
             for place, values in enumerate(map_QW):
-                steps = f"steps {place * options.step_bin + 1}–{min((place + 1) * options.step_bin, horizon)}"
-                rows = {"panel": f"{panel}, {steps}", "x": x, "y": values, "low": np.nan, "high": np.nan}
-                parts.append(pd.DataFrame({**rows, **known}))
-            interval = profiles[name]
-            rows = {"panel": panel, "x": x, "y": interval.value[layer]}
-            parts.append(pd.DataFrame({**rows, "low": interval.low[layer], "high": interval.high[layer], **known}))
-    return pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+                first, last = place * options.step_bin + 1, min((place + 1) * options.step_bin, horizon)
+                rows = pd.DataFrame({"x": x, "y": values, "low": np.nan, "high": np.nan})
+                parts.append(rows.assign(panel=f"{panel}, steps {first}–{last}"))
+            bounds = {"low": interval.low[layer], "high": interval.high[layer]}
+            parts.append(pd.DataFrame({"x": x, "y": interval.value[layer], **bounds}).assign(panel=panel))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(method=figure.methods[0], seeds=len(figure.seeds), tasks=tasks)[list(TABLE_COLUMNS)]
 
 
 def _plot(
     table: pd.DataFrame, maps: dict[str, np.ndarray], first: Trace, figure: FigureSpec, options: Options
 ) -> Drawn:
-    layers, _, window = next(iter(maps.values())).shape
+    layers, bins, window = next(iter(maps.values())).shape
     horizon = int(first.about["horizon"])
-    whole = style.SINGLE_COLUMN if layers <= 2 else style.DOUBLE_COLUMN
-    canvas: Figure = style.blank_figure(whole, 2 * (options.panel + 0.12) + options.panel + 0.35)
+    width = style.SINGLE_COLUMN if layers <= 2 else style.DOUBLE_COLUMN
+    canvas: Figure = style.blank_figure(width, 2 * (options.panel + 0.12) + options.panel + 0.35)
     axes_RL = canvas.subplots(3, layers, squeeze=False, sharex=True)
     looks = dict(zip(maps, (EARLY, LATE), strict=True))
     norm = Normalize(0, float(max(np.nanmax(values) for values in maps.values())))
-    edges_Q = np.minimum(np.arange(maps[next(iter(maps))].shape[1] + 1) * options.step_bin, horizon) + 0.5
+    edges_W = np.arange(window + 1) + 0.5
+    edges_Q = np.minimum(np.arange(bins + 1) * options.step_bin, horizon) + 0.5
+    extra_rows: list[ExtraRow] = []
     top = 0.0
     for layer in range(layers):
+        # Above, a map of each group of episodes.
         for i, (name, map_LQW) in enumerate(maps.items()):
             axes = axes_RL[i, layer]
             shown = np.ma.masked_invalid(map_LQW[layer])
-            axes.pcolormesh(
-                np.arange(window + 1) + 0.5, edges_Q, shown, cmap=COLOURS, norm=norm, edgecolors="face", linewidth=0.1
-            )
-            axes.set(ylim=(horizon + 0.5, 0.5), yticks=counted(horizon))
+            axes.pcolormesh(edges_W, edges_Q, shown, cmap=COLOURS, norm=norm, edgecolors="face", linewidth=0.1)
+            axes.set(ylim=(horizon + 0.5, 0.5), yticks=style.count_ticks(horizon))
             axes.grid(False)
             axes.set_title(f"layer {layer + 1}" if i == 0 else "", fontsize=7)
             axes.set_ylabel(f"{name}\nstep" if layer == 0 else "")
             axes.tick_params(labelleft=layer == 0)
+            # Below, the means of both.
             rows = table[table["panel"] == f"layer {layer + 1}, {name}"]
             style.draw_band(axes_RL[2, layer], rows, looks[name], markers=5, first=2 * i)
             top = max(top, float(rows[["y", "high"]].max().max()))
-        style.draw_line(axes_RL[2, layer], 1 / window)
+        ends = (1.0, float(window))
+        extra_rows += style.draw_constant(axes_RL[2, layer], f"layer {layer + 1}", UNIFORM, 1 / window, ends)
     for layer, axes in enumerate(axes_RL[2]):
         axes.set(xlim=(0.5, window + 0.5), ylim=(0, top * 1.08), xlabel="retrieved step")
-        axes.set(xticks=counted(window), yticks=within(top * 1.08))
+        axes.set(xticks=style.count_ticks(window), yticks=within(top * 1.08))
         axes.set_ylabel("attention" if layer == 0 else "")
         axes.tick_params(labelleft=layer == 0)
     bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_RL[:2], shrink=0.85, aspect=24, pad=0.02)
-    bar.set_label("attention")
-    bar.set_ticks(within(float(norm.vmax or 0.0)))
-    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    label_bar(bar, "attention", within(float(norm.vmax or 0.0)))
+
     handles = [
         Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markeredgecolor="white", label=name)
         for name, look in looks.items()
     ]
     handles += style.legend_handles(figure, {}, [LINE + UNIFORM])
-    said, *warned = captions.small_print(figure, table, "mean")
-    style.finish(canvas, figure, handles, [f"{figure.label(figure.methods[0])} · {said}", *warned])
-    lines = [
-        (f"layer {layer + 1}", LINE + UNIFORM, x, 1 / window) for layer in range(layers) for x in (1.0, float(window))
-    ]
+    facts, *warnings = captions.small_print(figure, table, "mean")
+    style.finish(canvas, figure, handles, [f"{figure.label(figure.methods[0])} · {facts}", *warnings])
     names = " and ".join(maps)
     notes = [
         *captions.notes_on_method(figure, table, "mean", options.resamples, "seeds and tasks"),
@@ -210,15 +219,4 @@ def _plot(
         "y": "cross-attention of the token that predicts the action: mean over heads, sum over the tokens of a step",
         "low, high": "bounds of the 95 % stratified bootstrap interval of the mean; empty for maps and for one seed",
     }
-    return Drawn(canvas, with_extra_rows(table, lines), meaning, tuple(notes))
-
-
-def counted(last: int) -> list[int]:
-    """Ticks of an axis that counts from 1."""
-    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if last / size <= 5)
-    return [1, *range(2 if step == 1 else step, last + 1, step)]
-
-
-def within(top: float) -> list[float]:
-    """A few round numbers from 0 to the top of an axis."""
-    return [float(tick) for tick in MaxNLocator(4).tick_values(0.0, top) if tick <= top]
+    return Drawn(canvas, with_extra_rows(table, extra_rows), meaning, tuple(notes))

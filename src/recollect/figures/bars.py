@@ -8,7 +8,7 @@ open diamonds, only where they are of the figure's own scale (RA-DT, Schmied et 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,31 +18,33 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
-from recollect.figures import captions, reading, statistics, style
+from recollect.figures import captions, reading, style
+from recollect.figures.finishing import finished
 from recollect.figures.spec import (
     PUBLISHED,
     TABLE_COLUMNS,
     Drawn,
+    ExtraRow,
     FigureSpec,
     Panel,
+    ScoreOptions,
     one_or_more,
     options_of,
     panels_of,
-    with_extra_rows,
 )
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.schema import Frozen
-from recollect.settings.seeding import generator
 
 OVER = "seeds and tasks"
+WORDS = ("lines", "Open diamonds")
 BAR = 0.155  # inches from bar to bar
 ROOM = 1.22  # how far the axis goes beyond the longest bar, for the numbers at the edge
+DIAMOND: dict[str, Any] = {  # a published value
+    "linestyle": "none", "marker": "D", "markersize": 3.4, "markerfacecolor": "white", "markeredgecolor": style.BLACK,
+}  # fmt: skip
 TINT = 0.55  # how far a variant's bar goes from its method's colour to white
 
 
-class Options(Frozen):
-    """Options of kind `bars`."""
-
+class Options(ScoreOptions):
     metric: str | tuple[str, ...] = Field("return", description="Metric that is drawn; of several, a panel for each.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     last: PositiveInt | Literal["all"] = Field(5, description="Mean over so many last episodes. Published: 5.")
@@ -50,8 +52,6 @@ class Options(Frozen):
         None, description="Panel -> method -> label of its bar, in one environment; null: all methods in all panels."
     )
     metric_labels: dict[str, str] = Field(default_factory=dict, description="Metric -> words.")
-    statistic: statistics.Statistic = Field("mean", description="Aggregate over seeds and tasks. The paper's: mean.")
-    resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
     top: float | None = Field(None, gt=0, description="Highest possible value, e.g. 1 of a rate: axes go so far.")
     decimals: int = Field(0, ge=0, le=3, description="Of the numbers beside the bars.")
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
@@ -60,10 +60,6 @@ class Options(Frozen):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, or scores that the figure needs are missing.
     """
@@ -71,7 +67,6 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
 
 
 def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Drawn:
-    """The same with checked options."""
     panels = panels_of(figure.environments, options.split, options.metric)
     bars = {panel.name: {method: figure.label(method) for method in figure.methods} for panel in panels}
     titles = {panel.name: _title(panel, figure, options) for panel in panels}
@@ -80,21 +75,21 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
         bars, titles = options.panels, {name: name for name in options.panels}
         panels = [Panel(name, panels[0].environment, panels[0].split, panels[0].metric) for name in bars]
     table = _measured(scores, panels, bars, figure, options)
-    with style.paper_style():
-        canvas, whole = _plot(table, bars, titles, figure, options)
+    episodes = f"mean over {captions.episodes_meant(options.last)}"
     word = captions.STATISTIC_WORDS[options.statistic]
-    episodes = "mean over all episodes" if options.last == "all" else f"mean over the last {options.last} episodes"
     meaning = {
         "panel": "what is compared" if options.panels else "environment, and /split and /metric behind the first ones",
         "x": "place of the bar in its panel, from 1",
         "y": f"{' or '.join(one_or_more(options.metric))}, {episodes}: {word} over seeds and tasks",
-        "low, high": f"bounds of the 95 % stratified bootstrap interval of the {word}; empty where there is none",
+        "low, high": captions.bounds_meant(options.statistic),
     }
-    notes = captions.notes_on_method(figure, whole, options.statistic, options.resamples, OVER)
-    notes = [
-        note.replace("bands are", "lines are").replace("Dashed with open markers", "Open diamonds") for note in notes
-    ]
-    return Drawn(canvas, whole, meaning, (*notes, f"{episodes[0].upper()}{episodes[1:]} of a run."))
+    notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
+    with style.paper_style():
+        canvas, extra_rows = _plot(table, bars, titles, figure, options)
+        handles = [_published_handle(figure)] if extra_rows else []
+        return finished(
+            canvas, figure, options, table, extra_rows, meaning, over=OVER, handles=handles, notes=notes, words=WORDS
+        )
 
 
 def _title(panel: Panel, figure: FigureSpec, options: Options) -> str:
@@ -121,87 +116,86 @@ def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: F
 def _measured(
     scores: pd.DataFrame, panels: list[Panel], bars: dict[str, dict[str, str]], figure: FigureSpec, options: Options
 ) -> pd.DataFrame:
-    read = {
-        (panel.metric, panel.split): reading.last_step(
-            reading.select(scores, figure, metric=panel.metric, split=panel.split), figure
-        )
-        for panel in panels
-    }
+    rows_of = {}
+    for metric, split in dict.fromkeys((panel.metric, panel.split) for panel in panels):
+        rows = reading.select(scores, figure, metric=metric, split=split)
+        rows_of[metric, split] = reading.last_step(rows, figure)
+
     parts = []
     for panel in panels:
-        rows = read[panel.metric, panel.split]
+        rows = rows_of[panel.metric, panel.split]
         for place, method in enumerate(bars[panel.name], start=1):
             cell = rows[(rows["env"] == panel.environment) & (rows["method"] == method)]
             scores_SNE, tasks, _ = reading.score_array(cell, figure)
-            last = scores_SNE.shape[2] if options.last == "all" else options.last
-            rng = generator("bootstrap", figure.name, panel.name, method)
-            bounds = statistics.stratified_bootstrap(
-                scores_SNE[:, :, -last:].mean(2), rng, statistic=options.statistic, resamples=options.resamples
-            )
-            numbers = {"y": float(bounds.value), "low": float(bounds.low), "high": float(bounds.high)}
+            score_SN = reading.last_episodes(scores_SNE, options.last).mean(2)
+            bounds = options.interval(score_SN, figure.name, panel.name, method)
             about = {"panel": panel.name, "method": method, "x": float(place)}
-            parts.append({**about, **numbers, "seeds": len(figure.seeds), "tasks": len(tasks)})
+            parts.append({**about, **bounds.numbers(), "seeds": len(figure.seeds), "tasks": len(tasks)})
     return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
 
 
 def _plot(
     table: pd.DataFrame, bars: dict[str, dict[str, str]], titles: dict[str, str], figure: FigureSpec, options: Options
-) -> tuple[Figure, pd.DataFrame]:
+) -> tuple[Figure, list[ExtraRow]]:
     columns = min(options.columns, len(bars))
     names = list(bars)
     rows_of_panels = [names[i : i + columns] for i in range(0, len(names), columns)]
-    most = [max(len(bars[name]) for name in row) for row in rows_of_panels]
-    heads = 0.38 + 0.12 * any("\n" in title for title in titles.values())
-    heights = [BAR * count + heads for count in most]
-    width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
-    canvas = style.blank_figure(width, sum(heights) + 0.15 + 0.13 * isinstance(options.metric, str))
-    grid = canvas.subplots(len(most), columns, squeeze=False, height_ratios=heights)
-    extra_rows: list[tuple[str, str, float, float]] = []
+    most_bars = [max(len(bars[name]) for name in row) for row in rows_of_panels]
+    one_metric = isinstance(options.metric, str)
+
+    # A row of panels is as high as its fullest panel.
+    head = 0.38
+    if any("\n" in title for title in titles.values()):
+        head += 0.12
+    heights = [BAR * count + head for count in most_bars]
+    whole_height = sum(heights) + 0.15 + (0.13 if one_metric else 0)
+    canvas = style.blank_figure(style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN, whole_height)
+    grid = canvas.subplots(len(rows_of_panels), columns, squeeze=False, height_ratios=heights)
+
+    extra_rows: list[ExtraRow] = []
     for i, row in enumerate(rows_of_panels):
         for k, name in enumerate(row):
-            panel = table[table["panel"] == name]
-            extra_rows += _draw_panel(grid[i, k], name, panel, bars[name], figure, options)
-            grid[i, k].set_ylim(most[i] + 0.5, 0.5)
-            grid[i, k].set_title(titles[name], loc="left")
-            if i == len(most) - 1 and isinstance(options.metric, str):
-                episodes = "all episodes" if options.last == "all" else f"the last {options.last} episodes"
-                grid[i, k].set_xlabel(
-                    f"{options.metric_labels.get(options.metric, options.metric)}, mean of {episodes}"
-                )
-            if k and bars[name] == bars[row[0]]:
-                grid[i, k].tick_params(labelleft=False)
-    shown = list(grid.ravel()[: len(names)])
-    widest = max(axes.get_xlim()[1] for axes in shown)
-    for axes in shown:
-        if options.panels is not None:  # of one environment: one scale for all
+            axes = grid[i, k]
+            extra_rows += _draw_panel(axes, name, table[table["panel"] == name], bars[name], figure, options)
+            axes.set_ylim(most_bars[i] + 0.5, 0.5)
+            axes.set_title(titles[name], loc="left")
+            if i == len(rows_of_panels) - 1 and isinstance(options.metric, str):
+                words = options.metric_labels.get(options.metric, options.metric)
+                axes.set_xlabel(f"{words}, mean of {captions.episodes_meant(options.last)}")
+            if k and bars[name] == bars[row[0]]:  # its neighbour names the bars
+                axes.tick_params(labelleft=False)
+    _set_x_axes(list(grid.ravel()[: len(names)]), same=options.panels is not None)
+    style.hide_unused(grid, len(names))
+    return canvas, extra_rows
+
+
+def _set_x_axes(panels: list[Axes], *, same: bool) -> None:
+    """Round ticks; with `same` (panels of one environment) one scale for all."""
+    widest = max(axes.get_xlim()[1] for axes in panels)
+    for axes in panels:
+        if same:
             axes.set_xlim(right=widest)
         low, high = axes.get_xlim()
-        ticks = [
-            tick for tick in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high
-        ]
+        places = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        ticks = [tick for tick in places if low <= tick <= high]
         axes.set_xticks(ticks, [style.short_steps(tick) if high >= 1000 else f"{tick:g}" for tick in ticks])
-    for unused in grid.ravel()[len(names) :]:
-        unused.set_visible(False)
-    handles = [_published_handle(figure)] if extra_rows else []
-    style.finish(canvas, figure, handles, captions.small_print(figure, table, options.statistic))
-    return canvas, with_extra_rows(table, extra_rows)
 
 
 def _draw_panel(
     axes: Axes, name: str, rows: pd.DataFrame, labels: dict[str, str], figure: FigureSpec, options: Options
-) -> list[tuple[str, str, float, float]]:
+) -> list[ExtraRow]:
     bases = style.styles_of(list(dict.fromkeys(method.partition(".")[0] for method in figure.methods)))
-    extra_rows: list[tuple[str, str, float, float]] = []
     published = {item.method: item for item in figure.references_of(name)}
+    extra_rows: list[ExtraRow] = []
     right = max(float(np.nanmax(rows[["y", "high"]].to_numpy())), options.top or 0)
     for method, place, y in zip(rows["method"], rows["x"], rows["y"], strict=True):
         color = bases[method.partition(".")[0]].color
-        axes.barh(place, y, height=0.68, color=style.tinted(color, TINT) if "." in method else color, zorder=2)
+        is_variant = "." in method
+        axes.barh(place, y, height=0.68, color=style.tinted(color, TINT) if is_variant else color, zorder=2)
         if method in published:
             item = published[method]
             value = item.y[-1] if options.last == "all" or item.last_five is None else item.last_five
-            axes.plot(value, place, "D", markersize=3.4, markerfacecolor="white", markeredgecolor=style.BLACK, zorder=4,
-                      clip_on=False)  # fmt: skip
+            axes.plot(value, place, zorder=4, clip_on=False, **DIAMOND)
             extra_rows.append((name, PUBLISHED + method, float(place), float(value)))
             right = max(right, value)
         number, at_edge = f"{y:,.{options.decimals}f}", axes.get_yaxis_transform()
@@ -217,5 +211,4 @@ def _draw_panel(
 
 
 def _published_handle(figure: FigureSpec) -> Line2D:
-    return Line2D([], [], color=style.BLACK, linestyle="none", marker="D", markersize=3.4, markerfacecolor="white",
-                  markeredgecolor=style.BLACK, label=style.published_label(figure))  # fmt: skip
+    return Line2D([], [], color=style.BLACK, label=style.published_label(figure), **DIAMOND)

@@ -8,6 +8,8 @@ from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
 from recollect.figures.statistics import Statistic, narrow_interval_warning
 
 STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
+CURVES = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
+RANDOM_MODEL = "A random model took the place of a pretrained one."
 
 
 def count(number: int, noun: str) -> str:
@@ -19,6 +21,17 @@ def count_range(numbers: pd.Series, noun: str) -> str:
     """``20 tasks``, or ``5 to 20 tasks`` where it differs."""
     low, high = int(numbers.min()), int(numbers.max())
     return count(high, noun) if low == high else f"{low} to {count(high, noun)}"
+
+
+def episodes_meant(last: int | str) -> str:
+    """``all episodes``, or ``the last 5 episodes``."""
+    return "all episodes" if last == "all" else f"the last {last} episodes"
+
+
+def bounds_meant(statistic: Statistic) -> str:
+    """What `low` and `high` are in the table of a figure over seeds and tasks."""
+    word = STATISTIC_WORDS[statistic]
+    return f"bounds of the 95 % stratified bootstrap interval of the {word}; empty where there is none"
 
 
 def measured(table: pd.DataFrame) -> pd.DataFrame:
@@ -38,7 +51,7 @@ def over_tasks(table: pd.DataFrame) -> bool:
 
 
 def has_intervals(table: pd.DataFrame) -> bool:
-    """Whether a figure says something of intervals."""
+    """Whether a figure has intervals."""
     return bool(lines_of(table)["seeds"].max() > 1) or over_tasks(table)
 
 
@@ -60,12 +73,12 @@ def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -
     facts.append(f"{STATISTIC_WORDS[statistic]}{', 95 % bootstrap interval' if has_intervals(table) else ''}")
     lines = [" · ".join(facts)]
     if figure.random_models:
-        lines.append("A random model took the place of a pretrained one.")
+        lines.append(RANDOM_MODEL)
     return lines + [sentence[0].upper() + sentence[1:] + "." for sentence in interval_warnings(table, statistic)]
 
 
 def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
-    """The caption: the author's text, then what was done, dropped and must be warned of."""
+    """The caption: the author's text, then what was done and dropped, and warnings."""
     parts = [figure.caption.strip() or figure.title.strip(), *notes]
     if figure.is_wiring_test:
         parts.insert(0, SMOKE_WORDS)
@@ -73,24 +86,35 @@ def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
 
 
 def notes_on_method(
-    figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, resamples: int, over: str
+    figure: FigureSpec,
+    table: pd.DataFrame,
+    statistic: Statistic,
+    resamples: int,
+    over: str,
+    words: tuple[str, str] = CURVES,
 ) -> list[str]:
-    """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources."""
+    """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources.
+
+    Args:
+        over: what the interval is over, where there are several seeds: `seeds`, `seeds and tasks`.
+        words: how intervals and published values are drawn.
+    """
+    intervals, published = words
     rows = lines_of(table)
-    over = "tasks" if over_tasks(table) else over
     word = STATISTIC_WORDS[statistic]
     counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"
-    base = f"{word[0].upper()}{word[1:]} over {counts}"
-    notes = [
-        f"{base}; bands are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"
-        if has_intervals(table)
-        else base
-    ]
-    notes += [f"Warning: {sentence}" for sentence in interval_warnings(table, statistic)]
+    aggregate = f"{word[0].upper()}{word[1:]} over {counts}"
+    if has_intervals(table):
+        over = "tasks" if over_tasks(table) else over
+        aggregate += f"; {intervals} are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"
+    notes = [aggregate + "."]
+    for warning in interval_warnings(table, statistic):
+        notes.append(f"Warning: {warning}.")
+
     panels = dict.fromkeys(table["panel"])
     sources = dict.fromkeys(item.source for panel in panels for item in figure.references_of(panel))
     if sources and table["method"].str.startswith(PUBLISHED).any():
-        notes.append(f"Dashed with open markers: published values ({'; '.join(sources)})")
+        notes.append(f"{published}: published values ({'; '.join(sources)}).")
     if figure.random_models:
-        notes.append("A random model took the place of a pretrained one")
-    return [note + "." for note in notes]
+        notes.append(RANDOM_MODEL)
+    return notes

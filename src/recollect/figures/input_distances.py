@@ -8,30 +8,29 @@ distances between the steps of the episode: of the images, and of what they beca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from pydantic import Field
 
 from recollect.common.traces import Trace
 from recollect.figures import style
+from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
-from recollect.figures.trace_reading import chosen_tasks, grid_of
+from recollect.figures.trace_reading import EpisodeOptions, chosen_episode, grids_of, label_bar, spread
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
 
 READS = "traces"
 COLOURS = "mako"
 IMAGES, INPUTS = "images", "inputs"
 
 
-class Options(Frozen):
-    """Options of kind `input_distances`."""
-
-    task: int | None = Field(None, description="Task of the split; null: the first that is traced.")
-    episode: int = Field(0, ge=0, description="Which of its episodes.")
+class Options(EpisodeOptions):
     steps: int = Field(
         60, ge=2, description="Steps at most, spread evenly over those that are traced with their inputs."
     )
@@ -42,31 +41,35 @@ class Options(Frozen):
 def distances(vectors_NP: np.ndarray) -> np.ndarray:
     """Euclidean distances [N, N] of vectors, divided by the largest one (0: all are the same)."""
     flat_NP = vectors_NP.reshape(len(vectors_NP), -1).astype(np.float64)
-    found_NN = np.stack([np.sqrt(((flat_NP - one) ** 2).sum(1)) for one in flat_NP])
-    return found_NN / found_NN.max() if found_NN.any() else found_NN
+    distance_NN = np.stack([np.sqrt(((flat_NP - vector_P) ** 2).sum(1)) for vector_P in flat_NP])
+    return distance_NN / distance_NN.max() if distance_NN.any() else distance_NN
 
 
-def read(trace: Trace, options: Options, figure: FigureSpec) -> tuple[list[int], dict[str, np.ndarray]]:
-    """The steps that are compared (from 1), and the matrices of images and of inputs.
+class Compared(NamedTuple):
+    """Steps of an episode, from 1, and the distances [N, N] between them: of `images`, of `inputs`."""
+
+    steps: list[int]
+    matrices: dict[str, np.ndarray]
+
+
+def read(trace: Trace, options: Options, figure: FigureSpec) -> Compared:
+    """What one run shows.
 
     Raises:
         UserError: the method has no language model, or the episode is not traced.
     """
-    where = f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}"
     if "inputs" not in trace.maps:
+        where = f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}"
         raise UserError("nothing became an input of a language model", where=where, do="name methods such as helm")
-    task = chosen_tasks([trace], None if options.task is None else [options.task], figure)[0]
-    if options.episode >= int((trace.played.episodes.task == task).sum()):
-        raise UserError(f"episode {options.episode} of task {task} is not traced", where=where, do="choose another")
-    rows = trace.steps(task, options.episode)
-    mine = np.flatnonzero((trace.map_row >= rows.start) & (trace.map_row < rows.stop))
-    mine = mine[np.unique(np.linspace(0, len(mine) - 1, min(options.steps, len(mine))).round().astype(int))]
-    row_N = trace.map_row[mine]
-    found = {
+    episode = chosen_episode(trace, options, figure)
+    with_inputs = np.flatnonzero((trace.map_row >= episode.start) & (trace.map_row < episode.stop))
+    map_N = with_inputs[spread(0, len(with_inputs) - 1, options.steps)]
+    row_N = trace.map_row[map_N]
+    matrices = {
         IMAGES: distances(np.asarray(trace.played.observation[row_N]) / 255),
-        INPUTS: distances(trace.maps["inputs"][mine]),
+        INPUTS: distances(trace.maps["inputs"][map_N]),
     }
-    return (row_N - rows.start + 1).tolist(), found
+    return Compared((row_N - episode.start + 1).tolist(), matrices)
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
@@ -76,70 +79,70 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         UserError: a wrong option, a trace that is missing, or a method without a language model.
     """
     options = options_of(figure, Options)
-    found = {}
-    for env in figure.environments:
-        grid = grid_of(traces, figure.model_copy(update={"environments": (env,)}))
-        found[env] = {method: read(grid[method][0], options, figure) for method in figure.methods}
-    with style.paper_style():
-        return _plot(found, figure, options)
-
-
-def _table(found: dict[str, dict[str, tuple[list[int], dict[str, np.ndarray]]]]) -> pd.DataFrame:
-    """One row per pair of steps; the earlier is named by the panel: ``mini_grid_MemoryS11, inputs, step 3``."""
-    parts = []
-    for env, of_methods in found.items():
-        for method, (steps, matrices) in of_methods.items():
-            for what, matrix_NN in matrices.items():
-                for i, step in enumerate(steps[:-1]):
-                    rows = {
-                        "panel": f"{env}, {what}, step {step}",
-                        "method": method,
-                        "x": np.array(steps[i + 1 :], float),
-                    }
-                    parts.append(pd.DataFrame({**rows, "y": matrix_NN[i, i + 1 :]}))
-    known = {"low": np.nan, "high": np.nan, "seeds": 1, "tasks": 1}
-    return pd.concat(parts, ignore_index=True).assign(**known)[list(TABLE_COLUMNS)]
-
-
-def _plot(
-    found: dict[str, dict[str, tuple[list[int], dict[str, np.ndarray]]]], figure: FigureSpec, options: Options
-) -> Drawn:
-    columns = 2 * len(figure.methods)
-    side = min(options.panel, (style.DOUBLE_COLUMN - 0.75) / columns)
-    canvas = style.blank_figure(columns * side + 0.75, len(found) * (side + 0.15) + 0.15)
-    axes_EC = canvas.subplots(len(found), columns, squeeze=False)
-    norm = Normalize(0, 1)
-    for row, (env, of_methods) in enumerate(found.items()):
-        for k, (method, (steps, matrices)) in enumerate(of_methods.items()):
-            for j, (what, matrix_NN) in enumerate(matrices.items()):
-                axes = axes_EC[row, 2 * k + j]
-                axes.imshow(matrix_NN, cmap=COLOURS, norm=norm, interpolation="nearest")
-                ends = [0, len(steps) - 1]
-                axes.set(xticks=ends, yticks=ends if k + j == 0 else [])
-                axes.set_xticklabels([str(steps[i]) for i in ends], fontsize=5.5)
-                for tick, side_of in zip(axes.get_xticklabels(), ("left", "right"), strict=True):
-                    tick.set_horizontalalignment(side_of)  # so that those of neighbours do not meet
-                if k + j == 0:
-                    axes.set_yticklabels([str(steps[i]) for i in ends], fontsize=5.5)
-                    axes.set_ylabel(figure.environment_label(env), fontsize=6.5)
-                axes.grid(False)
-                if row == 0:
-                    axes.set_title(f"{options.titles.get(method) or figure.label(method)}\n{what}", fontsize=6)
-    bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_EC, shrink=0.8, aspect=18, pad=0.02)
-    bar.set_label("distance")
-    bar.set_ticks([0, 0.5, 1])
-    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    compared = {
+        env: {method: read(grid[method][0], options, figure) for method in figure.methods}
+        for env, grid in grids_of(traces, figure).items()
+    }
     seed = figure.seeds[0]
-    lines = [f"scale {figure.scale} · seed {seed} · one episode · each matrix divided by its largest distance"]
-    notes = [f"Episode {options.episode + 1} of seed {seed}; steps of the episode along both axes."]
-    if figure.random_models:
-        lines.append("A random model took the place of a pretrained one.")
-        notes.append(lines[-1])
-    style.finish(canvas, figure, [], lines)
     meaning = {
         "panel": "environment, what is compared (images, or the inputs that they became), and the earlier step",
         "x": "the later step, from 1",
         "y": "Euclidean distance, divided by the largest of the matrix",
         "low, high": "empty: one episode",
     }
-    return Drawn(canvas, _table(found), meaning, tuple(notes))
+    said = f"scale {figure.scale} · seed {seed} · one episode · each matrix divided by its largest distance"
+    note = f"Episode {options.episode + 1} of seed {seed}; steps of the episode along both axes."
+    with style.paper_style():
+        canvas = _plot(compared, figure, options)
+        return finished_example(canvas, figure, _table(compared), meaning, said=said, note=note)
+
+
+def _table(compared: dict[str, dict[str, Compared]]) -> pd.DataFrame:
+    """One row per pair of steps; the earlier is named by the panel: ``mini_grid_MemoryS11, inputs, step 3``."""
+    parts = []
+    for env, by_method in compared.items():
+        for method, (steps, matrices) in by_method.items():
+            for name, matrix_NN in matrices.items():
+                for i, step in enumerate(steps[:-1]):
+                    later = np.array(steps[i + 1 :], float)
+                    rows = pd.DataFrame({"x": later, "y": matrix_NN[i, i + 1 :]})
+                    parts.append(rows.assign(panel=f"{env}, {name}, step {step}", method=method))
+    table = pd.concat(parts, ignore_index=True).assign(low=np.nan, high=np.nan, seeds=1, tasks=1)
+    return table[list(TABLE_COLUMNS)]
+
+
+def _plot(compared: dict[str, dict[str, Compared]], figure: FigureSpec, options: Options) -> Figure:
+    columns = 2 * len(figure.methods)
+    side = min(options.panel, (style.DOUBLE_COLUMN - 0.75) / columns)
+    canvas = style.blank_figure(columns * side + 0.75, len(compared) * (side + 0.15) + 0.15)
+    axes_EC = canvas.subplots(len(compared), columns, squeeze=False)
+    norm = Normalize(0, 1)
+    for row, (env, by_method) in enumerate(compared.items()):
+        column = 0
+        for method, (steps, matrices) in by_method.items():
+            for name, matrix_NN in matrices.items():
+                axes = axes_EC[row, column]
+                axes.imshow(matrix_NN, cmap=COLOURS, norm=norm, interpolation="nearest")
+                _set_ticks(axes, steps, on_both_axes=column == 0)
+                axes.grid(False)
+                if column == 0:
+                    axes.set_ylabel(figure.environment_label(env), fontsize=6.5)
+                if row == 0:
+                    axes.set_title(f"{options.titles.get(method) or figure.label(method)}\n{name}", fontsize=6)
+                column += 1
+    bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_EC, shrink=0.8, aspect=18, pad=0.02)
+    label_bar(bar, "distance", [0, 0.5, 1])
+    return canvas
+
+
+def _set_ticks(axes: Axes, steps: list[int], *, on_both_axes: bool) -> None:
+    """Name the first and the last step, below and, of the first matrix of a row, at its left."""
+    ends = [0, len(steps) - 1]
+    names = [str(steps[i]) for i in ends]
+    axes.set(xticks=ends, yticks=ends if on_both_axes else [])
+    axes.set_xticklabels(names, fontsize=5.5)
+    first, last = axes.get_xticklabels()  # so set that those of neighbours do not meet
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
+    if on_both_axes:
+        axes.set_yticklabels(names, fontsize=5.5)

@@ -81,21 +81,19 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
     """One traced task as the page's script reads it."""
     scene, task = entry["scene"], int(entry["index"])
     if scene is None or trace.cell_N2 is None:
-        raise UserError(
-            f"the world of {trace.about['env']} cannot be drawn from above",
-            where=f"inspection page, task '{entry['name']}'",
-            do="give its file a function `scene` (docs/adding.md)",
-        )
+        what = f"the world of {trace.about['env']} cannot be drawn from above"
+        do = "give its file a function `scene` (docs/adding.md)"
+        raise UserError(what, where=f"inspection page, task '{entry['name']}'", do=do)
     table = trace.played.episodes
-    mine = table.task == task
-    first = int(table.start[mine][0])
-    end = first + int(table.length[mine].sum())
+    of_task = table.task == task
+    first = int(table.start[of_task][0])
+    end = first + int(table.length[of_task].sum())
     cells = np.asarray(trace.cell_N2[first:end], np.int64)
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         **scene,
         "index": task,
         "name": entry["name"],
-        "start": [int(start) - first for start in table.start[mine]] + [end - first],
+        "start": [int(start) - first for start in table.start[of_task]] + [end - first],
         "cell": packed(cells[:, 0] * scene["width"] + cells[:, 1], "int32"),
         "action": packed(trace.played.action[first:end], "int16"),
         "reward": packed(trace.played.reward[first:end], "float32"),
@@ -104,16 +102,16 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
         "attention": None,
     }
     if "return_to_go" in trace.facts:
-        found["aim"] = packed(trace.facts["return_to_go"][first:end], "float32")
+        content["aim"] = packed(trace.facts["return_to_go"][first:end], "float32")
     if "retrieved_episode" in trace.facts:
         read = {name: trace.facts[f"retrieved_{name}"][first:end] for name in ("episode", "first", "end", *NUMBERS)}
-        found["read"] = {
+        content["read"] = {
             "count": int(read["episode"].shape[1]),
             **{name: packed(values, "float32" if name in NUMBERS else "int16") for name, values in read.items()},
         }
         if "attention" in trace.maps:
-            found["attention"] = _attention(trace, first, end)
-    return found
+            content["attention"] = _attention(trace, first, end)
+    return content
 
 
 def _attention(trace: Trace, first: int, end: int) -> dict[str, Any]:

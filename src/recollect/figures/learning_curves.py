@@ -7,7 +7,7 @@ value of a run is the mean over its last 15 points, 5 % of the plot. (PyBullet: 
 grid points before the first evaluation take its value, and runs are summed up by their mean.
 
 Ours differs in one thing: a dropped run is named in the figure's caption instead of in a line on the terminal. The
-interquartile mean is there for the asking.
+interquartile mean over runs can be chosen in place of the mean.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
+from pydantic import Field
 
-from recollect.figures.spec import FigureSpec
+from recollect.figures import captions, style
+from recollect.figures.spec import FigureSpec, ScoreOptions
 from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
 from recollect.settings.errors import UserError
 
@@ -26,6 +29,14 @@ WINDOW = 10
 POINTS = 300
 FINAL = 20  # a final value is the mean of one in so many points
 SHORTEST = 0.9
+
+
+class CurveOptions(ScoreOptions):
+    """What kinds of learning curves can be told, besides their own options."""
+
+    metric: str = Field("return", description="Metric of the scores that is drawn.")
+    split: str = Field("learning", description="Split of the scores that is drawn.")
+    window: int = Field(WINDOW, ge=1, description="Evaluations in the rolling mean. Published: 10.")
 
 
 @dataclass(frozen=True)
@@ -102,11 +113,9 @@ def curves_of(
                 f"(stopped at {steps[-1]:,} of {end:,} steps)"
             )
     if not curves:
-        raise UserError(
-            f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps",
-            where=f"figure '{figure.name}'",
-            do=f"let the runs finish, or set the option 'ends.{environment}'",
-        )
+        what = f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps"
+        do = f"let the runs finish, or set the option 'ends.{environment}'"
+        raise UserError(what, where=f"figure '{figure.name}'", do=do)
     return curves
 
 
@@ -121,25 +130,56 @@ def average(
     values_SP = np.stack([item.values for item in curves])
     there_SP = np.isfinite(values_SP)
     value, low, high = (np.full(values_SP.shape[1], np.nan) for _ in range(3))
+    # One bootstrap for all points at which the same runs go on.
     for pattern in np.unique(there_SP, axis=1).T:
         if pattern.any():
             at = (there_SP == pattern[:, None]).all(axis=0)
-            bounds = stratified_bootstrap(
-                values_SP[pattern][:, None, at], rng, statistic=statistic, resamples=resamples
+            values_S1P = values_SP[pattern][:, None, at]
+            value[at], low[at], high[at] = stratified_bootstrap(
+                values_S1P, rng, statistic=statistic, resamples=resamples
             )
-            value[at], low[at], high[at] = bounds
     return Interval(value, low, high), there_SP.sum(axis=0)
+
+
+def band_rows(curves: list[Curve], rng: np.random.Generator, *, resamples: int, statistic: Statistic) -> pd.DataFrame:
+    """`average` as rows of a figure's table, without panel, method and tasks; only where some run goes on."""
+    band, runs = average(curves, rng, resamples=resamples, statistic=statistic)
+    rows = pd.DataFrame({"x": curves[0].steps.astype(float), **band.columns(), "seeds": runs})
+    return rows[rows["y"].notna()]
+
+
+def step_ticks(axes: Axes, ticks: list[float]) -> None:
+    """Ticks from the first to the last step, whose numbers stay inside the panel, clear of its neighbours."""
+    axes.set_xlim(0, ticks[-1])
+    axes.set_xticks(ticks, [style.short_steps(tick) for tick in ticks])
+    labels = axes.get_xticklabels()
+    labels[0].set_horizontalalignment("left")
+    labels[-1].set_horizontalalignment("right")
+
+
+def bounds_meant(statistic: Statistic) -> str:
+    """What `low` and `high` are in the table of a figure over seeds."""
+    word = captions.STATISTIC_WORDS[statistic]
+    return f"bounds of the 95 % bootstrap interval of the {word} over seeds; empty where there is none"
+
+
+def dropped_print(dropped: list[str]) -> list[str]:
+    """The line of the small print about runs that stopped early, if there are any."""
+    if not dropped:
+        return []
+    return [f"Not drawn, stopped early: {captions.count(len(dropped), 'run')} (named in the caption)."]
 
 
 def notes(window: int, points: int, dropped: list[str]) -> list[str]:
     """Sentences for the caption: how runs became curves, and which were dropped."""
     smoothed = f"smoothed by a rolling mean over {window} and " if window > 1 else ""
-    said = (
+    sentences = [
         f"Evaluations are {smoothed}interpolated onto {points} points; the final value of a run is the mean of its last "
         f"{max(1, points // FINAL)}."
-    )
-    gone = f"Dropped, because they stopped before 0.9 of the plot: {'; '.join(dropped)}."
-    return [said, gone] if dropped else [said]
+    ]
+    if dropped:
+        sentences.append(f"Dropped, because they stopped before 0.9 of the plot: {'; '.join(dropped)}.")
+    return sentences
 
 
 def iqm_of_finals(
@@ -147,13 +187,13 @@ def iqm_of_finals(
 ) -> Interval | None:
     """Interquartile mean of the final values over environments and runs, with its bootstrap interval (Agarwal et al. 2021).
 
-    Of the seeds that are complete in all environments; None where these are fewer than two.
+    It takes the seeds that are complete in all environments; None where these are fewer than two.
     """
-    finals = [{curve.seed: curve.final for curve in curves} for curves in curves_by_environment]
-    seeds = [seed for seed in finals[0] if all(seed in there for there in finals)]
+    final_by_seed = [{curve.seed: curve.final for curve in curves} for curves in curves_by_environment]
+    seeds = [seed for seed in final_by_seed[0] if all(seed in finals for finals in final_by_seed)]
     if len(seeds) < 2:
         return None
-    finals_SN = np.array([[there[seed] for there in finals] for seed in seeds])
+    finals_SN = np.array([[finals[seed] for finals in final_by_seed] for seed in seeds])
     return stratified_bootstrap(finals_SN, rng, statistic="iqm", resamples=resamples)
 
 

@@ -1,4 +1,4 @@
-"""Scores in, a checked frame out: a figure draws whole grids of environments, methods and seeds, or says what lacks."""
+"""Scores in, a checked frame out: a figure draws whole grids of environments, methods and seeds, or says what is missing."""
 
 from __future__ import annotations
 
@@ -67,57 +67,42 @@ def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str)
             do = f"set the option '{column}' ({nearest(wanted, present)})"
             raise UserError(f"no scores with {column} '{wanted}'", where=where, do=do)
     rows = scores[(scores["metric"] == metric) & (scores["split"] == split)]
-    rows = rows[
-        rows["env"].isin(figure.environments) & rows["method"].isin(figure.methods) & rows["seed"].isin(figure.seeds)
-    ]
+    for column, names in (("env", figure.environments), ("method", figure.methods), ("seed", figure.seeds)):
+        rows = rows[rows[column].isin(names)]
     _check_grid(scores, rows, figure, metric, split)
     bad = rows[~np.isfinite(rows["value"].to_numpy(float))]
     if len(bad):
         first = bad.iloc[0]
-        raise UserError(
-            f"{len(bad)} of {len(rows)} scores are not finite numbers; first: {_name(first)} has {first['value']}",
-            where=where,
-            do="find out why that run gives it; a figure does not skip scores",
-        )
+        what = f"{len(bad)} of {len(rows)} scores are not finite numbers; first: {_name(first)} has {first['value']}"
+        raise UserError(what, where=where, do="find out why that run gives it; a figure does not skip scores")
     twice = rows[rows.duplicated(KEYS)]
     if len(twice):
-        raise UserError(
-            f"{len(twice)} scores stand twice; first: {_name(twice.iloc[0])}",
-            where=where,
-            do="give each score file once",
-        )
+        what = f"{len(twice)} scores stand twice; first: {_name(twice.iloc[0])}"
+        raise UserError(what, where=where, do="give each score file once")
     return rows.sort_values(KEYS, ignore_index=True)
 
 
 def _check_grid(scores: pd.DataFrame, rows: pd.DataFrame, figure: FigureSpec, metric: str, split: str) -> None:
-    have = {(str(env), str(method)): set(group["seed"]) for (env, method), group in rows.groupby(["env", "method"])}
-    methods, environments = set(scores["method"].astype(str)), set(scores["env"].astype(str))
     where = f"figure '{figure.name}'"
-    for names, present, what in (
-        (figure.environments, environments, "environment"),
-        (figure.methods, methods, "method"),
-    ):
-        unknown = [name for name in names if name not in present]
+    for column, wanted, noun in (("env", figure.environments, "environment"), ("method", figure.methods, "method")):
+        present = set(scores[column].astype(str))
+        unknown = [name for name in wanted if name not in present]
         if unknown:
-            raise UserError(
-                f"no scores of {what} {', '.join(unknown)}",
-                where=where,
-                do=f"run it, or correct the name ({nearest(unknown[0], present)})",
-            )
+            do = f"run it, or correct the name ({nearest(unknown[0], present)})"
+            raise UserError(f"no scores of {noun} {', '.join(unknown)}", where=where, do=do)
+    seeds_of = {(str(env), str(method)): set(run["seed"]) for (env, method), run in rows.groupby(["env", "method"])}
     lacking = []
     for environment in figure.environments:
         for method in figure.methods:
-            missing = [seed for seed in figure.seeds if seed not in have.get((environment, method), set())]
-            if missing:
-                everything = len(missing) == len(figure.seeds)
-                which = "any seed" if everything else f"seed{'s'[: len(missing) > 1]} {', '.join(map(str, missing))}"
-                lacking.append(f"{method} on {environment}: {which}")
+            missing = [seed for seed in figure.seeds if seed not in seeds_of.get((environment, method), set())]
+            if len(missing) == len(figure.seeds):
+                lacking.append(f"{method} on {environment}: any seed")
+            elif missing:
+                noun = "seeds" if len(missing) > 1 else "seed"
+                lacking.append(f"{method} on {environment}: {noun} {', '.join(map(str, missing))}")
     if lacking:
-        raise UserError(
-            f"no {split} {metric} of {'; '.join(lacking)}",
-            where=where,
-            do=f"train and evaluate these runs, or take them out of config/figures/{figure.name}.yaml",
-        )
+        do = f"train and evaluate these runs, or take them out of config/figures/{figure.name}.yaml"
+        raise UserError(f"no {split} {metric} of {'; '.join(lacking)}", where=where, do=do)
 
 
 def _name(row: pd.Series) -> str:
@@ -139,11 +124,9 @@ def last_step(rows: pd.DataFrame, figure: FigureSpec) -> pd.DataFrame:
         steps = group.groupby("seed")["step"].max()
         if steps.nunique() > 1:
             ends = ", ".join(f"seed {seed} at {step}" for seed, step in steps.items())
-            raise UserError(
-                f"the runs of {method} on {env} end at different steps: {ends}",
-                where=f"figure '{figure.name}'",
-                do="train and evaluate them again, or set the option 'step'",
-            )
+            what = f"the runs of {method} on {env} end at different steps: {ends}"
+            do = "train and evaluate them again, or set the option 'step'"
+            raise UserError(what, where=f"figure '{figure.name}'", do=do)
     return rows
 
 
@@ -162,9 +145,9 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
     tasks, episodes = sorted(set(rows["task"])), sorted(set(rows["episode"]))
     shape = (len(figure.seeds), len(tasks), len(episodes))
     scores_SNE = np.full(shape, np.nan)
-    place = [pd.Index(keys).get_indexer(pd.Index(rows[name])) for keys, name in
-             ((figure.seeds, "seed"), (tasks, "task"), (episodes, "episode"))]  # fmt: skip
-    scores_SNE[tuple(place)] = rows["value"].to_numpy(float)
+    axes = ((figure.seeds, "seed"), (tasks, "task"), (episodes, "episode"))
+    place = tuple(pd.Index(values).get_indexer(pd.Index(rows[column])) for values, column in axes)
+    scores_SNE[place] = rows["value"].to_numpy(float)
     holes = np.argwhere(np.isnan(scores_SNE))
     if len(holes):
         seed, task, episode = holes[0]
@@ -176,3 +159,8 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
             do="evaluate that run again: all its seeds need the same tasks and episodes",
         )
     return scores_SNE, [int(task) for task in tasks], [int(episode) for episode in episodes]
+
+
+def last_episodes(scores_SNE: NDArray[np.float64], last: int | str) -> NDArray[np.float64]:
+    """The scores of so many last episodes, or of `all`."""
+    return scores_SNE if last == "all" else scores_SNE[:, :, -int(last) :]

@@ -31,7 +31,7 @@ class Group(Frozen):
     """One published figure or table."""
 
     source: str = Field(description="Paper and figure.")
-    reading: str = Field(description='How the numbers were had: "read off the paper\'s figure" or "table".')
+    reading: str = Field(description='How the numbers were read: "read off the paper\'s figure" or "table".')
     scale: str = Field("paper", description="Scale whose settings are the published ones.")
     x: str = Field(description="Meaning of x.")
     y: str = Field(description="Meaning of y.")
@@ -42,7 +42,6 @@ class Group(Frozen):
 
 
 def references_folder() -> Path:
-    """The folder of the reference files."""
     return config_folder() / "figures" / "references"
 
 
@@ -52,15 +51,15 @@ def groups(folder: Path | None = None) -> dict[str, Group]:
     Raises:
         UserError: a file is not as described above, or two files have a group of the same name.
     """
-    found: dict[str, Group] = {}
+    by_name: dict[str, Group] = {}
     for path in sorted((folder or references_folder()).glob("*.yaml")):
         for name, content in read_yaml(path).items():
-            if name in found:
+            if name in by_name:
                 raise UserError(f"two groups are named '{name}'", where=path, do="rename one of them")
             if not isinstance(content, Mapping):
                 raise UserError(f"'{name}' is not a mapping", where=path, do="correct the file")
-            found[name] = validated(Group, content, where=f"{path}, group {name}")
-    return found
+            by_name[name] = validated(Group, content, where=f"{path}, group {name}")
+    return by_name
 
 
 def resolve(
@@ -83,49 +82,42 @@ def resolve(
         UserError: an unknown group, a group without a curve for this figure, or a malformed reference.
     """
     result: list[Reference] = []
-    known: dict[str, Group] | None = None
+    by_name: dict[str, Group] | None = None
     for item in wanted:
         if isinstance(item, Reference):
             result.append(item)
         elif "published" not in item:
             result.append(validated(Reference, item, where="references of a figure"))
         else:
-            known = groups(folder) if known is None else known
-            result += _of_group(item, known, panels, methods)
+            by_name = groups(folder) if by_name is None else by_name
+            result += _of_group(item, by_name, panels, methods)
     return tuple(result)
 
 
 def _of_group(
-    item: Mapping[str, Any], known: Mapping[str, Group], panels: Sequence[str], methods: Sequence[str]
+    item: Mapping[str, Any], by_name: Mapping[str, Group], panels: Sequence[str], methods: Sequence[str]
 ) -> list[Reference]:
     name = str(item["published"])
-    extra = set(item) - {"published", "panels"}
-    if extra:
-        key = sorted(extra)[0]
-        raise UserError(f"unknown key '{key}'", where=f"reference {name}", do=nearest(key, ["published", "panels"]))
-    if name not in known:
-        raise UserError(f"no published values named '{name}'", where="references of a figure", do=nearest(name, known))
-    group, renamed = known[name], dict(item.get("panels") or {})
-    found = [
-        Reference(
-            panel=renamed.get(panel, panel),
-            method=method,
-            x=points.x,
-            y=points.y,
-            last_five=points.last_five,
-            source=f"{group.source}, {group.reading}",
-            reading=group.reading,
-            scale=group.scale,
-        )
-        for panel, curves in group.curves.items()
-        if renamed.get(panel, panel) in panels
-        for method, points in curves.items()
-        if method in methods
-    ]
-    if not found:
-        raise UserError(
-            f"the published values '{name}' have no curve for {', '.join(panels)}",
-            where="references of a figure",
-            do=f"it has {', '.join(group.curves)}; map names with 'panels', or leave the reference out",
-        )
-    return found
+    unknown = sorted(set(item) - {"published", "panels"})
+    if unknown:
+        do = nearest(unknown[0], ["published", "panels"])
+        raise UserError(f"unknown key '{unknown[0]}'", where=f"reference {name}", do=do)
+    if name not in by_name:
+        do = nearest(name, by_name)
+        raise UserError(f"no published values named '{name}'", where="references of a figure", do=do)
+    group = by_name[name]
+    renamed = dict(item.get("panels") or {})
+    source = f"{group.source}, {group.reading}"
+    references = []
+    for published_panel, curves in group.curves.items():
+        panel = renamed.get(published_panel, published_panel)
+        for method, points in curves.items():
+            if panel in panels and method in methods:
+                about = {"panel": panel, "method": method, "source": source}
+                about |= {"reading": group.reading, "scale": group.scale}
+                references.append(Reference(**points.model_dump(), **about))
+    if not references:
+        what = f"the published values '{name}' have no curve for {', '.join(panels)}"
+        do = f"it has {', '.join(group.curves)}; map names with 'panels', or leave the reference out"
+        raise UserError(what, where="references of a figure", do=do)
+    return references

@@ -124,7 +124,7 @@ def report_page(
         "rows": "\n".join(_row(run, digits) for run in runs),
         "provenance": "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items()),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found.group(1)], TEMPLATE.read_text(encoding="utf-8"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place.group(1)], TEMPLATE.read_text(encoding="utf-8"))
 
 
 # ----------------------------------------------------------------------------------------------------------- figures
@@ -161,7 +161,7 @@ def _figure(figure: ReportFigure) -> str:
         "Packages": str(about["provenance"].get("environment_lock") or "")[:16],
         "Picture": f"sha256 {about['outputs'].get('png', '?')[:16]}…; those of all files and inputs stand in the JSON",
     }
-    known = "".join(f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>" for key, value in facts.items() if value)
+    listed = "".join(f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>" for key, value in facts.items() if value)
     picture = base64.b64encode(figure.picture).decode()
     size = f'width="{round(width * PIXEL)}" height="{round(height * PIXEL)}"'
     return f"""<figure id="{_text(name)}"{' class="narrow"' if width < NARROW else ""}>
@@ -169,7 +169,7 @@ def _figure(figure: ReportFigure) -> str:
 <a href="{_text(figure.files["PNG"])}"><img alt="{_text(title)}" {size} src="data:image/png;base64,{picture}"></a>
 <figcaption><p>{_text(" ".join(caption.split()))}</p>{warnings}
 <p class="links">{_links(figure.files)} <a href="#runs" data-filter="figure:{_text(name)}">{_count(figure.runs, "run")}</a></p>
-{_pages(figure.pages)}<details><summary>Provenance</summary><dl>{known}</dl></details></figcaption>
+{_pages(figure.pages)}<details><summary>Provenance</summary><dl>{listed}</dl></details></figcaption>
 </figure>"""
 
 

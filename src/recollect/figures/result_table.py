@@ -19,12 +19,22 @@ from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
 from recollect.figures import reading, statistics, style
-from recollect.figures.captions import count, count_range
-from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec, options_of, with_extra_rows
+from recollect.figures.captions import RANDOM_MODEL, STATISTIC_WORDS, count, count_range, episodes_meant
+from recollect.figures.spec import (
+    NORMALISED,
+    PUBLISHED,
+    TABLE_COLUMNS,
+    Drawn,
+    ExtraRow,
+    FigureSpec,
+    options_of,
+    with_extra_rows,
+)
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
 
+SOFT = "#595959"  # of text that is not a result
 ROW, HEAD, LEFT, BETWEEN = 0.17, 0.18, 1.3, 0.12  # inches: a row, a line of the head, the column of methods, two bands
 
 
@@ -36,8 +46,6 @@ class Group(Frozen):
 
 
 class Options(Frozen):
-    """Options of kind `result_table`."""
-
     metric: str = "return"
     groups: dict[str, Group] | None = Field(
         None, description="Head of a column -> what it is of; null: one per environment."
@@ -65,120 +73,142 @@ class Column:
 
     @property
     def width(self) -> float:
-        """Inches."""
         return 0.56 if self.published else 0.86
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the table.
 
-    Args:
-        scores: score table; see `recollect.figures.reading`.
-        figure: its `options` are `Options`.
-
     Raises:
         UserError: a wrong option, or scores that the table needs are missing.
     """
     options = options_of(figure, Options)
-    groups = options.groups or {
-        figure.environment_label(name): Group(environments=(name,)) for name in figure.environments
-    }
-    named = {name for group in groups.values() for name in group.environments}
-    wrong = sorted(named ^ set(figure.environments))
-    if wrong:
-        what = f"'{wrong[0]}' is in `groups` and not in `environments`, or the other way round"
-        raise UserError(what, where=f"options of figure '{figure.name}': groups", do="name it in both")
-    table = pd.concat(
-        [_of_group(scores, figure, name, group, options) for name, group in groups.items()], ignore_index=True
-    )
+    groups = _groups(figure, options)
+    parts = [_of_group(scores, figure, name, group, options) for name, group in groups.items()]
+    table = pd.concat(parts, ignore_index=True)
     blocks = {name: _columns(name, table, figure, options) for name in groups}
-    published = [
-        (column.panel, PUBLISHED + item.method, 1.0, item.y[-1])
-        for columns in blocks.values()
-        for column in columns
-        if column.published
-        for item in figure.references_of(column.panel)
-    ]
+    published: list[ExtraRow] = []
+    for columns in blocks.values():
+        for column in columns:
+            if column.published:
+                references = figure.references_of(column.panel)
+                published += [(column.panel, PUBLISHED + item.method, 1.0, item.y[-1]) for item in references]
     with style.paper_style():
         canvas = _plot(table, blocks, figure, options.statistic)
-    episodes = "all episodes" if options.last == "all" else f"the last {options.last} episodes"
-    seeds = count(len(figure.seeds), "seed")
-    tasks = count_range(table["tasks"], "task")
-    iqm, meant = options.statistic == "iqm", f"mean over environments, tasks and {episodes}, then over seeds"
-    notes = [f"Mean over {tasks} and {episodes}, then over {seeds}; ± is the standard deviation over seeds."]
-    if iqm:
-        meant = f"interquartile mean over environments and seeds of the mean over tasks and {episodes}"
-        notes = [f"Mean over {episodes}, then interquartile mean over {tasks} and {seeds}, with its 95 % interval."]
-    elif len(figure.seeds) < 2:
-        notes = [f"Mean over {tasks} and {episodes} of {seeds}."]
-    if options.normalised is not None:
-        notes.append(f"Normalised: metric '{options.normalised}'.")
+    notes = _notes(table, figure, options)
     if published:
         sources = dict.fromkeys(item.source for item in figure.references if item.scale == figure.scale)
         notes.append(f"Published: {'; '.join(sources)}.")
-    meaning = {
+    return Drawn(canvas, with_extra_rows(table, published), _meaning(options), tuple(notes))
+
+
+def _groups(figure: FigureSpec, options: Options) -> dict[str, Group]:
+    """What each group of columns is of: the option, or one group per environment."""
+    groups = options.groups or {
+        figure.environment_label(name): Group(environments=(name,)) for name in figure.environments
+    }
+    grouped = {name for group in groups.values() for name in group.environments}
+    wrong = sorted(grouped ^ set(figure.environments))
+    if wrong:
+        what = f"'{wrong[0]}' is in `groups` and not in `environments`, or the other way round"
+        raise UserError(what, where=f"options of figure '{figure.name}': groups", do="name it in both")
+    return groups
+
+
+def _notes(table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[str]:
+    """The sentences of the caption that say what the numbers are."""
+    episodes = episodes_meant(options.last)
+    seeds = count(len(figure.seeds), "seed")
+    tasks = count_range(table["tasks"], "task")
+    if options.statistic == "iqm":
+        note = f"Mean over {episodes}, then interquartile mean over {tasks} and {seeds}, with its 95 % interval."
+    elif len(figure.seeds) < 2:
+        note = f"Mean over {tasks} and {episodes} of {seeds}."
+    else:
+        note = f"Mean over {tasks} and {episodes}, then over {seeds}; ± is the standard deviation over seeds."
+    if options.normalised is None:
+        return [note]
+    return [note, f"Normalised: metric '{options.normalised}'."]
+
+
+def _meaning(options: Options) -> dict[str, str]:
+    episodes = episodes_meant(options.last)
+    if options.statistic == "iqm":
+        aggregate = f"interquartile mean over environments and seeds of the mean over tasks and {episodes}"
+        bounds = "bounds of the 95 % stratified bootstrap interval"
+    else:
+        aggregate = f"mean over environments, tasks and {episodes}, then over seeds"
+        bounds = "mean minus and plus the standard deviation"
+    return {
         "panel": f"column of the table; '{NORMALISED}' behind it where returns are normalised",
         "x": "1",
-        "y": f"{options.metric}: {meant}",
-        "low, high": (
-            "bounds of the 95 % stratified bootstrap interval" if iqm else "mean minus and plus the standard deviation"
-        )
-        + " over seeds; empty from one seed",
+        "y": f"{options.metric}: {aggregate}",
+        "low, high": f"{bounds} over seeds; empty from one seed",
     }
-    return Drawn(canvas, with_extra_rows(table, published), meaning, tuple(notes))
 
 
 def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group, options: Options) -> pd.DataFrame:
     """The rows of one group: returns and, where the table has them, normalised returns."""
-    here = figure.model_copy(update={"environments": group.environments})
+    of_group = figure.model_copy(update={"environments": group.environments})
     parts = []
     for panel, metric in ((name, options.metric), (name + NORMALISED, options.normalised)):
         if metric is None:
             continue
-        rows = reading.last_step(reading.select(scores, here, metric=metric, split=group.split), here)
+        rows = reading.select(scores, of_group, metric=metric, split=group.split)
+        rows = reading.last_step(rows, of_group)
         for method in figure.methods:
             values_GS, tasks = [], 0
             for environment in group.environments:
                 cell = rows[(rows["env"] == environment) & (rows["method"] == method)]
-                scores_SNE, found, _ = reading.score_array(cell, figure)
-                last = scores_SNE.shape[2] if options.last == "all" else options.last
-                values_GS.append(scores_SNE[:, :, -last:].mean((1, 2)))
-                tasks += len(found)
-            value_SG = np.array(values_GS).T
-            if options.statistic == "iqm":
-                rng = generator("bootstrap", figure.name, panel, method)
-                bounds = statistics.stratified_bootstrap(value_SG, rng, statistic="iqm")
-                y, low, high = (float(bound) for bound in bounds)
-            else:
-                value_S = value_SG.mean(1)
-                y, spread = float(value_S.mean()), float(value_S.std(ddof=1)) if len(value_S) > 1 else np.nan
-                low, high = y - spread, y + spread
-            numbers = {"x": 1.0, "y": y, "low": low, "high": high}
-            parts.append({"panel": panel, "method": method, **numbers, "seeds": len(value_SG), "tasks": tasks})
+                scores_SNE, its_tasks, _ = reading.score_array(cell, figure)
+                values_GS.append(reading.last_episodes(scores_SNE, options.last).mean((1, 2)))
+                tasks += len(its_tasks)
+            about = {"panel": panel, "method": method, "x": 1.0, "seeds": len(figure.seeds), "tasks": tasks}
+            rng = generator("bootstrap", figure.name, panel, method)
+            parts.append({**about, **_aggregated(np.array(values_GS).T, options.statistic, rng)})
     return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
+
+
+def _aggregated(value_SG: np.ndarray, statistic: statistics.Statistic, rng: np.random.Generator) -> dict[str, float]:
+    """One number of the table and its bounds, from the values of all seeds and environments of a group."""
+    if statistic == "iqm":
+        return statistics.stratified_bootstrap(value_SG, rng, statistic="iqm").numbers()
+    value_S = value_SG.mean(1)
+    mean = float(value_S.mean())
+    spread = float(value_S.std(ddof=1)) if len(value_S) > 1 else np.nan
+    return {"y": mean, "low": mean - spread, "high": mean + spread}
 
 
 def _columns(name: str, table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[Column]:
     """The columns of one group, published ones beside ours."""
-    found = []
+    columns = []
     kinds = ((name, options.metric, options.decimals), (name + NORMALISED, "normalised", options.normalised_decimals))
     for panel, head, decimals in kinds:
         if (table["panel"] == panel).any():
-            found.append(Column(panel, head, decimals))
+            columns.append(Column(panel, head, decimals))
             if figure.references_of(panel):
-                found.append(Column(panel, "published", decimals, published=True))
-    return found
+                columns.append(Column(panel, "published", decimals, published=True))
+    return columns
+
+
+def _bands(widths: dict[str, float]) -> list[list[str]]:
+    """The groups beside each other as far as a page carries them, then below."""
+    bands: list[list[str]] = [[]]
+    used = LEFT
+    for name, width in widths.items():
+        if bands[-1] and used + width > style.DOUBLE_COLUMN:
+            bands.append([])
+            used = LEFT
+        bands[-1].append(name)
+        used += width
+    return bands
 
 
 def _plot(
     table: pd.DataFrame, blocks: dict[str, list[Column]], figure: FigureSpec, statistic: statistics.Statistic
 ) -> Figure:
-    bands: list[list[str]] = [[]]
     widths = {name: sum(column.width for column in columns) for name, columns in blocks.items()}
-    for name in blocks:  # groups beside each other as far as a page carries them, then below
-        if bands[-1] and LEFT + sum(widths[other] for other in [*bands[-1], name]) > style.DOUBLE_COLUMN:
-            bands.append([])
-        bands[-1].append(name)
+    bands = _bands(widths)
     width = LEFT + max(sum(widths[name] for name in band) for band in bands)
     height = HEAD * 2 + ROW * len(figure.methods) + 0.06
     canvas = style.blank_figure(width + 0.1, (height + BETWEEN) * len(bands))
@@ -192,57 +222,58 @@ def _plot(
             axes.text(0.05, top + _row(place), figure.label(method), va="center", fontsize=7)
         left = LEFT
         for name in band:
-            axes.text(left + widths[name] / 2, top + HEAD / 2, name, ha="center", va="center", fontsize=7)
+            middle = left + widths[name] / 2
+            axes.text(middle, top + HEAD / 2, name, ha="center", va="center", fontsize=7)
             _rule(axes, left + 0.06, left + widths[name] - 0.06, top + HEAD * 0.98, 0.4)
             for column in blocks[name]:
                 centre = left + column.width / 2
                 y = top + HEAD * 1.5
-                axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color="#595959")
-                _draw_column(axes, centre, top, column, table, figure, statistic)
+                axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color=SOFT)
+                if column.published:
+                    _draw_published(axes, centre, top, column, figure)
+                else:
+                    _draw_column(axes, centre, top, column, table[table["panel"] == column.panel], statistic)
                 left += column.width
         for y, thickness in ((0.0, 0.9), (HEAD * 2, 0.6), (height, 0.9)):
             _rule(axes, 0, left, top + y, thickness)
-    said = [f"scale {figure.scale}", count(len(figure.seeds), "seed"), count_range(table["tasks"], "task")]
-    meant = {
-        "mean": ("mean", " ± standard deviation over seeds"),
-        "iqm": ("interquartile mean", ", 95 % bootstrap interval"),
-    }
-    said.append("".join(meant[statistic][: len(figure.seeds)]))
-    lines = [" · ".join(said)] + ["A random model took the place of a pretrained one."] * figure.random_models
+
+    facts = [f"scale {figure.scale}", count(len(figure.seeds), "seed"), count_range(table["tasks"], "task")]
+    facts.append(STATISTIC_WORDS[statistic])
+    if len(figure.seeds) > 1:
+        facts[-1] += {"mean": " ± standard deviation over seeds", "iqm": ", 95 % bootstrap interval"}[statistic]
+    lines = [" · ".join(facts)]
+    if figure.random_models:
+        lines.append(RANDOM_MODEL)
     style.finish(canvas, figure, [], lines)
     return canvas
 
 
+def _draw_published(axes: Axes, centre: float, top: float, column: Column, figure: FigureSpec) -> None:
+    for item in figure.references_of(column.panel):
+        if item.method in figure.methods:
+            y = top + _row(figure.methods.index(item.method))
+            text = _number(item.y[-1], column.decimals)
+            axes.text(centre, y, text, ha="center", va="center", fontsize=7, color=SOFT, fontstyle="italic")
+
+
 def _draw_column(
-    axes: Axes,
-    centre: float,
-    top: float,
-    column: Column,
-    table: pd.DataFrame,
-    figure: FigureSpec,
-    statistic: statistics.Statistic,
+    axes: Axes, centre: float, top: float, column: Column, rows: pd.DataFrame, statistic: statistics.Statistic
 ) -> None:
-    if column.published:
-        for item in figure.references_of(column.panel):
-            if item.method in figure.methods:
-                y = top + _row(figure.methods.index(item.method))
-                text = _number(item.y[-1], column.decimals)
-                axes.text(centre, y, text, ha="center", va="center", fontsize=7, color="#595959", fontstyle="italic")
-        return
-    rows = table[table["panel"] == column.panel]  # one per method, in the figure's order
+    """Draw the measured numbers of a column; `rows` has one per method, in the figure's order."""
     best = rows["y"].max()
     for place, (value, low, high) in enumerate(zip(rows["y"], rows["low"], rows["high"], strict=True)):
-        y, spread = top + _row(place), (high - low) / 2
+        y = top + _row(place)
         weight = "bold" if value == best else "normal"
         number = _number(value, column.decimals)
+        spread = (high - low) / 2
         if not np.isfinite(spread):
             axes.text(centre, y, number, ha="center", va="center", fontsize=7, fontweight=weight)
             continue
         axes.text(centre + 0.02, y, number, ha="right", va="center", fontsize=7, fontweight=weight)
-        said = f"± {_number(spread, column.decimals)}"
+        bounds = f"± {_number(spread, column.decimals)}"
         if statistic == "iqm":
-            said = f"{_number(low, column.decimals)} to {_number(high, column.decimals)}"
-        axes.text(centre + 0.06, y, said, ha="left", va="center", fontsize=5.8, color="#595959")
+            bounds = f"{_number(low, column.decimals)} to {_number(high, column.decimals)}"
+        axes.text(centre + 0.06, y, bounds, ha="left", va="center", fontsize=5.8, color=SOFT)
 
 
 def _number(value: float, decimals: int) -> str:

@@ -10,8 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import BaseModel, Field, model_validator
 
+from recollect.figures.statistics import RESAMPLES, Floats, Interval, Statistic, stratified_bootstrap
 from recollect.settings.loading import validated
 from recollect.settings.schema import FigureSettings, Frozen
+from recollect.settings.seeding import generator
 
 #: Columns of the table beside every figure. Published values stand in it as method ``published:<method>`` and constant
 #: lines as ``line:<what>``, both with 0 seeds and 0 tasks.
@@ -26,6 +28,20 @@ AGGREGATION = "aggregation"
 SMOKE_WORDS = "SMOKE: wiring test, not a result"
 
 Model = TypeVar("Model", bound=BaseModel)
+#: What is drawn but was not measured, as a row of the table: panel, method, x, y.
+ExtraRow = tuple[str, str, float, float]
+
+
+class ScoreOptions(Frozen):
+    """What every kind that aggregates scores can be told, besides its own options."""
+
+    statistic: Statistic = Field("mean", description="Aggregate over seeds (and tasks). Published figures: mean.")
+    resamples: int = Field(RESAMPLES, ge=100, description="Bootstrap resamples.")
+
+    def interval(self, scores_SN: Floats, *names: str) -> Interval:
+        """The aggregate of scores with its bootstrap interval. The names say what it is of, and seed the resampling."""
+        rng = generator("bootstrap", *names)
+        return stratified_bootstrap(scores_SN, rng, statistic=self.statistic, resamples=self.resamples)
 
 
 class Reference(Frozen):
@@ -68,7 +84,7 @@ class FigureSpec(FigureSettings):
 
     @property
     def is_wiring_test(self) -> bool:
-        """Whether its numbers mean nothing, which the figure then says."""
+        """Whether its numbers mean nothing. The figure then says so."""
         return self.scale == "smoke" or self.random_models
 
     def label(self, method: str) -> str:
@@ -84,7 +100,8 @@ class FigureSpec(FigureSettings):
         name = self.environment_label(panel.environment)
         if len(one_or_more(splits)) < 2:
             return name
-        return f"{name}, {({'eval': 'unseen tasks', 'train': 'training tasks'}).get(panel.split, panel.split)}"
+        tasks = {"eval": "unseen tasks", "train": "training tasks"}.get(panel.split, panel.split)
+        return f"{name}, {tasks}"
 
     def references_of(self, panel: str) -> list[Reference]:
         """The published values for one panel that are comparable with this figure: those of the same scale."""
@@ -114,25 +131,25 @@ def panels_of(
     A panel is named by its environment, and further by its split and metric where they are not the figure's first:
     `maze_runner_15x15`, `maze_runner_15x15/train`.
     """
-    first = (one_or_more(splits)[0], one_or_more(metrics)[0])
-    return [
-        Panel(
-            "/".join([environment, *(name for name in (split, metric) if name not in first)]),
-            environment,
-            split,
-            metric,
-        )
-        for metric in one_or_more(metrics)
-        for split in one_or_more(splits)
-        for environment in environments
-    ]
+    first_split, first_metric = one_or_more(splits)[0], one_or_more(metrics)[0]
+    panels = []
+    for metric in one_or_more(metrics):
+        for split in one_or_more(splits):
+            further = [name for name in (split, metric) if name not in (first_split, first_metric)]
+            for environment in environments:
+                panels.append(Panel("/".join([environment, *further]), environment, split, metric))
+    return panels
 
 
 def panel_names(environments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """All panels that published values may name: of `panels_of`, and what the options `panels` and `groups` list."""
-    made = panels_of(environments, options.get("split", "eval"), options.get("metric", "return"))
-    groups = [name + end for name in options.get("groups") or {} for end in ("", NORMALISED)]
-    return list(dict.fromkeys([*(panel.name for panel in made), *(options.get("panels") or {}), *groups, AGGREGATION]))
+    panels = panels_of(environments, options.get("split", "eval"), options.get("metric", "return"))
+    names = [panel.name for panel in panels]
+    names += options.get("panels") or {}
+    for group in options.get("groups") or {}:
+        names += [group, group + NORMALISED]
+    names.append(AGGREGATION)
+    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -152,8 +169,8 @@ class Drawn:
     notes: tuple[str, ...] = field(default=())
 
 
-def with_extra_rows(table: pd.DataFrame, rows: Sequence[tuple[str, str, float, float]]) -> pd.DataFrame:
-    """A figure's table with what is drawn but was not measured: ``(panel, method, x, y)`` without interval or seeds."""
+def with_extra_rows(table: pd.DataFrame, rows: Sequence[ExtraRow]) -> pd.DataFrame:
+    """A figure's table with what is drawn but was not measured, which has no interval, no seeds and no tasks."""
     if not rows:
         return table[list(TABLE_COLUMNS)]
     extra = pd.DataFrame(rows, columns=["panel", "method", "x", "y"])

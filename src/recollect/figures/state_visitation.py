@@ -14,26 +14,23 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import Field
 
 from recollect.common.traces import Trace
 from recollect.figures import captions, style
+from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
-from recollect.figures.trace_reading import chosen_tasks, grid_of
+from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, grid_of, label_bar
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
 
 READS = "traces"
-COLOURS = "mako_r"  # of seaborn: light to dark at an even pace
 GOAL = style.VERMILLION
 BESIDE = 0.95  # inches that the colour bar and the names of the methods take
 
 
-class Options(Frozen):
-    """Options of kind `state_visitation`."""
-
-    tasks: tuple[int, ...] | None = Field(None, description="Tasks of the split, one column each; null: all traced.")
+class Options(TaskOptions):
     episodes: int | None = Field(None, ge=1, description="Only the first episodes are counted; null: all.")
     panel: float = Field(0.98, gt=0.3, description="Height of a panel, inches.")
 
@@ -59,11 +56,8 @@ def scene_of(trace: Trace, task: int) -> dict[str, Any]:
     entry: dict[str, Any] = trace.about["tasks"][trace.tasks.index(task)]
     scene: dict[str, Any] | None = entry["scene"]
     if scene is None or trace.cell_N2 is None:
-        raise UserError(
-            f"the world of {trace.about['env']} cannot be drawn from above",
-            where=f"task '{entry['name']}'",
-            do="give its file a function `scene` (docs/adding.md)",
-        )
+        what = f"the world of {trace.about['env']} cannot be drawn from above"
+        raise UserError(what, where=f"task '{entry['name']}'", do="give its file a function `scene` (docs/adding.md)")
     return scene
 
 
@@ -82,17 +76,28 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     grid = grid_of(traces, figure)
     tasks = chosen_tasks(traces, options.tasks, figure)
     first = grid[figure.methods[0]][0]
-    counts_SHW = {
-        (method, task): np.stack([visits(trace, task, options.episodes) for trace in grid[method]])
-        for method in figure.methods
-        for task in tasks
-    }
-    table = pd.concat([_rows(first, figure, *key, counts) for key, counts in counts_SHW.items()], ignore_index=True)
+    parts = []
+    mean_HW: dict[tuple[str, int], np.ndarray] = {}
+    for method in figure.methods:
+        for task in tasks:
+            counts_SHW = np.stack([visits(trace, task, options.episodes) for trace in grid[method]])
+            parts.append(_rows(first, figure, method, task, counts_SHW))
+            mean_HW[method, task] = counts_SHW.mean(0)
     episodes = min(options.episodes or first.returns_KE.shape[1], first.returns_KE.shape[1])
+    counted = captions.count(episodes, "in-context episode")
+    seeds = captions.count(len(figure.seeds), "seed")
+    meaning = {
+        "panel": "task",
+        "x": "cell: row × width + column, both from 0 at the top left",
+        "y": f"steps that begin in the cell in {captions.count(episodes, 'episode')}: mean over seeds",
+        "low, high": "least and most of any seed; empty where there is one seed",
+    }
+    table = pd.concat(parts, ignore_index=True)
+    said = f"scale {figure.scale} · {seeds} · mean visits, logarithmic colours, white: never"
+    note = f"Visits in the first {counted}, mean over {seeds}; split '{first.about['split']}'."
     with style.paper_style():
-        return _plot(
-            table, {key: counts.mean(0) for key, counts in counts_SHW.items()}, first, episodes, figure, options
-        )
+        canvas, handles = _plot(mean_HW, first, episodes, figure, options)
+        return finished_example(canvas, figure, table, meaning, said=said, note=note, handles=handles)
 
 
 def _name(trace: Trace, task: int) -> str:
@@ -100,7 +105,6 @@ def _name(trace: Trace, task: int) -> str:
 
 
 def _rows(first: Trace, figure: FigureSpec, method: str, task: int, counts_SHW: np.ndarray) -> pd.DataFrame:
-    """The table's rows of one panel."""
     counts_SC = counts_SHW.reshape(len(counts_SHW), -1)
     several = len(counts_SC) > 1
     content = {
@@ -117,19 +121,15 @@ def _rows(first: Trace, figure: FigureSpec, method: str, task: int, counts_SHW: 
 
 
 def _plot(
-    table: pd.DataFrame,
-    mean_HW: dict[tuple[str, int], np.ndarray],
-    first: Trace,
-    episodes: int,
-    figure: FigureSpec,
-    options: Options,
-) -> Drawn:
+    mean_HW: dict[tuple[str, int], np.ndarray], first: Trace, episodes: int, figure: FigureSpec, options: Options
+) -> tuple[Figure, list[Line2D]]:
+    """The figure, and what its legend explains."""
     tasks = list(dict.fromkeys(task for _, task in mean_HW))
     scene = scene_of(first, tasks[0])
     shape = scene["height"] / scene["width"]
-    whole = min(style.DOUBLE_COLUMN, max(style.SINGLE_COLUMN, options.panel / shape * len(tasks) + BESIDE))
-    high = min(options.panel, (whole - BESIDE) / len(tasks) * shape)
-    canvas = style.blank_figure(whole, len(figure.methods) * high + 0.25)
+    width = min(style.DOUBLE_COLUMN, max(style.SINGLE_COLUMN, options.panel / shape * len(tasks) + BESIDE))
+    panel_height = min(options.panel, (width - BESIDE) / len(tasks) * shape)
+    canvas = style.blank_figure(width, len(figure.methods) * panel_height + 0.25)
     axes_MK = canvas.subplots(len(figure.methods), len(tasks), squeeze=False)
     norm = LogNorm(1, max(2.0, float(max(counts.max() for counts in mean_HW.values()))))
     for i, method in enumerate(figure.methods):
@@ -141,35 +141,18 @@ def _plot(
             if k == 0:
                 axes.set_ylabel(figure.label(method).replace(", ", ",\n").replace(" (", "\n("))
     bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_MK, shrink=0.8, aspect=28, pad=0.02)
-    bar.set_label(f"visits in {captions.count(episodes, 'episode')}")
-    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
     ticks = [10**power for power in range(9) if 10**power <= norm.vmax]
+    label_bar(bar, f"visits in {captions.count(episodes, 'episode')}", ticks)
     bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
     bar.minorticks_off()
-    names = [name for name, _, _ in scene["marks"]]
-    look: dict[str, Any] = {
-        "linestyle": "none",
-        "markerfacecolor": "none",
-        "markeredgecolor": GOAL,
-        "markeredgewidth": 1.3,
-    }
-    handles = [Line2D([], [], marker=mark_of(name), markersize=6, label=name, **look) for name in dict.fromkeys(names)]
-    seeds = captions.count(len(figure.seeds), "seed")
-    said = [f"scale {figure.scale} · {seeds} · mean visits, logarithmic colours, white: never"]
-    if figure.random_models:
-        said.append("A random model took the place of a pretrained one.")
-    style.finish(canvas, figure, handles, said)
-    meaning = {
-        "panel": "task",
-        "x": "cell: row × width + column, both from 0 at the top left",
-        "y": f"steps that begin in the cell in {captions.count(episodes, 'episode')}: mean over seeds",
-        "low, high": "least and most of any seed; empty where there is one seed",
-    }
-    counted = f"Visits in the first {captions.count(episodes, 'in-context episode')}, mean over {seeds}"
-    notes = [f"{counted}; split '{first.about['split']}'."]
-    if figure.random_models:
-        notes.append("A random model took the place of a pretrained one.")
-    return Drawn(canvas, table, meaning, tuple(notes))
+
+    handles = []
+    for name in dict.fromkeys(name for name, _, _ in scene["marks"]):
+        handles.append(
+            Line2D([], [], linestyle="none", marker=mark_of(name), markersize=6, markerfacecolor="none",
+                   markeredgecolor=GOAL, markeredgewidth=1.3, label=name)
+        )  # fmt: skip
+    return canvas, handles
 
 
 def mark_of(name: str) -> str:

@@ -34,9 +34,16 @@ class Interval(NamedTuple):
     low: Floats
     high: Floats
 
+    def numbers(self) -> dict[str, float]:
+        """A single aggregate as the columns `y`, `low` and `high` of a figure's table."""
+        return {"y": float(self.value), "low": float(self.low), "high": float(self.high)}
+
+    def columns(self) -> dict[str, Floats]:
+        """An aggregate along one axis, as the same columns."""
+        return {"y": self.value, "low": self.low, "high": self.high}
+
 
 def mean(scores: Floats, axis: int = 0) -> Floats:
-    """The mean along one axis."""
     return np.asarray(scores, dtype=np.float64).mean(axis=axis)
 
 
@@ -122,7 +129,8 @@ def probability_of_improvement(
     if first.shape[1] != second.shape[1]:
         raise ValueError(f"both methods need the same tasks, not {first.shape[1]} and {second.shape[1]}")
     wins_SMN = (first[:, None] > second[None]) + 0.5 * (first[:, None] == second[None])
-    (seeds, rivals, tasks), value = wins_SMN.shape, wins_SMN.mean()
+    seeds, rivals, tasks = wins_SMN.shape
+    value = wins_SMN.mean()
     if seeds == 1 and rivals == 1:
         return Interval(value, np.array(np.nan), np.array(np.nan))
     first_RSN = _counts(rng.integers(0, seeds, size=(resamples, seeds, tasks)))
@@ -143,10 +151,10 @@ def _resampled_iqm(scores_SNX: Floats, index_RSN: NDArray[np.int64]) -> Floats:
     resamples, seeds, tasks = index_RSN.shape
     width = scores_SNX.shape[2]
     block = max(1, _BLOCK // (seeds * tasks * width))
-    parts = [
-        iqm(scores_SNX[index_RSN[start : start + block], np.arange(tasks)].reshape(-1, seeds * tasks, width), axis=1)
-        for start in range(0, resamples, block)
-    ]
+    parts = []
+    for start in range(0, resamples, block):
+        drawn = scores_SNX[index_RSN[start : start + block], np.arange(tasks)]
+        parts.append(iqm(drawn.reshape(-1, seeds * tasks, width), axis=1))
     return np.concatenate(parts)
 
 
@@ -179,7 +187,9 @@ def actual_coverage(seeds: int, tasks: int, statistic: Statistic) -> float | Non
     Between tabulated numbers of tasks the lower one is used, which does not promise too much.
     """
     by_tasks = ACTUAL_COVERAGE[statistic].get(seeds)
-    return None if by_tasks is None else by_tasks[max(known for known in by_tasks if known <= tasks)]
+    if by_tasks is None:
+        return None
+    return by_tasks[max(tabulated for tabulated in by_tasks if tabulated <= tasks)]
 
 
 def narrow_interval_warning(seeds: int, tasks: int, statistic: Statistic, *, over_tasks: bool = False) -> str | None:

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 
-from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
+from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, ExtraRow, FigureSpec
 from recollect.settings.seeding import seed_of
 
 STYLE_FILE = Path(__file__).with_name("recollect.mplstyle")
@@ -43,8 +43,6 @@ DOTS: Any = (0, (1, 1.5))
 
 @dataclass(frozen=True)
 class MethodStyle:
-    """How one method is drawn."""
-
     color: str
     marker: str
     dash: Any = SOLID
@@ -92,36 +90,42 @@ def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
     """The look of each method of a figure; no two of them get the same.
 
     Names in the tables above have a fixed look, and so have, in the order of the figure, the first variants of a GPT, a
-    transformer or an LSTM. Any other name (a user's own method) starts from a place in the spare
-    styles given by its name alone, and moves on only where that one is taken.
+    transformer or an LSTM. Any other name (a user's own method) gets a spare style that depends on its name alone,
+    or the next one where that is taken.
     """
     looks: dict[str, MethodStyle] = {}
     for method in methods:
-        known = METHOD_STYLES.get(method) or SEQUENCE_STYLES.get(method.rsplit("_", 1)[-1])
-        if known is not None and known not in looks.values():
-            looks[method] = known
+        fixed = METHOD_STYLES.get(method) or SEQUENCE_STYLES.get(method.rsplit("_", 1)[-1])
+        if fixed is not None and fixed not in looks.values():
+            looks[method] = fixed
     for sequence, markers in FAMILY_MARKERS.items():
         variants = [name for name in methods if "." in name and name.partition(".")[0].endswith(f"_{sequence}")]
         for method, (share, dash), marker in zip(variants, FAMILY, markers, strict=False):
             looks[method] = MethodStyle(shaded(SEQUENCE_STYLES[sequence].color, share), marker, dash)
     for method in methods:
         if method not in looks:
-            first = seed_of("method style", method) % len(SPARE_STYLES)
-            order = [SPARE_STYLES[(first + i) % len(SPARE_STYLES)] for i in range(len(SPARE_STYLES))]
-            unused = [look for look in order if look not in looks.values()]
-            new_color = [look for look in unused if look.color not in {taken.color for taken in looks.values()}]
-            looks[method] = (new_color or unused or order)[0]
+            looks[method] = _spare_style(method, list(looks.values()))
     return {method: looks[method] for method in methods}
 
 
+def _spare_style(method: str, taken: Sequence[MethodStyle]) -> MethodStyle:
+    """A spare style that is not taken, of a new colour if there is one; the name says where the search begins."""
+    first = seed_of("method style", method) % len(SPARE_STYLES)
+    order = SPARE_STYLES[first:] + SPARE_STYLES[:first]
+    colors = {look.color for look in taken}
+    unused = [look for look in order if look not in taken]
+    of_new_color = [look for look in unused if look.color not in colors]
+    return (of_new_color or unused or order)[0]
+
+
 def tinted(color: str, share: float) -> tuple[float, float, float]:
-    """A colour mixed with so much white."""
+    """A colour mixed with white, whose share is given."""
     red, green, blue = (1 - (1 - part) * (1 - share) for part in to_rgb(color))
     return red, green, blue
 
 
 def shaded(color: str, share: float) -> str:
-    """A colour mixed with so much black, or (a negative share) with so much white."""
+    """A colour mixed with black or, where the share is negative, with white."""
     red, green, blue = to_rgb(color) if share > 0 else tinted(color, -share)
     rest = 1 - max(share, 0.0)
     return to_hex((red * rest, green * rest, blue * rest))
@@ -129,7 +133,7 @@ def shaded(color: str, share: float) -> str:
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Everything that is drawn or saved inside looks like a figure of this project, whatever the user's own rc says."""
+    """What is drawn or saved inside looks like a figure of this project, whatever the user's matplotlibrc says."""
     with mpl.rc_context():
         mpl.rcdefaults()
         sns.set_theme(context="paper", style="ticks", font="DejaVu Sans")
@@ -138,7 +142,7 @@ def paper_style() -> Iterator[None]:
 
 
 def blank_figure(width: float, height: float) -> Figure:
-    """An empty figure (inches) that no global state knows of, laid out so that nothing overlaps."""
+    """An empty figure (sizes in inches) outside of pyplot's global state, laid out so that nothing overlaps."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -192,8 +196,19 @@ def draw_published(
     )  # fmt: skip
 
 
+def draw_references(axes: Axes, figure: FigureSpec, panel: str, *, until: float = float("inf")) -> list[ExtraRow]:
+    """Draw the published curves of a panel; gives their rows of the figure's table."""
+    looks = styles_of(figure.methods)
+    rows: list[ExtraRow] = []
+    for item in figure.references_of(panel):
+        if item.method in looks:
+            draw_published(axes, item.x, item.y, looks[item.method], until)
+            rows += [(panel, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)]
+    return rows
+
+
 def published_label(figure: FigureSpec) -> str:
-    """What the legend calls published values: how they were had, too."""
+    """The legend's name for published values; it says how they were read."""
     readings = dict.fromkeys(item.reading for item in figure.references if item.scale == figure.scale)
     return f"published ({' and '.join(readings)})"
 
@@ -201,6 +216,18 @@ def published_label(figure: FigureSpec) -> str:
 def draw_line(axes: Axes, y: float) -> None:
     """Draw a constant (an optimum, chance) as a dotted line."""
     axes.axhline(y, color=BLACK, linestyle=DOTS, linewidth=0.9, zorder=1.8)
+
+
+def draw_constant(axes: Axes, panel: str, name: str, y: float, ends: tuple[float, float]) -> list[ExtraRow]:
+    """Draw a constant that the legend names; gives its rows of the figure's table, one at each end of the x axis."""
+    draw_line(axes, y)
+    return [(panel, LINE + name, x, y) for x in ends]
+
+
+def hide_unused(grid: np.ndarray, used: int) -> None:
+    """Show only the first so many panels of a grid."""
+    for axes in grid.ravel()[used:]:
+        axes.set_visible(False)
 
 
 def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Sequence[str]) -> list[Line2D]:
@@ -272,13 +299,13 @@ def _freeze(figure: Figure) -> None:
 
 
 def _legend_rows(figure: Figure, methods: Sequence[Line2D], extras: Sequence[Line2D]) -> list[list[Line2D]]:
-    """The legend in one row where the width carries it, else the methods first and the rest in rows below."""
+    """The legend in one row where it fits, else the methods first and the rest in rows below."""
     whole = _broken(figure, [*methods, *extras])
     return whole if len(whole) == 1 else [*_broken(figure, methods), *_broken(figure, extras)]
 
 
 def _broken(figure: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
-    """Break legend entries into as few rows as the width carries, of about the same length."""
+    """Break legend entries into as few rows as fit the width, of about the same length."""
     font = FontProperties(size=mpl.rcParams["legend.fontsize"])
     renderer = cast(FigureCanvasAgg, figure.canvas).get_renderer()
     em = font.get_size_in_points() / 72
@@ -302,22 +329,29 @@ def _broken(figure: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
         return rows
 
     available = figure.get_figwidth() - 0.15
-    fewest = len(rows_within(available))
-    limits = np.linspace(max(inches, default=0.0), available, 30)  # the narrowest limit gives the most even rows
-    return next((rows for limit in limits if len(rows := rows_within(float(limit))) <= fewest), rows_within(available))
+    shortest = rows_within(available)
+    for limit in np.linspace(max(inches, default=0.0), available, 30):
+        rows = rows_within(float(limit))
+        if len(rows) <= len(shortest):  # the narrowest limit gives the most even rows
+            return rows
+    return shortest
+
+
+def count_ticks(last: float) -> list[int]:
+    """Ticks of an axis that counts from 1: there, and at round numbers."""
+    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if last / size <= 5)
+    return [1, *range(2 if step == 1 else step, int(last) + 1, step)]
 
 
 def episode_axis(axes: Axes, last: float) -> None:
     """Ticks at episode 1 and at round numbers, so that the axis shows that counting starts at 1."""
-    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if last / size <= 5)
-    ticks = [1, *range(2 if step == 1 else step, int(last) + 1, step)]
-    axes.set_xticks(ticks)
+    axes.set_xticks(count_ticks(last))
     margin = 0.02 * max(last - 1, 1)
     axes.set_xlim(1 - margin, last + margin)
 
 
 def step_axis(axes: Axes, last: float) -> None:
-    """Training steps from 0, in short."""
+    """Ticks at quarters of the training steps, in short form: ``800k``."""
     axes.set_xlim(0, 1.03 * last)
     axes.set_xticks([last * i / 4 for i in range(5)], [short_steps(last * i / 4) for i in range(5)])
 
@@ -325,11 +359,13 @@ def step_axis(axes: Axes, last: float) -> None:
 def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None:
     """Let the y axis start at 0 where no value is negative, so that heights can be compared by eye.
 
-    A little below it where a constant `line` at 0 would hide behind the x axis.
+    It starts a little lower where a constant `line` at 0 would hide behind the x axis.
     """
     beside = axes.get_shared_y_axes().get_siblings(axes)
-    drawn = [np.min(one.get_ydata()) for other in beside for one in other.lines if len(one.get_ydata())]
-    if np.nanmin([rows[["y", "low"]].min().min(), *drawn]) >= 0:
+    lowest = [rows[["y", "low"]].min().min()]
+    for other in beside:
+        lowest += [np.min(curve.get_ydata()) for curve in other.lines if len(curve.get_ydata())]
+    if np.nanmin(lowest) >= 0:
         axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1] if line == 0 else 0)
 
 

@@ -25,8 +25,6 @@ LABELS = {
 
 
 class Options(bars.Options):
-    """Options of kind `throughput`: those of `bars` with other defaults."""
-
     metric: str | tuple[str, ...] = Field(tuple(LABELS), description="Metrics that are drawn, a panel for each.")
     split: str | tuple[str, ...] = Field("speed", description="Of measured speeds.")
     last: PositiveInt | Literal["all"] = Field("all", description="Not of speeds, which have no episodes.")
@@ -35,10 +33,6 @@ class Options(bars.Options):
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     """Draw the figure.
-
-    Args:
-        scores: speeds in the form of a score table; its `attrs["machines"]` say where they were measured.
-        figure: its `options` are `Options`.
 
     Raises:
         UserError: a wrong option, or speeds that the figure needs are missing.

@@ -40,17 +40,17 @@ def token_page(trace: Trace, *, method: str, environment: str, wiring_test: bool
 def _task(trace: Trace, entry: dict[str, Any], most: int) -> dict[str, Any]:
     """One traced task as the page's script reads it."""
     table, played = trace.played.episodes, trace.played
-    mine = np.flatnonzero(table.task == int(entry["index"]))
-    first, ends = int(table.start[mine[0]]), (table.start + table.length)[mine]
+    of_task = np.flatnonzero(table.task == int(entry["index"]))
+    first, ends = int(table.start[of_task[0]]), (table.start + table.length)[of_task]
     kept = max(1, int((ends - first <= most).sum()))
     rows = slice(first, int(ends[kept - 1]))
     images_F, which_N = different(played.observation[rows])
     outputs = trace.facts.get("outputs")
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "index": int(entry["index"]),
         "name": entry["name"],
-        "traced": len(mine),
-        "start": [*(int(start) - first for start in table.start[mine[:kept]]), int(ends[kept - 1]) - first],
+        "traced": len(of_task),
+        "start": [*(int(start) - first for start in table.start[of_task[:kept]]), int(ends[kept - 1]) - first],
         "images": [base64.b64encode(png(pixels)).decode() for pixels in pixels_of(images_F)],
         "image": packed(which_N, "int32"),
         "action": packed(played.action[rows], "int16") if played.action.ndim == 1 else None,
@@ -61,10 +61,10 @@ def _task(trace: Trace, entry: dict[str, Any], most: int) -> dict[str, Any]:
         "attention": _attention(trace, rows),
     }
     if outputs is not None and outputs.ndim == 2 and played.action.ndim == 1:
-        found["outputs"] = {"count": int(outputs.shape[1]), "log": packed(outputs[rows], "float32")}
+        content["outputs"] = {"count": int(outputs.shape[1]), "log": packed(outputs[rows], "float32")}
     if "tokens" in trace.facts:
-        found["tokens"] = _tokens(trace, rows, which_N)
-    return found
+        content["tokens"] = _tokens(trace, rows, which_N)
+    return content
 
 
 def _tokens(trace: Trace, rows: slice, which_N: np.ndarray) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def _tokens(trace: Trace, rows: slice, which_N: np.ndarray) -> dict[str, Any]:
     """
     token_NK, score_NK = trace.facts["tokens"][rows], trace.facts["token_scores"][rows]
     mixture = "token_entropy" in trace.facts
-    known, place_N = np.unique(token_NK, return_inverse=True)
+    token_W, place_N = np.unique(token_NK, return_inverse=True)
     place_NK = place_N.reshape(token_NK.shape)
     read_NK = place_NK[:, :1] if mixture else place_NK
-    steps_W = np.bincount(read_NK.ravel(), minlength=len(known))
+    steps_W = np.bincount(read_NK.ravel(), minlength=len(token_W))
     seen_F = np.bincount(which_N)
     histogram = []
     for word in np.argsort(-steps_W, kind="stable")[:MOST_WORDS]:
@@ -92,7 +92,7 @@ def _tokens(trace: Trace, rows: slice, which_N: np.ndarray) -> dict[str, Any]:
     return {
         "count": int(token_NK.shape[1]),
         "mixture": mixture,
-        "words": [trace.about["words"][str(token)] for token in known.tolist()],
+        "words": [trace.about["words"][str(token)] for token in token_W.tolist()],
         "word": packed(place_NK, "int32"),
         "score": packed(score_NK, "float32"),
         "entropy": packed(trace.facts["token_entropy"][rows], "float32") if mixture else None,

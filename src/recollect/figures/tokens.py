@@ -12,26 +12,23 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from pydantic import Field
 
 from recollect.common.traces import Trace
 from recollect.figures import style
+from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.token_page import pixels_of
-from recollect.figures.trace_reading import chosen_tasks, grid_of
+from recollect.figures.trace_reading import EpisodeOptions, chosen_episode, grids_of, spread
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
 
 READS = "traces"
 LINE_HEIGHT = 0.135  # inches of a word
 CUT = 13  # letters of a word that fit below an image
 
 
-class Options(Frozen):
-    """Options of kind `tokens`."""
-
-    task: int | None = Field(None, description="Task of the split; null: the first that is traced.")
-    episode: int = Field(0, ge=0, description="Which of its episodes.")
+class Options(EpisodeOptions):
     images: int = Field(8, ge=1, description="Images of a row, spread evenly over the episode.")
     steps: tuple[int, ...] | None = Field(None, description="Show these steps, from 1, in their place.")
     words: int = Field(3, ge=1, description="Words below an image, at most.")
@@ -47,7 +44,7 @@ class Strip(NamedTuple):
     mixture: bool
 
 
-def strip_of(trace: Trace, task: int, options: Options, figure: FigureSpec) -> Strip:
+def strip_of(trace: Trace, options: Options, figure: FigureSpec) -> Strip:
     """The row of one run.
 
     Raises:
@@ -56,29 +53,20 @@ def strip_of(trace: Trace, task: int, options: Options, figure: FigureSpec) -> S
     where = f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}"
     if "tokens" not in trace.facts or not trace.shows_images:
         raise UserError("there are no words to draw", where=where, do="name methods that read words, helm or shelm")
-    table = trace.played.episodes
-    traced = int((table.task == task).sum())
-    if options.episode >= traced:
-        do = f"choose an episode from 0 to {traced - 1}"
-        raise UserError(f"episode {options.episode} of task {task} is not traced", where=where, do=do)
-    rows = trace.steps(task, options.episode)
-    count = rows.stop - rows.start
-    if options.steps is None:
-        steps = np.unique(np.linspace(1, count, min(options.images, count)).round().astype(int)).tolist()
-    else:
-        steps = list(options.steps)
-        if outside := [step for step in steps if not 1 <= step <= count]:
+    episode = chosen_episode(trace, options, figure)
+    count = episode.stop - episode.start
+    steps = list(options.steps) if options.steps is not None else spread(1, count, options.images).tolist()
+    for step in steps:
+        if not 1 <= step <= count:
             do = f"choose steps from 1 to {count}"
-            raise UserError(f"step {outside[0]} is not in the episode", where=f"{where}: options.steps", do=do)
-    chosen = np.array(steps) - 1 + rows.start
-    tokens_NK = trace.facts["tokens"][chosen][:, : options.words]
-    return Strip(
-        pixels_of(np.asarray(trace.played.observation[chosen])),
-        steps,
-        [[trace.about["words"][str(token)] for token in row] for row in tokens_NK.tolist()],
-        trace.facts["token_scores"][chosen][:, : options.words].astype(float),
-        "token_entropy" in trace.facts,
-    )
+            raise UserError(f"step {step} is not in the episode", where=f"{where}: options.steps", do=do)
+
+    rows_N = np.array(steps) - 1 + episode.start
+    token_NK = trace.facts["tokens"][rows_N][:, : options.words]
+    score_NK = trace.facts["token_scores"][rows_N][:, : options.words].astype(float)
+    words = [[trace.about["words"][str(token)] for token in token_K] for token_K in token_NK.tolist()]
+    pixels = pixels_of(np.asarray(trace.played.observation[rows_N]))
+    return Strip(pixels, steps, words, score_NK, "token_entropy" in trace.facts)
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
@@ -89,35 +77,44 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     """
     options = options_of(figure, Options)
     strips: dict[tuple[str, str], Strip] = {}
-    for env in figure.environments:
-        grid = grid_of(traces, figure.model_copy(update={"environments": (env,)}))
+    for env, grid in grids_of(traces, figure).items():
         for method in figure.methods:
-            trace = grid[method][0]
-            task = chosen_tasks([trace], None if options.task is None else [options.task], figure)[0]
-            strips[env, method] = strip_of(trace, task, options, figure)
+            strips[env, method] = strip_of(grid[method][0], options, figure)
+    seed = figure.seeds[0]
+    units = sorted({"weight in the mixture" if strip.mixture else "cosine" for strip in strips.values()})
+    note = f"One episode (number {options.episode + 1}) of seed {seed}, images spread evenly over it."
+    if options.steps is not None:
+        note = f"Steps {', '.join(map(str, options.steps))} of episode {options.episode + 1} of seed {seed}."
+    meaning = {
+        "panel": "environment, step of the episode, and the word",
+        "x": "place of the word, 1 is the best",
+        "y": "cosine of image and word (SHELM), or weight of the word in the mixture (HELM)",
+        "low, high": "empty: one episode",
+    }
+    words = f"below each image its words, best first: {' or '.join(units)}"
+    said = f"scale {figure.scale} · seed {seed} · one episode · {words}"
     with style.paper_style():
-        return _plot(strips, figure, options)
+        return finished_example(_plot(strips, figure), figure, _table(strips), meaning, said=said, note=note)
 
 
 def _table(strips: dict[tuple[str, str], Strip]) -> pd.DataFrame:
     """One row per word; it stands in the panel: ``mini_grid_MemoryS11, step 3: key``."""
-    rows = [
-        (f"{env}, step {step}: {word}", method, float(k + 1), score, np.nan, np.nan, 1, 1)
-        for (env, method), strip in strips.items()
-        for step, words, scores in zip(strip.steps, strip.words, strip.scores, strict=True)
-        for k, (word, score) in enumerate(zip(words, scores, strict=True))
-    ]
+    rows = []
+    for (env, method), strip in strips.items():
+        for step, words, score_K in zip(strip.steps, strip.words, strip.scores, strict=True):
+            for place, (word, score) in enumerate(zip(words, score_K, strict=True), start=1):
+                rows.append((f"{env}, step {step}: {word}", method, float(place), score, np.nan, np.nan, 1, 1))
     return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
 
 
-def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec, options: Options) -> Drawn:
+def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
     columns = max(len(strip.steps) for strip in strips.values())
-    each = (style.DOUBLE_COLUMN - 0.35) / max(columns, 4)  # inches of an image and what is around it
+    side = (style.DOUBLE_COLUMN - 0.35) / max(columns, 4)  # inches of an image and what is around it
     heights = []
     for strip in strips.values():
-        picture = each * strip.pixels.shape[1] / strip.pixels.shape[2]
-        heights += [picture + 0.16, LINE_HEIGHT * strip.scores.shape[1] + 0.1]
-    canvas = style.blank_figure(each * columns + 0.35, sum(heights))
+        picture_height = side * strip.pixels.shape[1] / strip.pixels.shape[2]
+        heights += [picture_height + 0.16, LINE_HEIGHT * strip.scores.shape[1] + 0.1]
+    canvas = style.blank_figure(side * columns + 0.35, sum(heights))
     axes_RC = canvas.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
     for i, ((env, method), strip) in enumerate(strips.items()):
         top = float(strip.scores.max())
@@ -129,28 +126,11 @@ def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec, options: Opt
                 continue
             _image(picture, strip.pixels[k], f"step {strip.steps[k]}")
             _words(below, strip.words[k], strip.scores[k], top)
-        name = figure.label(method)
-        said = f"{name}, {'weight' if strip.mixture else 'cosine'}"
+        label = f"{figure.label(method)}, {'weight' if strip.mixture else 'cosine'}"
         if len(figure.environments) > 1:
-            said += f"\n{figure.environment_label(env)}"
-        axes_RC[2 * i, 0].set_ylabel(said, fontsize=6.5)
-    seed = figure.seeds[0]
-    units = sorted({"weight in the mixture" if strip.mixture else "cosine" for strip in strips.values()})
-    said = f"scale {figure.scale} · seed {seed} · one episode · below each image its words, best first: {' or '.join(units)}"
-    lines = [said, *(["A random model took the place of a pretrained one."] if figure.random_models else [])]
-    style.finish(canvas, figure, [], lines)
-    meaning = {
-        "panel": "environment, step of the episode, and the word",
-        "x": "place of the word, 1 is the best",
-        "y": "cosine of image and word (SHELM), or weight of the word in the mixture (HELM)",
-        "low, high": "empty: one episode",
-    }
-    notes = [f"One episode (number {options.episode + 1}) of seed {seed}, images spread evenly over it."]
-    if options.steps is not None:
-        notes = [f"Steps {', '.join(map(str, options.steps))} of episode {options.episode + 1} of seed {seed}."]
-    if figure.random_models:
-        notes.append("A random model took the place of a pretrained one.")
-    return Drawn(canvas, _table(strips), meaning, tuple(notes))
+            label += f"\n{figure.environment_label(env)}"
+        axes_RC[2 * i, 0].set_ylabel(label, fontsize=6.5)
+    return canvas
 
 
 def _image(axes: Axes, pixels: np.ndarray, title: str) -> None:
@@ -175,10 +155,8 @@ def _words(axes: Axes, words: Sequence[str], scores: np.ndarray, top: float) -> 
 
 def _short(score: float) -> str:
     """``.31``, ``2e-4``: a number of at most four letters."""
-    return (
-        "1"
-        if score >= 0.995
-        else f"{score:.2f}".removeprefix("0")
-        if score >= 0.005
-        else f"{score:.0e}".replace("e-0", "e-")
-    )
+    if score >= 0.995:
+        return "1"
+    if score >= 0.005:
+        return f"{score:.2f}".removeprefix("0")
+    return f"{score:.0e}".replace("e-0", "e-")

@@ -5,9 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from matplotlib.colorbar import Colorbar
+from matplotlib.ticker import MaxNLocator
+from pydantic import Field
+
 from recollect.common.traces import Trace
 from recollect.figures.spec import FigureSpec
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+
+COLOURS = "mako_r"  # of seaborn: light to dark at an even pace
+UNIFORM = "uniform"
+
+
+class TaskOptions(Frozen):
+    """Which tasks a figure of traces is about."""
+
+    tasks: tuple[int, ...] | None = Field(None, description="Tasks of the split; null: all that are traced.")
+
+
+class EpisodeOptions(Frozen):
+    """Which episode a figure of traces shows."""
+
+    task: int | None = Field(None, description="Task of the split; null: the first that is traced.")
+    episode: int = Field(0, ge=0, description="Which of its episodes.")
 
 
 def read_traces(files: Sequence[Path | str]) -> list[Trace]:
@@ -33,28 +55,45 @@ def grid_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, list[Trace
         raise UserError(
             f"kind '{figure.kind}' draws one environment, not {len(figure.environments)}", where=where, do=do
         )
-    found: dict[tuple[str, str, int], Trace] = {}
+    trace_of: dict[tuple[str, str, int], Trace] = {}
     for trace in traces:
-        if trace.run in found:
+        if trace.run in trace_of:
             raise UserError(f"the trace of {_name(trace.run)} stands twice", where=where, do="give each file once")
-        found[trace.run] = trace
+        trace_of[trace.run] = trace
     wanted = [(figure.environments[0], method, seed) for method in figure.methods for seed in figure.seeds]
-    missing = [run for run in wanted if run not in found]
+    missing = [run for run in wanted if run not in trace_of]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         do = f"run `recollect inspect` for it, or take it out of config/figures/{figure.name}.yaml"
         raise UserError(f"there is no trace of {_name(missing[0])}{more}", where=where, do=do)
-    chosen = {method: [found[run] for run in wanted if run[1] == method] for method in figure.methods}
-    first = found[wanted[0]]
+    first = trace_of[wanted[0]]
     for run in wanted:
-        if (found[run].about["split"], found[run].tasks) != (first.about["split"], first.tasks):
+        other = trace_of[run]
+        if (other.about["split"], other.tasks) != (first.about["split"], first.tasks):
             raise UserError(
-                f"{_name(run)} has tasks {found[run].tasks} of split '{found[run].about['split']}' traced, and "
+                f"{_name(run)} has tasks {other.tasks} of split '{other.about['split']}' traced, and "
                 f"{_name(first.run)} has {first.tasks} of '{first.about['split']}'",
                 where=where,
                 do="run `recollect inspect` with the same tasks for both",
             )
-    return chosen
+    return {method: [trace_of[run] for run in wanted if run[1] == method] for method in figure.methods}
+
+
+def grids_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, dict[str, list[Trace]]]:
+    """Environment -> `grid_of`, of a figure that draws several environments."""
+    return {env: grid_of(traces, figure.model_copy(update={"environments": (env,)})) for env in figure.environments}
+
+
+def only_method(figure: FigureSpec) -> str:
+    """The method of a figure that draws the attention of one.
+
+    Raises:
+        UserError: it has several.
+    """
+    if len(figure.methods) != 1:
+        what = f"attention is drawn of one method, not {len(figure.methods)}"
+        raise UserError(what, where=f"figure '{figure.name}'", do="make one figure per method")
+    return figure.methods[0]
 
 
 def chosen_tasks(traces: Sequence[Trace], wanted: Sequence[int] | None, figure: FigureSpec) -> list[int]:
@@ -66,12 +105,42 @@ def chosen_tasks(traces: Sequence[Trace], wanted: Sequence[int] | None, figure: 
     traced = traces[0].tasks
     absent = [task for task in wanted or () if task not in traced]
     if absent:
-        raise UserError(
-            f"task {absent[0]} is not in the traces, which hold {', '.join(map(str, traced))}",
-            where=f"figure '{figure.name}': options.tasks",
-            do=f"run `recollect inspect` with `--task {absent[0]}` for every run of the figure",
-        )
+        what = f"task {absent[0]} is not in the traces, which hold {', '.join(map(str, traced))}"
+        do = f"run `recollect inspect` with `--task {absent[0]}` for every run of the figure"
+        raise UserError(what, where=f"figure '{figure.name}': options.tasks", do=do)
     return list(traced if wanted is None else wanted)
+
+
+def chosen_episode(trace: Trace, options: EpisodeOptions, figure: FigureSpec) -> slice:
+    """The steps of the episode to show.
+
+    Raises:
+        UserError: its task or itself is not traced.
+    """
+    task = chosen_tasks([trace], None if options.task is None else [options.task], figure)[0]
+    traced = int((trace.played.episodes.task == task).sum())
+    if options.episode >= traced:
+        what = f"episode {options.episode} of task {task} is not traced"
+        do = f"choose an episode from 0 to {traced - 1}"
+        raise UserError(what, where=f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}", do=do)
+    return trace.steps(task, options.episode)
+
+
+def spread(first: int, last: int, most: int) -> np.ndarray:
+    """At most so many whole numbers from the first to the last, evenly spread, each once."""
+    return np.unique(np.linspace(first, last, min(most, last - first + 1)).round().astype(int))
+
+
+def within(top: float) -> list[float]:
+    """A few round numbers from 0 to the top of an axis."""
+    return [float(tick) for tick in MaxNLocator(4).tick_values(0.0, top) if tick <= top]
+
+
+def label_bar(bar: Colorbar, name: str, ticks: Sequence[float]) -> None:
+    """Name a colour bar and give it ticks and a thin frame."""
+    bar.set_label(name)
+    bar.set_ticks(ticks)
+    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
 
 
 def _name(run: tuple[str, str, int]) -> str:

@@ -25,10 +25,7 @@ SUFFIXES = (".pdf", ".png", ".csv", ".json")
 
 
 def render(
-    figure: FigureSpec,
-    files: Sequence[Path | str],
-    out_stem: Path | str,
-    provenance: Mapping[str, Any] | None = None,
+    figure: FigureSpec, files: Sequence[Path | str], out_stem: Path | str, provenance: Mapping[str, Any] | None = None
 ) -> Drawn:
     """Draw a figure from what its runs have and write its four files.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from recollect.artifacts.checkpoints import part
+from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.weights import load_arrays
@@ -169,7 +170,7 @@ class Agent:
         return {name: np.array(value) for name, value in found.items()}
 
 
-class SampledPolicy:
+class SampledPolicy(BatchedPolicy):
     """Plays an agent; a row's actions are drawn with its own seed, so no row depends on the others.
 
     Args:
@@ -179,35 +180,29 @@ class SampledPolicy:
 
     def __init__(self, agent: Agent, *, likeliest: bool = False) -> None:
         self.agent, self.device, self.likeliest = agent, agent.device, likeliest
-        self._fresh_B = np.zeros(0, bool)
         self._log_BA, self._value_B = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
         self._action_B = np.zeros(0, np.int64)
 
-    def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
-        """Begin B rows at the start of an episode."""
-        self._seeds_B = np.asarray(seeds_B, np.uint64)
-        self._drawn_B = np.zeros(len(seeds_B), np.uint64)
-        self._fresh_B = np.ones(len(seeds_B), bool)
-        self.agent.start(len(seeds_B))
+    def begin(self, rows: int) -> None:
+        """See `BatchedPolicy`."""
+        self.agent.start(rows)
 
-    def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the episodes of the rows where the mask is True."""
-        mask_B = np.asarray(mask_B, bool) & ~self._fresh_B
-        if mask_B.any():
-            self.agent.forget(mask_B)
-            self._fresh_B = self._fresh_B | mask_B
+    def forget(self, mask_B: np.ndarray) -> None:
+        """See `BatchedPolicy`."""
+        self.agent.forget(mask_B)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         """Actions int64 [B]; where done, the image begins an episode, and what came before is forgotten."""
-        self.reset(done_B)
-        self._fresh_B = np.zeros_like(self._fresh_B)
+        ended_B, _ = self.next_step(done_B)
+        if ended_B.any():
+            self.forget(ended_B)
         self.agent.see(observation_BD)
         self._log_BA, self._value_B = self.agent.act()
         if self.likeliest:
             self._action_B = self._log_BA.argmax(1)
         else:
-            noise_B = (counter_rng.draw(self._seeds_B, self._drawn_B) >> np.uint64(40)).astype(np.float32) * 2**-24
-            self._drawn_B += np.uint64(1)
+            noise_B = (counter_rng.draw(self.seeds_B, self.draws_B) >> np.uint64(40)).astype(np.float32) * 2**-24
+            self.draws_B = self.draws_B + np.uint64(1)
             self._action_B = categorical_from_uniform(self._log_BA, noise_B)
         return self._action_B
 

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
 from recollect.common.replay import Batch
 from recollect.memory_rl.heads import Q_HEAD_RANGE, Head
@@ -28,8 +28,8 @@ from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, po
 from recollect.memory_rl.off_policy import (
     Learner,
     OnlineHyperparameters,
-    OnlineTrainer,
     make_encoder,
+    train_learner,
     trainer_of,
 )
 from recollect.settings.schema import Settings
@@ -120,7 +120,6 @@ class DQN(Learner):
         super().__init__(hp, network, network, target, seed=seed, device=device)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         return loss_of(self.network, self.target, batch, self.hp)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
@@ -130,20 +129,8 @@ class DQN(Learner):
         return np.where(draws.random(len(greedy_B)) < epsilon(self.hp, self.horizon, count_B), anything_B, greedy_B)
 
 
-def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
-    """A run at its beginning."""
-    return trainer_of(DQN, settings, device)
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """Train by acting.
-
-    Args:
-        settings: of the run; `method.hyperparameters` is a `Hyperparameters`.
-        inputs: only the device is read.
-        run: logs, scores of the learning curve, checkpoints.
-    """
-    return make_trainer(settings, inputs.device).train(run)
+make_trainer = partial(trainer_of, DQN)
+train = partial(train_learner, DQN)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:

@@ -56,7 +56,6 @@ class Head(nn.Module):
             self.last.bias.uniform_(-last_range, last_range, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of any leading shape."""
         for layer in self.hidden:
             x = functional.relu(layer(x))
         return self.last(x)

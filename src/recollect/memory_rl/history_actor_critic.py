@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from
@@ -121,11 +122,6 @@ def load_actor(
     facts = facts_of(settings.environment)
     outputs = outputs_per_action * (facts.actions or facts.action_size)
     return policy_from(make_actor(settings.method.hyperparameters, facts, outputs, seed=0), arrays, inputs.device)
-
-
-def masked_mean(x_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Mean over the steps that the mask keeps."""
-    return (x_BT * mask_BT).sum() / mask_BT.sum().clamp(min=1.0)
 
 
 def first_tokens(parts: tuple[Tensor, Tensor, Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:

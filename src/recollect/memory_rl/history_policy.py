@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.replay import Batch
+from recollect.common.sequence_models import SequenceModel
+from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.memory_rl.heads import Head
-from recollect.memory_rl.sequence import HistoryEncoder, SequenceModel
-from recollect.settings.errors import UserError
+from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.seeding import seed_of
 
 
@@ -28,7 +30,6 @@ class HistoryNetwork(nn.Module):
         self.encoder, self.head = encoder, head
 
     def forward(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> Tensor:
-        """Outputs at every token."""
         return self.head(self.encoder(action_BT, reward_BT, observation_BTD))
 
     def greedy(self, outputs_BA: Tensor) -> Tensor:
@@ -51,89 +52,74 @@ def tokens(batch: Batch, network: HistoryNetwork) -> tuple[Tensor, Tensor, Tenso
     return action_BT, nn.functional.pad(batch.reward_BT, (1, 0)), batch.observation_BTD
 
 
-class HistoryPolicy:
-    """Greedy batched policy: remembers the history of each row and takes the best action."""
+class HistoryPolicy(BatchedPolicy):
+    """Greedy batched policy: remembers the history of each row's episode and takes the best action."""
 
     def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu") -> None:
         self.network, self.device = network, torch.device(device)
         self._state: Any = None
+        self._rows = -1
         self._outputs = torch.zeros(0)
-        self._previous_B = torch.zeros(0, dtype=torch.int64)
-        self._fresh_B = np.zeros(0, bool)
 
-    def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
-        """Begin B rows at the start of an episode. Nothing is drawn, and memory ends with the episode."""
-        batch = len(seeds_B)
-        if len(self._previous_B) != batch or self._state is None:
-            self._state = self.network.encoder.sequence.initial_state(batch, self.device)
-        self._previous_B = self.network.encoder.embedder.no_action(batch, self.device)
-        self._fresh_B = np.ones(batch, bool)
-        self._state = self.network.encoder.sequence.reset(self._state, self._fresh_B)
+    def begin(self, rows: int) -> None:
+        """See `BatchedPolicy`. A state of as many rows is used again."""
+        if rows != self._rows:
+            self._state = self.network.encoder.sequence.initial_state(rows, self.device)
+            self._rows = rows
+        self._previous = self.network.encoder.embedder.no_action(rows, self.device)
+        self.forget(np.ones(rows, bool))
 
-    def reset(self, mask_B: np.ndarray) -> None:
-        """Forget the history of the rows where the mask is True."""
-        mask_B = np.asarray(mask_B, bool)
-        if mask_B.any():
-            self._state = self.network.encoder.sequence.reset(self._state, mask_B)
-            none_B = self.network.encoder.embedder.no_action(len(mask_B), self.device)
-            fresh_B = torch.as_tensor(mask_B, device=self.device).view(-1, *[1] * (none_B.ndim - 1))
-            self._previous_B = torch.where(fresh_B, none_B, self._previous_B)
-            self._fresh_B = self._fresh_B | mask_B
+    def forget(self, mask_B: np.ndarray) -> None:
+        self._state = self.network.encoder.sequence.reset(self._state, mask_B)
+        none = self.network.encoder.embedder.no_action(self._rows, self.device)
+        mask = torch.as_tensor(mask_B, device=self.device).view(-1, *[1] * (none.ndim - 1))
+        self._previous = torch.where(mask, none, self._previous)
 
     @torch.no_grad()
     def outputs(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> Tensor:
         """Outputs [B, A] after one more token per row. A row that is done starts a new history."""
-        self.reset(np.asarray(done_B, bool) & ~self._fresh_B)
-        reward = torch.as_tensor(np.where(self._fresh_B, 0.0, reward_B).astype(np.float32)).to(self.device)
+        ended_B, begun_B = self.next_step(done_B)
+        if ended_B.any():
+            self.forget(ended_B)
+        reward = torch.as_tensor(np.where(begun_B, 0.0, reward_B).astype(np.float32)).to(self.device)
         observation = torch.as_tensor(observation_BD).to(self.device).flatten(1)
-        h_BH, self._state = self.network.encoder.step(self._previous_B, reward, observation, self._state)
-        self._fresh_B = np.zeros_like(self._fresh_B)
+        h_BH, self._state = self.network.encoder.step(self._previous, reward, observation, self._state)
         self._outputs = self.network.head(h_BH)
         return self._outputs
 
     def took(self, action_B: np.ndarray) -> None:
         """Tell the policy which actions were taken, where they are not its own."""
-        self._previous_B = torch.as_tensor(action_B).to(self.device)
+        self._previous = torch.as_tensor(action_B).to(self.device)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         """Greedy actions [B]; reward and done are those of the step that led to the observation."""
         self.network.eval()
-        self._previous_B = self.network.greedy(self.outputs(observation_BD, reward_B, done_B))
-        return self._previous_B.cpu().numpy()
+        self._previous = self.network.greedy(self.outputs(observation_BD, reward_B, done_B))
+        return self._previous.cpu().numpy()
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """What the network said of each row; see `contract.Traced.traced`."""
-        return {"outputs": self._outputs[torch.as_tensor(rows_N, device=self.device)].float().cpu().numpy()}
+        rows = torch.as_tensor(rows_N, device=self.device)
+        return {"outputs": self._outputs[rows].float().cpu().numpy()}
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """What each row reads of its history; see `contract.Traced.maps`."""
         rows = torch.as_tensor(rows_N, device=self.device)
         weights_NLC = self.network.encoder.sequence.attention(self._state, rows)
-        return {} if weights_NLC is None else {"history_attention": weights_NLC.half().cpu().numpy()}
+        if weights_NLC is None:
+            return {}
+        return {"history_attention": weights_NLC.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The parameters by name, for the policy file."""
-        return {name: value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
+        return arrays_of(self.network)
 
 
-def policy_from(network: HistoryNetwork, arrays: Mapping[str, Any], device: torch.device | str) -> HistoryPolicy:
+def policy_from(network: HistoryNetwork, arrays: Mapping[str, np.ndarray], device: torch.device | str) -> HistoryPolicy:
     """A policy with the parameters of a policy file.
 
     Raises:
         UserError: the arrays do not fit the network that the settings describe.
     """
-    own = network.state_dict()
-    wrong = [
-        f"{name}: {tuple(arrays[name].shape) if name in arrays else 'missing'}, expected {tuple(value.shape)}"
-        for name, value in own.items()
-        if name not in arrays or tuple(arrays[name].shape) != tuple(value.shape)
-    ]
-    wrong += [f"{name}: not expected" for name in arrays if name not in own]
-    if wrong:
-        raise UserError(
-            f"the policy does not fit these settings ({'; '.join(wrong[:3])})",
-            where="policy arrays",
-            do="use the settings and the environment it was trained with, or train it again",
-        )
-    network.load_state_dict({name: torch.as_tensor(np.array(arrays[name])) for name in own})
+    load_policy_arrays(network, arrays)
     return HistoryPolicy(network.to(device).eval(), device)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -26,15 +26,16 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
-from recollect.common.contract import Facts, facts_of
+from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import TokenEmbedder
 from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision
 from recollect.common.replay import Batch, EpisodeReplay
 from recollect.common.rollout import Episodes, play_episodes
+from recollect.common.target_learner import TargetLearner
 from recollect.environments.base import World
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
 from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
@@ -120,7 +121,7 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
     return HistoryEncoder(embedder, sequence, precision=chosen)
 
 
-class Learner:
+class Learner(TargetLearner):
     """Networks, Adam and one update; a method adds its loss and how it explores. All that changes is in `arrays`.
 
     Args:
@@ -142,13 +143,16 @@ class Learner:
         seed: int,
         device: torch.device | str,
     ) -> None:
-        self.seed, self.network = seed, network
+        self.seed, self.network, self.gradient_clip = seed, network, hp.gradient_clip
         self.online, self.target = online.to(device), target.to(device)
         self.target.requires_grad_(False)
-        self.optimiser = Adam(self.online.named_parameters(), lr=hp.learning_rate)
-        self._clip, self._polyak = hp.gradient_clip, hp.polyak
-        self._online: list[Tensor] = list(self.online.parameters())
-        self._target: list[Tensor] = list(self.target.parameters())
+        super().__init__(
+            {"online": self.online, "target": self.target},
+            Adam(self.online.named_parameters(), lr=hp.learning_rate),
+            followed=[self.online],
+            targets=[self.target],
+            polyak=hp.polyak,
+        )
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss (scalar) and metrics, on the device; a function of the arrays, the batch and the counter."""
@@ -163,31 +167,10 @@ class Learner:
         reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
         reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
         loss, metrics = self.loss(batch, counter)
-        self.optimiser.zero_grad()
-        loss.backward()
-        gradients = self.optimiser.gradients()
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        if self._clip is not None:
-            torch._foreach_mul_(gradients, (self._clip / (norm + 1e-6)).clamp(max=1.0))
-        metrics["gradient_norm"] = norm
+        metrics["gradient_norm"] = self.compute_gradients(loss, self.gradient_clip)
         self.optimiser.step()
-        with torch.no_grad():
-            torch._foreach_lerp_(self._target, self._online, self._polyak)
+        self.follow()
         return metrics
-
-    def arrays(self) -> dict[str, Any]:
-        """Parameters of all networks and Adam's moments by parameter name."""
-        found: dict[str, Any] = {}
-        for where, module in (("online", self.online), ("target", self.target)):
-            found |= {f"{where}/{name}": value.detach() for name, value in module.state_dict().items()}
-        return found | {f"adam/{name}": value for name, value in self.optimiser.arrays().items()}
-
-    def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave."""
-        for where, module in (("online", self.online), ("target", self.target)):
-            names = module.state_dict()
-            module.load_state_dict({name: torch.as_tensor(arrays[f"{where}/{name}"]) for name in names})
-        self.optimiser.load(part(arrays, "adam"))
 
 
 @dataclass
@@ -203,15 +186,6 @@ class Counters:
     evaluations: int = 0
     evaluation_due: bool = False
     logged_updates: int = 0  # updates that the metric sums hold
-
-
-def trainer_of(learner: Any, settings: Settings, device: torch.device | str) -> OnlineTrainer:
-    """A run of a learner (its class, made of hyperparameters, facts, seed and device) at its beginning."""
-    hp: OnlineHyperparameters = settings.method.hyperparameters
-    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
-    made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
-    names = (settings.environment.name, settings.method.name)
-    return OnlineTrainer(hp, made, worlds, seed=settings.seed, names=names, device=device)
 
 
 class OnlineTrainer:
@@ -264,7 +238,6 @@ class OnlineTrainer:
         return burst + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
 
     def advance(self, run: Run) -> None:
-        """One unit of work."""
         began = time.perf_counter()
         if self.at.updates_due:
             part = "updates"
@@ -353,22 +326,22 @@ class OnlineTrainer:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(arrays, JSON state) from which `load` continues bit-exactly."""
-        arrays = {f"learner/{name}": value for name, value in self.learner.arrays().items()}
-        arrays |= {f"replay/{name}": value for name, value in self.replay.arrays().items()}
-        arrays |= {f"world/{name}": value for name, value in self.world.get_state().items()}
-        arrays |= {f"evaluation_world/{name}": value for name, value in self.evaluation_world.get_state().items()}
-        arrays |= {f"sums/{name}": value for name, value in self.sums.items()}
+        arrays = joined(
+            learner=self.learner.arrays(),
+            replay=self.replay.arrays(),
+            world=self.world.get_state(),
+            evaluation_world=self.evaluation_world.get_state(),
+            sums=self.sums,
+        )
         return arrays, asdict(self.at)
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Put back what `saved` gave."""
         self.learner.load(part(arrays, "learner"))
         self.replay.load(part(arrays, "replay"))
         self.world.set_state(part(arrays, "world"))
         self.evaluation_world.set_state(part(arrays, "evaluation_world"))
-        self.sums = {
-            name: torch.as_tensor(value).to(self.policy.device) for name, value in part(arrays, "sums").items()
-        }
+        sums = part(arrays, "sums")
+        self.sums = {name: torch.as_tensor(value).to(self.policy.device) for name, value in sums.items()}
         self.at = Counters(**state)
 
     def train(self, run: Run) -> HistoryPolicy:
@@ -384,3 +357,26 @@ class OnlineTrainer:
                     run.save(self.at.updates, *self.saved())
         self.learner.network.eval()
         return self.policy
+
+
+def trainer_of(
+    learner: Callable[..., Learner], settings: Settings, device: torch.device | str = "cpu"
+) -> OnlineTrainer:
+    """A run at its beginning, of a learner (its class, made of hyperparameters, facts, seed and device)."""
+    hp: OnlineHyperparameters = settings.method.hyperparameters
+    worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
+    made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
+    names = (settings.environment.name, settings.method.name)
+    return OnlineTrainer(hp, made, worlds, seed=settings.seed, names=names, device=device)
+
+
+def train_learner(learner: Callable[..., Learner], settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
+    """Train a learner, see `trainer_of`, by acting.
+
+    Args:
+        learner: its class.
+        settings: of the run; `method.hyperparameters` is an `OnlineHyperparameters`.
+        inputs: only the device is read.
+        run: logs, scores of the learning curve, checkpoints.
+    """
+    return trainer_of(learner, settings, inputs.device).train(run)

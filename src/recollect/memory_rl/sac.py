@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from recollect.artifacts.run import Run
-from recollect.common.contract import Facts, Inputs
+from recollect.common.contract import Facts
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
@@ -31,13 +30,11 @@ from recollect.memory_rl.history_actor_critic import (
     first_tokens,
     least_q,
     load_actor,
-    masked_mean,
     need_continuous,
     noise_like,
 )
-from recollect.memory_rl.history_policy import HistoryPolicy, tokens
-from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
-from recollect.settings.schema import Settings
+from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.settings.seeding import seed_of
 
 LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
@@ -97,31 +94,17 @@ def loss_of(
 
 
 class SAC(ActorCriticLearner):
-    """See `ActorCriticLearner`."""
-
     make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         draws = torch.Generator().manual_seed(seed_of("actions in losses", self.seed, counter))
         return loss_of(self.online, self.target, batch, self.hp, draws)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """A draw from the policy."""
         noise_BA = draws.standard_normal((len(outputs_BA), outputs_BA.shape[-1] // 2), np.float32)
         return drawn(outputs_BA, torch.as_tensor(noise_BA, device=outputs_BA.device))[0].cpu().numpy()
 
 
-def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
-    """A run at its beginning."""
-    return trainer_of(SAC, settings, device)
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """See `dqn.train`."""
-    return make_trainer(settings, inputs.device).train(run)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """See `dqn.load_policy`."""
-    return load_actor(settings, arrays, inputs, outputs_per_action=2)
+make_trainer = partial(trainer_of, SAC)
+train = partial(train_learner, SAC)
+load_policy = partial(load_actor, outputs_per_action=2)

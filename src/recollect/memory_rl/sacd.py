@@ -14,16 +14,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
-from recollect.common.contract import Facts, Inputs, need_discrete
+from recollect.common.contract import Facts, need_discrete
+from recollect.common.draws import categorical_from_weights
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
@@ -31,11 +31,9 @@ from recollect.memory_rl.history_actor_critic import (
     ActorCriticLearner,
     first_tokens,
     load_actor,
-    masked_mean,
 )
-from recollect.memory_rl.history_policy import HistoryPolicy, tokens
-from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
-from recollect.settings.schema import Settings
+from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.off_policy import train_learner, trainer_of
 
 SMALLEST_PROBABILITY = 1e-8
 
@@ -105,31 +103,16 @@ def loss_of(
 
 
 class SACD(ActorCriticLearner):
-    """See `ActorCriticLearner`."""
-
     make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         return loss_of(self.online, self.target, batch, self.hp)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """A draw from the policy."""
-        until_BA = outputs_BA.double().softmax(-1).cumsum(-1).cpu().numpy()
-        drawn_B = draws.random(len(until_BA)) * until_BA[:, -1]
-        return (until_BA[:, :-1] <= drawn_B[:, None]).sum(1)
+        chance_B = torch.as_tensor(draws.random(len(outputs_BA)), device=outputs_BA.device)
+        return categorical_from_weights(outputs_BA.double().softmax(-1), chance_B).cpu().numpy()
 
 
-def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
-    """A run at its beginning."""
-    return trainer_of(SACD, settings, device)
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """See `dqn.train`."""
-    return make_trainer(settings, inputs.device).train(run)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """See `dqn.load_policy`."""
-    return load_actor(settings, arrays, inputs)
+make_trainer = partial(trainer_of, SACD)
+train = partial(train_learner, SACD)
+load_policy = load_actor

@@ -10,16 +10,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.run import Run
-from recollect.common.contract import Facts, Inputs
+from recollect.common.contract import Facts
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
@@ -29,13 +28,11 @@ from recollect.memory_rl.history_actor_critic import (
     first_tokens,
     least_q,
     load_actor,
-    masked_mean,
     need_continuous,
     noise_like,
 )
-from recollect.memory_rl.history_policy import HistoryPolicy, tokens
-from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
-from recollect.settings.schema import Settings
+from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.settings.seeding import seed_of
 
 
@@ -78,32 +75,18 @@ def loss_of(
 
 
 class TD3(ActorCriticLearner):
-    """See `ActorCriticLearner`."""
-
     make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `loss_of`."""
         draws = torch.Generator().manual_seed(seed_of("target noise", self.seed, counter))
         return loss_of(self.online, self.target, batch, self.hp, draws)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """The actor's actions and noise."""
         action_BA = self.network.greedy(outputs_BA).cpu().numpy()
         noise_BA = self.hp.exploration_noise * draws.standard_normal(action_BA.shape, np.float32)
         return np.clip(action_BA + noise_BA, -1.0, 1.0, dtype=np.float32)
 
 
-def make_trainer(settings: Settings, device: torch.device | str = "cpu") -> OnlineTrainer:
-    """A run at its beginning."""
-    return trainer_of(TD3, settings, device)
-
-
-def train(settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """See `dqn.train`."""
-    return make_trainer(settings, inputs.device).train(run)
-
-
-def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """See `dqn.load_policy`."""
-    return load_actor(settings, arrays, inputs)
+make_trainer = partial(trainer_of, TD3)
+train = partial(train_learner, TD3)
+load_policy = load_actor

@@ -9,7 +9,7 @@ Shapes: B rows (tasks), T steps of the current episode.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
-from recollect.common.draws import ACTION_STREAM, categorical_from_weights, uniform
+from recollect.common.draws import categorical_from_weights, uniform
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 from recollect.settings.errors import UserError
-from recollect.settings.schema import ReturnSettings
+from recollect.settings.schema import Settings
 
 ActionSelection = Literal["greedy", "top_half", "sample"]
 TARGET_STREAM = 0x5EED_7A26  # keeps a row's target returns apart from its actions
@@ -50,39 +51,34 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
     return categorical_from_weights(weights, uniform_B)
 
 
-class InContextPolicy(ABC):
+class InContextPolicy(BatchedPolicy):
     """A sequence model that plays episode after episode of a task and remembers what its method lets it remember.
+
+    It is a `contract.Policy`, `Briefed` and `Traced`; what their methods take and give stands there.
 
     Args:
         network: the trained sequence model, in eval mode.
-        returns: target return of an episode, and the scale of returns.
-        selection: how actions are picked.
-        reward_scale: rewards and returns are divided by it before the network sees them.
+        settings: how actions are picked, the scale of rewards, and the target return of an episode.
     """
 
-    def __init__(
-        self,
-        network: DecisionTransformer,
-        returns: ReturnSettings,
-        *,
-        selection: ActionSelection,
-        reward_scale: float = 1.0,
-    ) -> None:
-        self.network, self.returns, self.selection, self.reward_scale = network, returns, selection, reward_scale
+    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
+        chosen = settings.method.hyperparameters
+        self.network = network
+        self.returns = settings.environment.returns
+        self.selection: ActionSelection = chosen.selection
+        self.reward_scale: float = chosen.reward_scale  # the network sees rewards and returns divided by it
         self.device = network.action_head.weight.device
         self.no_action = network.settings.no_action
-        if network.settings.action_size and network.settings.action_bins is None and selection != "greedy":
+        predicts_numbers = network.settings.action_size and network.settings.action_bins is None
+        if predicts_numbers and self.selection != "greedy":
             raise UserError(
-                f"selection '{selection}' chooses between tokens, but the actions are predicted as numbers",
+                f"selection '{self.selection}' chooses between tokens, but the actions are predicted as numbers",
                 where="hyperparameters: selection",
                 do="set `selection: greedy`, or `network: {action_bins: 64}`",
             )
 
-    def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
-        """See `contract.Policy.start`."""
+    def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
         size, device = len(seeds_B), self.device
-        self.seeds_B = np.asarray(seeds_B, np.uint64)
-        self.horizon, self.episodes = horizon, episodes
         width = self.network.settings.observation_size
         whole = self.network.settings.observation_embedding == "one_hot"
         self.observation = torch.zeros(
@@ -97,44 +93,38 @@ class InContextPolicy(ABC):
         self.step_B = np.zeros(size, np.int64)
         self.target_B = np.zeros(size)
         self.listed_B = np.full(size, np.nan)  # target returns that tasks list
-        self.draws_B = np.zeros(size, np.int64)
         self.episode_B = np.zeros(size, np.int64)
-        self.fresh_B = np.ones(size, bool)
-        self.begin(size)
+        super().start(seeds_B, horizon, episodes)
 
     def brief(self, tasks: Sequence[Task]) -> None:
-        """See `contract.Briefed.brief`."""
-        if numbers := self.network.settings.action_size:
-            own_B1 = np.array([[task.data.get("actions", numbers)] for task in tasks])
-            self.own_BA = np.arange(numbers) < own_B1
-        self.listed_B = np.array([task.data.get("target_return", np.nan) for task in tasks], np.float64)
+        numbers = self.network.settings.action_size
+        if numbers:
+            own_B = np.array([task.data.get("actions", numbers) for task in tasks])
+            self.own_BA = np.arange(numbers) < own_B[:, None]
+        targets = [task.data.get("target_return", np.nan) for task in tasks]
+        self.listed_B = np.array(targets, np.float64)
 
     def reset(self, mask_B: np.ndarray) -> None:
-        """See `contract.Policy.reset`."""
         self.step_B[mask_B] = 0
         self.episode_B[mask_B] = 0
-        self.fresh_B |= mask_B
-        self.forget(np.asarray(mask_B, bool))
+        super().reset(mask_B)
 
     @torch.no_grad()
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        """See `contract.Policy.act`."""
         rows = np.arange(len(self.seeds_B))
         going = ~self.fresh_B
+        ended, begun = self.next_step(done_B)
         if going.any():
             here = torch.from_numpy(rows[going]).to(self.device)
             scaled = torch.from_numpy(np.asarray(reward_B, np.float32)[going] / np.float32(self.reward_scale))
             self.reward[here, torch.from_numpy(self.step_B[going]).to(self.device)] = scaled.to(self.device)
             self.target_B[going] -= np.asarray(reward_B)[going]
             self.step_B[going] += 1
-        ended = going & np.asarray(done_B, bool)
         if ended.any():
             self.finish(np.flatnonzero(ended), self.step_B[ended])
             self.step_B[ended] = 0
             self.episode_B[ended] += 1
-        begun = ended | self.fresh_B
         if begun.any():
-            self.fresh_B[:] = False
             self.action[torch.from_numpy(begun).to(self.device)] = self.no_action
             self.target_B[begun] = self.target_returns(begun)
         at = torch.from_numpy(self.step_B).to(self.device)
@@ -142,7 +132,6 @@ class InContextPolicy(ABC):
         self.observation[every, at] = torch.from_numpy(np.asarray(observation_BD)).to(self.observation)
         self.aim[every, at] = torch.from_numpy((self.target_B / self.reward_scale).astype(np.float32)).to(self.device)
         action_B = self.choose(self.logits())
-        self.draws_B += 1
         known_B = np.where(self.own_BA, action_B, self.no_action).astype(action_B.dtype)
         self.action[every, at] = torch.from_numpy(known_B).to(self.device)
         return action_B
@@ -151,13 +140,12 @@ class InContextPolicy(ABC):
         """Actions: int64 [B], or float32 [B, A]."""
         s = self.network.settings
         if not s.action_size:
-            return select_actions(logits_BA, uniform(self.seeds_B, self.draws_B, ACTION_STREAM), self.selection)
+            return select_actions(logits_BA, self.action_chances()[:, 0], self.selection)
         if s.action_bins is None:
             return logits_BA.float().cpu().numpy()
-        counters_BA = self.draws_B[:, None] * s.action_size + np.arange(s.action_size)
-        chance_N = uniform(self.seeds_B.repeat(s.action_size), counters_BA.reshape(-1), ACTION_STREAM)
-        token_N = select_actions(logits_BA.flatten(0, 1), chance_N, self.selection)
-        return middles(s.action_bins).numpy()[token_N].reshape(counters_BA.shape)
+        chance_BA = self.action_chances(s.action_size)
+        token_N = select_actions(logits_BA.flatten(0, 1), chance_BA.reshape(-1), self.selection)
+        return middles(s.action_bins).numpy()[token_N].reshape(chance_BA.shape)
 
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
         """A rounded normal draw per row of the mask: a function of the row's seed and its episode. Without a mean: what
@@ -181,16 +169,18 @@ class InContextPolicy(ABC):
             steps: how many; fewer where no episode is as long.
             rows_B: the rows of a mask only, if given.
         """
-        step_B = self.step_B if rows_B is None else self.step_B[rows_B]
+        rows = np.arange(len(self.step_B)) if rows_B is None else np.flatnonzero(rows_B)
+        step_B = self.step_B[rows]
         longest = min(int(step_B.max()) + 1, steps)
-        at_BT = torch.from_numpy(step_B[:, None] + np.arange(1 - longest, 1)).to(self.device)
+        until_now_T = np.arange(1 - longest, 1)
+        at_BT = torch.from_numpy(step_B[:, None] + until_now_T).to(self.device)
         now_B = torch.from_numpy(step_B).to(self.device)
-        rows = None if rows_B is None else torch.from_numpy(np.flatnonzero(rows_B)).to(self.device)
-        return self.steps_of(at_BT, now_B=now_B, rows=rows)
+        return self.steps_of(at_BT, now_B=now_B, rows=torch.from_numpy(rows).to(self.device))
 
     def now(self) -> Experience:
         """The previous step of every row's episode (padding where there is none) and the present one, for `CachedSteps`."""
-        at_BT = torch.from_numpy(self.step_B[:, None] + np.array([-1, 0])).to(self.device)
+        step_BT = self.step_B[:, None] + np.array([-1, 0])
+        at_BT = torch.from_numpy(step_BT).to(self.device)
         return self.steps_of(at_BT, now_B=at_BT[:, 1])
 
     def steps_of(self, at_BT: Tensor, now_B: Tensor | None, rows: Tensor | None = None) -> Experience:
@@ -199,43 +189,46 @@ class InContextPolicy(ABC):
         """
         mask_BT = at_BT >= 0
         at_BT = at_BT.clamp(min=0)
-        known_BT = mask_BT if now_B is None else mask_BT & (at_BT < now_B[:, None])
-        rows = (torch.arange(len(at_BT), device=self.device) if rows is None else rows)[:, None]
+        acted_BT = mask_BT
+        if now_B is not None:
+            acted_BT = mask_BT & (at_BT < now_B[:, None])
+        if rows is None:
+            rows = torch.arange(len(at_BT), device=self.device)
+        row_B1 = rows[:, None]
         return Experience(
-            observation=self.observation[rows, at_BT] * mask_BT[..., None],
-            return_to_go=self.aim[rows, at_BT] * mask_BT,
-            action=where(known_BT, self.action[rows, at_BT], self.no_action),
-            reward=self.reward[rows, at_BT] * known_BT,
+            observation=self.observation[row_B1, at_BT] * mask_BT[..., None],
+            return_to_go=self.aim[row_B1, at_BT] * mask_BT,
+            action=where(acted_BT, self.action[row_B1, at_BT], self.no_action),
+            reward=self.reward[row_B1, at_BT] * acted_BT,
             timestep=at_BT,
             mask=mask_BT,
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """See `contract.Policy.arrays`."""
-        return {f"network/{name}": value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
+        arrays = {}
+        for name, value in self.network.state_dict().items():
+            arrays[f"network/{name}"] = value.detach().cpu().numpy()
+        return arrays
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """See `contract.Traced.traced`."""
         if not self.network.settings.return_to_go:
             return {}
         return {"return_to_go": self.target_B[rows_N].astype(np.float32)}
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """See `contract.Traced.maps`."""
-        del rows_N
         return {}
 
+    @abstractmethod
     def begin(self, rows: int) -> None:
         """Make room for what the method remembers."""
-        del rows
 
+    @abstractmethod
     def forget(self, mask_B: np.ndarray) -> None:
         """Drop what the method remembers of the rows in the mask."""
-        del mask_B
 
+    @abstractmethod
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """Episodes of these rows have ended after so many steps; they still stand in the arrays."""
-        del rows, lengths
 
     @abstractmethod
     def logits(self) -> Tensor:
@@ -274,17 +267,20 @@ class CachedSteps:
             active_B: rows that take part; the others keep their cache and their output means nothing. None: all do.
         """
         network, per_step = self.network, self.per_step
-        follows_B = pair.mask[:, 0]
         seen = network.action_token + 1  # tokens of a timestep up to the one that predicts its action
-        offset_B = self.cache.lengths_B - follows_B.long() * (1 if per_step == 1 else seen)
+        follows_B = pair.mask[:, 0]
+        # Of the previous timestep the cache holds `seen` tokens, or all of a single one.
+        first_position_B = self.cache.lengths_B - follows_B.long() * seen
         if active_B is not None:
-            offset_B = offset_B * active_B
-        tokens_BND = network.embed(pair, first_position_B=offset_B)
+            first_position_B = first_position_B * active_B
+        tokens_BND = network.embed(pair, first_position_B=first_position_B)
         if per_step == 1:
             return self.cache.step(tokens_BND[:, -1], active_B)
+        # What the previous timestep still lacks, then the present one up to its action.
         tokens_BND = tokens_BND[:, seen : per_step + seen]
-        pending_BT = follows_B[:, None].expand(-1, per_step - seen)
-        mask_BN = torch.cat([pending_BT, torch.ones_like(follows_B)[:, None].expand(-1, seen)], 1)
+        lacking_BN = follows_B[:, None].expand(-1, per_step - seen)
+        present_BN = torch.ones_like(follows_B)[:, None].expand(-1, seen)
+        mask_BN = torch.cat([lacking_BN, present_BN], 1)
         if active_B is not None:
             mask_BN = mask_BN & active_B[:, None]
         return self.cache.extend(tokens_BND, mask_BN)[:, -1]

@@ -26,16 +26,17 @@ NONE = math.nan
 
 def where(real: Tensor, action: Tensor, none: float) -> Tensor:
     """The actions, and "none" where `real` is False; actions may have a last dimension that `real` lacks."""
-    return torch.where(real.reshape(real.shape + (1,) * (action.dim() - real.dim())), action, none)
+    lacking = (1,) * (action.dim() - real.dim())
+    return torch.where(real.reshape(real.shape + lacking), action, none)
 
 
 class ContinuousEmbedding(nn.Linear):
     """Actions [..., A] -> [..., D]; where there is no action at all: zero, as the table of discrete actions has it."""
 
     def forward(self, action: Tensor) -> Tensor:
-        """NaN counts as zero."""
         known = ~action.isnan()
-        return super().forward(torch.where(known, action, 0.0)) * known.any(-1, keepdim=True)
+        embedded = super().forward(torch.where(known, action, 0.0))
+        return embedded * known.any(-1, keepdim=True)
 
 
 class ContinuousHead(nn.Linear):
@@ -46,16 +47,19 @@ class ContinuousHead(nn.Linear):
         self.size, self.bins = size, bins
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """See the class."""
         out = super().forward(hidden)
-        return out.tanh() if self.bins is None else out.unflatten(-1, (self.size, self.bins))
+        if self.bins is None:
+            return out.tanh()
+        return out.unflatten(-1, (self.size, self.bins))
 
 
 def tokens_of(action: Tensor, bins: int) -> Tensor:
     """Min-max tokeniser: the bin of each number in [-1, 1], int64."""
-    return ((action - LOW) / ((HIGH - LOW) / bins)).floor().clamp(0, bins - 1).long()
+    width = (HIGH - LOW) / bins
+    return ((action - LOW) / width).floor().clamp(0, bins - 1).long()
 
 
 def middles(bins: int) -> Tensor:
     """What each bin is decoded to, float32 [bins]."""
-    return LOW + (torch.arange(bins) + 0.5) * ((HIGH - LOW) / bins)
+    width = (HIGH - LOW) / bins
+    return LOW + (torch.arange(bins) + 0.5) * width

@@ -54,12 +54,6 @@ class Hyperparameters(dt.Hyperparameters):
 class DistillationPolicy(InContextPolicy):
     """Plays with the last complete episode in front of the current one."""
 
-    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
-        chosen = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
-
     def begin(self, rows: int) -> None:
         self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
 
@@ -119,7 +113,6 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DistillationPolicy:
-    """The policy of a finished run."""
     network = build_network(settings, facts_of(settings.environment))
     dt.load_network(network, arrays, settings)
     return DistillationPolicy(network.to(inputs.device).eval(), settings)

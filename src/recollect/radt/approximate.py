@@ -50,14 +50,19 @@ def approximate_search(keys_ND: Tensor, engine: Literal["ivf", "hnsw"], probe: i
     def search(queries_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if engine == "hnsw":
             index.hnsw.efSearch = max(probe, k)
-        _, found = index.search(np.ascontiguousarray(queries_QD.detach().cpu().numpy(), np.float32), k)
-        ids = torch.from_numpy(found).to(keys_ND.device)
-        queries = queries_QD.detach().to(keys_ND.device, torch.float32)
-        scores = torch.stack([exact_scores(queries, keys_ND[ids[:, place].clamp_min(0)]) for place in range(k)], 1)
-        scores, ids = scores.masked_fill(ids < 0, NOTHING), ids.masked_fill(ids < 0, count)
-        ids, order = ids.sort(dim=1)
-        scores, by_score = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
-        ids = ids.gather(1, by_score)
-        return scores, ids.masked_fill(ids == count, -1)
+        queries = np.ascontiguousarray(queries_QD.detach().cpu().numpy(), np.float32)
+        _, found = index.search(queries, k)
+        id_QK = torch.from_numpy(found).to(keys_ND.device)
+        queries_QD = queries_QD.detach().to(keys_ND.device, torch.float32)
+        scores = []
+        for place in range(k):
+            key_QD = keys_ND[id_QK[:, place].clamp_min(0)]
+            scores.append(exact_scores(queries_QD, key_QD))
+        score_QK = torch.stack(scores, 1).masked_fill(id_QK < 0, NOTHING)
+        # By score, equal ones by id: sorted by id first. What was not found comes last.
+        id_QK, by_id = id_QK.masked_fill(id_QK < 0, count).sort(dim=1)
+        score_QK, by_score = score_QK.gather(1, by_id).sort(dim=1, descending=True, stable=True)
+        id_QK = id_QK.gather(1, by_score)
+        return score_QK, id_QK.masked_fill(id_QK == count, -1)
 
     return search

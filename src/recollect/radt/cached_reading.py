@@ -30,7 +30,9 @@ class CachedReading:
     """
 
     def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
-        self.network, self.rows, self.timesteps = network, rows, timesteps
+        self.network = network
+        self.rows = rows
+        self.timesteps = timesteps
         self.steps = CachedSteps(network, rows, timesteps)
         self.context_BSD: Tensor | None = None
         self.next_B = np.zeros(rows, np.int64)  # the step that would continue what each row's cache holds
@@ -45,28 +47,34 @@ class CachedReading:
         """
         if changed_B.any():
             self._read(context, has_context_B, changed_B)
-        network, cache, step_B = self.network, self.steps.cache, policy.step_B
-        if (step_B >= self.timesteps).any():
+        network, cache = self.network, self.steps.cache
+        step_B = policy.step_B
+        if (step_B >= self.timesteps).any():  # a window slides
             self.next_B[:] = -1
             return network.act(policy.window(self.timesteps), read=cache.context)
         anew_B = changed_B | (step_B != self.next_B) | (step_B == 0)
         self.next_B = step_B + 1
         if not anew_B.any():
             return self.steps.append_now(policy.now())
+        # R rows are encoded anew; the others take one step.
         rows = torch.from_numpy(np.flatnonzero(anew_B)).to(policy.device)
-        tokens_BND, mask_BN = network.until_action(policy.window(self.timesteps, anew_B))
-        logits_RA = network.action_head(cache.refill(rows, tokens_BND, mask_BN)[:, -1])
+        window = policy.window(self.timesteps, anew_B)
+        tokens_RND, mask_RN = network.until_action(window)
+        hidden_RND = cache.refill(rows, tokens_RND, mask_RN)
+        logits_RA = network.action_head(hidden_RND[:, -1])
         if anew_B.all():
             return logits_RA
-        logits_BA = self.steps.append_now(policy.now(), torch.from_numpy(~anew_B).to(policy.device))
+        others_B = torch.from_numpy(~anew_B).to(policy.device)
+        logits_BA = self.steps.append_now(policy.now(), others_B)
         logits_BA[rows] = logits_RA
         return logits_BA
 
     def _read(self, context: Experience, has_context_B: Tensor, changed_B: np.ndarray) -> None:
         rows = torch.from_numpy(np.flatnonzero(changed_B)).to(has_context_B.device)
-        fresh_RSD = self.network.reading(context.select(rows), has_context_B[rows])["context_BSD"]
+        reading = self.network.reading(context.select(rows), has_context_B[rows])
+        changed_RSD = reading["context_BSD"]
         if self.context_BSD is None:
-            self.context_BSD = fresh_RSD.new_zeros(self.rows, *fresh_RSD.shape[1:])
-        self.context_BSD[rows] = fresh_RSD
+            self.context_BSD = changed_RSD.new_zeros(self.rows, *changed_RSD.shape[1:])
+        self.context_BSD[rows] = changed_RSD
         mask_BS = self.network.token_mask(context.mask)
         self.steps.cache.set_context(self.context_BSD, mask_BS, has_context_B, rows_B=changed_B)

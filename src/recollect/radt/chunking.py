@@ -8,7 +8,6 @@ from recollect.settings.schema import MemorySettings, Settings
 
 
 def chunk_settings(memory: MemorySettings) -> ChunkSettings:
-    """The cutting part of a memory's settings."""
     return ChunkSettings(stride=memory.stride, context=memory.key_context, past=memory.past, future=memory.future)
 
 

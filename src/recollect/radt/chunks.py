@@ -13,9 +13,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -24,25 +25,19 @@ Mask = NDArray[np.bool_]
 SHORTEST_KEY = 2  # the first cut of an episode has nothing before it; its key reads the first two steps instead
 
 
-class ChunkSettings(BaseModel):
-    """How trajectories are cut. All lengths are in timesteps."""
+class ChunkSettings(Frozen):
+    """How trajectories are cut. All lengths are in timesteps.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    With `keep_partial` the last, incomplete stride of an episode is cut, too. The released code does not do this in
+    training, so that episodes shorter than one stride never enter the training memory.
+    """
 
-    stride: int = Field(
-        default=25, ge=1, description="distance between two cuts (paper: 50; released grid configs: 25)"
-    )
-    context: int = Field(default=50, ge=1, description="steps that a key sees, C")
-    past: int = Field(default=25, ge=0, description="steps of a value before the cut")
-    future: int = Field(default=25, ge=1, description="steps of a value from the cut on")
-    full_values: bool = Field(
-        default=False, description="shift values at the ends of an episode inwards so that they are full"
-    )
-    keep_partial: bool = Field(
-        default=False,
-        description="also cut in the last, incomplete stride of a training episode; the released code does not, so "
-        "that episodes shorter than one stride never enter the training memory",
-    )
+    stride: int = Field(25, ge=1, description="distance between two cuts (paper: 50; released grid configs: 25)")
+    context: int = Field(50, ge=1, description="steps that a key sees, C")
+    past: int = Field(25, ge=0, description="steps of a value before the cut")
+    future: int = Field(25, ge=1, description="steps of a value from the cut on")
+    full_values: bool = Field(False, description="values at the ends of an episode are moved inwards, to be full")
+    keep_partial: bool = Field(False, description="also cut in the last, incomplete stride of an episode")
 
     @property
     def value_length(self) -> int:
@@ -62,8 +57,9 @@ def window_rows(first: Integers, end: Integers, length: int) -> tuple[Integers, 
         rows [M, n] and mask [M, n] (True = real). A padded place repeats the window's first row, so that a gather is
         always valid and never leaves the episode.
     """
+    first_M1 = first[:, None]
     rows = end[:, None] + np.arange(-length, 0)
-    return np.maximum(rows, first[:, None]), rows >= first[:, None]
+    return np.maximum(rows, first_M1), rows >= first_M1
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,8 @@ class Chunks:
             steps: [M] length of each chunk's episode.
             length: the settings' ``value_length``.
         """
-        first = np.minimum(self.value_first - self.origin, np.maximum(steps - length, 0))
+        latest_first = np.maximum(steps - length, 0)
+        first = np.minimum(self.value_first - self.origin, latest_first)
         end = np.minimum(first + length, steps)
         return replace(self, value_first=self.origin + first, value_end=self.origin + end)
 
@@ -129,10 +126,14 @@ class Chunks:
         Args:
             chance_M2: numbers in [0, 1) that decide the two ends.
         """
-        cut = np.minimum((self.origin + self.cut)[chosen], self.value_end[chosen] - 1)
         first, end = self.value_first[chosen], self.value_end[chosen]
-        first = first + (chance_M2[:, 0] * (cut - first + 1)).astype(np.int64)
-        return window_rows(first, cut + 1 + (chance_M2[:, 1] * (end - cut)).astype(np.int64), length)
+        cut_row = self.origin[chosen] + self.cut[chosen]
+        cut_row = np.minimum(cut_row, end - 1)
+        left_off = chance_M2[:, 0] * (cut_row - first + 1)
+        kept_behind = chance_M2[:, 1] * (end - cut_row)
+        first = first + left_off.astype(np.int64)
+        end = cut_row + 1 + kept_behind.astype(np.int64)
+        return window_rows(first, end, length)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """The table as named arrays, to be written beside the index."""
@@ -147,15 +148,13 @@ class Chunks:
         """
         names = [field.name for field in fields(cls)]
         missing = [name for name in names if name not in arrays]
+        again = "Build the index again."
         if missing:
-            raise UserError(
-                f"The chunk table has no column {', '.join(missing)}.", where=where, do="Build the index again."
-            )
-        if len({len(arrays[name]) for name in names}) != 1:
-            raise UserError(
-                "The columns of the chunk table differ in length.", where=where, do="Build the index again."
-            )
-        return cls(**{name: arrays[name] for name in names})
+            raise UserError(f"The chunk table has no column {', '.join(missing)}.", where=where, do=again)
+        columns = {name: arrays[name] for name in names}
+        if len({len(column) for column in columns.values()}) != 1:
+            raise UserError("The columns of the chunk table differ in length.", where=where, do=again)
+        return cls(**columns)
 
 
 def cut_chunks(
@@ -185,21 +184,21 @@ def cut_chunks(
     if len(columns[1]) and columns[1].min() < 1:
         raise UserError("An episode has no step.", where="episode table", do="Generate the histories again.")
     start, length, task = (column.astype(np.int64) for column in columns[:3])
+    # One row per cut: the n-th of its episode.
     stride = settings.stride
-    cuts = -(-length // stride) if settings.keep_partial else length // stride
+    cuts = length // stride
+    if settings.keep_partial:
+        cuts = -(-length // stride)
     episode = np.repeat(np.arange(len(cuts)), cuts)
-    before = np.cumsum(cuts) - cuts
-    cut = (np.arange(len(episode)) - before[episode]) * stride
-    origin, steps = start[episode], length[episode]
+    cuts_before = np.cumsum(cuts) - cuts
+    nth = np.arange(len(episode)) - cuts_before[episode]
+    cut = nth * stride
 
+    origin, steps = start[episode], length[episode]
     key_end = np.minimum(np.maximum(cut, SHORTEST_KEY), steps)
     value_first = np.maximum(cut - settings.past, 0)
-    if settings.full_values:
-        value_first = np.minimum(value_first, np.maximum(steps - settings.value_length, 0))
-        value_end = np.minimum(value_first + settings.value_length, steps)
-    else:
-        value_end = np.minimum(cut + settings.future, steps)
-    return Chunks(
+    value_end = np.minimum(cut + settings.future, steps)
+    chunks = Chunks(
         task=task[episode],
         episode=episode,
         cut=cut,
@@ -210,6 +209,9 @@ def cut_chunks(
         value_first=origin + value_first,
         value_end=origin + value_end,
     )
+    if settings.full_values:
+        return chunks.with_full_values(steps, settings.value_length)
+    return chunks
 
 
 def finished_chunks(length: NDArray[np.integer], total_return: NDArray[np.floating], settings: ChunkSettings) -> Chunks:

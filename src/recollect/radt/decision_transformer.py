@@ -76,7 +76,6 @@ class DecisionTransformerSettings(NetworkOptions):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one timestep takes."""
         if self.tokens == "merged":
             return 1
         return 3 + self.return_to_go
@@ -107,15 +106,12 @@ class Experience:
         return Experience(**{name: change(getattr(self, name)) for name in self.__dataclass_fields__})
 
     def to(self, device: torch.device | str) -> Experience:
-        """The same windows on a device."""
         return self.map(lambda field: field.to(device))
 
     def select(self, rows: Any) -> Experience:
-        """Some rows of the batch."""
         return self.map(lambda field: field[rows])
 
     def last(self, steps: int) -> Experience:
-        """The last timesteps of every window."""
         return self.map(lambda field: field[:, -steps:])
 
 

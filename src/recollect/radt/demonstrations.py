@@ -15,7 +15,7 @@ import numpy as np
 from recollect.common.contract import Facts, Inputs
 from recollect.environments.base import Task
 from recollect.radt.decision_transformer import Experience
-from recollect.radt.supervised import ExperienceStore, open_histories
+from recollect.radt.supervised import open_experience
 from recollect.settings.resolve import environment_mapping
 from recollect.settings.schema import Settings
 
@@ -47,19 +47,19 @@ class Demonstrations:
         if chosen.acting.demonstrations is None:
             return None
         source = environment_mapping(settings.scale, chosen.acting.demonstrations).get("source") or {}
-        histories = open_histories(inputs.need("demonstrations"), facts)
+        histories, store = open_experience("demonstrations", settings, inputs, facts)
         table = histories.episodes
-        past = np.searchsorted(table.task, table.task, side="right")
-        kept = np.flatnonzero(np.arange(len(table)) >= past - chosen.acting.demonstration_episodes)
-        store = ExperienceStore(
-            histories, actions=facts.actions, device=inputs.device, reward_scale=chosen.reward_scale
-        )
-        ahead, length_N = np.arange(facts.horizon), table.length[kept]
-        mask_NT = ahead < length_N[:, None]
-        rows_NT = table.start[kept][:, None] + np.minimum(ahead, length_N[:, None] - 1)
+        past_task = np.searchsorted(table.task, table.task, side="right")
+        kept = np.flatnonzero(np.arange(len(table)) >= past_task - chosen.acting.demonstration_episodes)
+        length_N = table.length[kept]
+        step_T = np.arange(facts.horizon)
+        mask_NT = step_T < length_N[:, None]
+        last_N1 = length_N[:, None] - 1
+        rows_NT = table.start[kept][:, None] + np.minimum(step_T, last_N1)
         tasks, task_N = np.unique(table.task[kept], return_inverse=True)
         split = str(source.get("split", "train"))
-        return cls(store.windows(rows_NT, mask_NT), length_N, task_N, tuple((split, int(task)) for task in tasks))
+        names = tuple((split, int(task)) for task in tasks)
+        return cls(steps=store.windows(rows_NT, mask_NT), length_N=length_N, task_N=task_N, names=names)
 
     def rounds(self) -> Iterator[np.ndarray]:
         """The episodes in rounds, at most one of each task in a round."""
@@ -70,5 +70,6 @@ class Demonstrations:
 
     def of(self, tasks: Sequence[Task]) -> np.ndarray:
         """Which of the D tasks each of these is, int64 [B]; -1: none."""
-        places = {name: place for place, name in enumerate(self.names)}
-        return np.array([places.get((task.split, task.index), -1) for task in tasks], np.int64)
+        place_of = {name: place for place, name in enumerate(self.names)}
+        places = [place_of.get((task.split, task.index), -1) for task in tasks]
+        return np.array(places, np.int64)

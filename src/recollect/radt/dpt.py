@@ -68,11 +68,8 @@ class QueryPolicy(InContextPolicy):
     """Plays with the last complete episode as context; each step is a query that leaves no trace."""
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
-        chosen: Hyperparameters = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
-        self.context = chosen.context
+        super().__init__(network, settings)
+        self.context: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
         self.cached = CachedSteps(self.network, rows, min(self.context, self.horizon) + 2)
@@ -170,7 +167,6 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> QueryPolicy:
-    """The policy of a finished run."""
     network = build_network(settings, facts_of(settings.environment))
     dt.load_network(network, arrays, settings)
     return QueryPolicy(network.to(inputs.device).eval(), settings)

@@ -192,11 +192,8 @@ class DecisionTransformerPolicy(InContextPolicy):
     """Plays with a context of the last `context` steps of the current episode."""
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
-        chosen = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
-        self.context: int = chosen.context
+        super().__init__(network, settings)
+        self.context: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None
@@ -218,7 +215,6 @@ class DecisionTransformerPolicy(InContextPolicy):
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
-    """The untrained network of a run."""
     chosen = settings.method.hyperparameters
     steps = min(chosen.context, facts.horizon)
     return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=True, steps=steps)
@@ -244,7 +240,6 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DecisionTransformerPolicy:
-    """The policy of a finished run."""
     network = build_network(settings, facts_of(settings.environment))
     load_network(network, arrays, settings)
     return DecisionTransformerPolicy(network.to(inputs.device).eval(), settings)

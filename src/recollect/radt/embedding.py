@@ -75,9 +75,10 @@ class SteppedQueries:
     """
 
     def __init__(self, embedder: DomainSpecificEmbedder, rows: int, horizon: int) -> None:
-        memory = embedder.memory
         self.cached = CachedSteps(embedder.network, rows, horizon)
-        self.steps = 1 if memory.pooling == "last" else memory.pooled_steps
+        self.steps = embedder.memory.pooled_steps
+        if embedder.memory.pooling == "last":
+            self.steps = 1
         device = embedder.network.action_head.weight.device
         self.recent_BTD = torch.zeros(rows, self.steps, embedder.width, device=device)
         self.real_BT = torch.zeros(rows, self.steps, dtype=torch.bool, device=device)
@@ -85,9 +86,11 @@ class SteppedQueries:
     @staticmethod
     def of(embedder: Embedder, rows: int, horizon: int) -> SteppedQueries | None:
         """None where windows have to be embedded whole."""
-        if not isinstance(embedder, DomainSpecificEmbedder) or embedder.memory.key_context < horizon:
+        if not isinstance(embedder, DomainSpecificEmbedder):
             return None
-        return SteppedQueries(embedder, rows, horizon) if len(embedder.tokens) == 1 else None
+        if embedder.memory.key_context < horizon or len(embedder.tokens) > 1:
+            return None
+        return SteppedQueries(embedder, rows, horizon)
 
     def clear(self, mask_B: np.ndarray) -> None:
         """An episode of these rows has ended."""
@@ -96,7 +99,9 @@ class SteppedQueries:
 
     def append(self, pair: Experience) -> Tensor:
         """Keys [B, width] of the windows up to now. `pair`: see `CachedSteps.hidden_now`."""
-        hidden_BD = self.cached.hidden_now(pair)
-        self.recent_BTD = torch.cat([self.recent_BTD[:, 1:], hidden_BD[:, None]], 1)
-        self.real_BT = torch.cat([self.real_BT[:, 1:], torch.ones_like(self.real_BT[:, :1])], 1)
-        return pooled(self.recent_BTD[:, :, None], self.real_BT, tokens=("s",), kind="s", steps=self.steps)
+        hidden_B1D = self.cached.hidden_now(pair)[:, None]
+        real_B1 = torch.ones_like(self.real_BT[:, :1])
+        self.recent_BTD = torch.cat([self.recent_BTD[:, 1:], hidden_B1D], 1)
+        self.real_BT = torch.cat([self.real_BT[:, 1:], real_B1], 1)
+        recent_BT1D = self.recent_BTD[:, :, None]
+        return pooled(recent_BT1D, self.real_BT, tokens=("s",), kind="s", steps=self.steps)

@@ -34,44 +34,44 @@ class EpisodicSettings(Frozen):
     """What is retrieved at test time. Defaults: the released grid configs with the paper's similarity."""
 
     similarity: Literal["cosine", "inner_product"] = Field(
-        default="cosine",
+        "cosine",
         description="cosine: keys and queries normalised (paper); inner_product: as they come (released code)",
     )
-    candidates: int = Field(default=50, ge=1, description="nearest entries that are re-weighted")
-    select: int = Field(default=1, ge=1, description="entries retrieved, k")
-    similarity_weight: float = Field(default=1.0, description="weight of the min-max normalised similarity")
+    candidates: int = Field(50, ge=1, description="nearest entries that are re-weighted")
+    select: int = Field(1, ge=1, description="entries retrieved, k")
+    similarity_weight: float = Field(1.0, description="weight of the min-max normalised similarity")
     return_weight: float = Field(
-        default=1.0, description="weight of the min-max normalised return (paper's alpha at test time)"
+        1.0, description="weight of the min-max normalised return (paper's alpha at test time)"
     )
-    minimum_return: float | None = Field(default=None, description="episodes below this return are not stored")
+    minimum_return: float | None = Field(None, description="episodes below this return are not stored")
     kind: Literal["retrieval", "random", "return", "max_return", "last"] = Field(
-        default="retrieval",
+        "retrieval",
         description="retrieval; a random entry; one drawn with a chance proportional to its return; that of highest "
         "return; the one stored last",
     )
     combine: Literal["add", "multiply"] = Field(
-        default="add",
+        "add",
         description="multiply: similarity times return, each as it is; a term of weight 0 is left out (released option)",
     )
     choose: Literal["best", "sample"] = Field(
-        default="best",
+        "best",
         description="the entries of highest score, or a draw with chances proportional to scores (released option)",
     )
     shared: bool = Field(
-        default=False,
+        False,
         description="one memory for all tasks of an evaluation: each row reads what any row has stored. A row then "
         "depends on the others, and forgets nothing",
     )
     demonstrations: str | None = Field(
-        default=None,
+        None,
         description="name of an environment whose learning histories stand in the memory from the start: each task's own "
         "(by split and index), or with `shared` those of all tasks. The same environment: the training data",
     )
     demonstration_episodes: int = Field(
-        default=10, ge=1, description="how many episodes of each task's history are read, counted from its end"
+        10, ge=1, description="how many episodes of each task's history are read, counted from its end"
     )
     target_factor: float | None = Field(
-        default=None,
+        None,
         gt=0,
         description="target return = this times the highest return in memory, where that is above 0 (released option: "
         "1.2); null: drawn as without a memory",
@@ -121,7 +121,6 @@ class Hits:
         )
 
     def select(self, queries: Tensor) -> Hits:
-        """Those of some queries."""
         return Hits(**{name: getattr(self, name)[queries] for name in self.__dataclass_fields__})
 
     def differ(self, rows: Tensor, found: Hits) -> Tensor:
@@ -205,9 +204,9 @@ class EpisodicMemory:
         owner_M = task_M if owner_M is None else owner_M
         task = torch.as_tensor(task_M, device=self.device).long()
         total_return = torch.as_tensor(total_return_M, device=self.device).float()
-        stored = torch.ones_like(task, dtype=torch.bool)
+        stored = torch.arange(len(task), device=self.device)
         if self.settings.minimum_return is not None:
-            stored = total_return >= self.settings.minimum_return
+            stored = stored[total_return >= self.settings.minimum_return]
         task = task[stored]
         if len(task) == 0:
             return
@@ -351,6 +350,5 @@ class EpisodicMemory:
         return {name: getattr(self, name) for name in names}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave."""
         for name, own in self.state().items():
             own.copy_(state[name])

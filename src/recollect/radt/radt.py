@@ -14,8 +14,6 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
   query, so that training runs no embedder; for small budgets. `computed` is as published.
 - `retrieval.within` and `network.context_embedding: shared` (not in the paper) are for small budgets: windows of about
   the same skill, and one set of tables for both windows.
-- While acting only what a step changes is computed, with the same numbers: `cached_reading.CachedReading`, and for
-  queries, where the embedder's window holds a whole episode, `embedding.SteppedQueries`.
 - Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
 - Released options that the published runs do not use (docs/radt.md, "Options of retrieval") are off by default.
 
@@ -89,14 +87,11 @@ class RetrievalPolicy(InContextPolicy):
         settings: Settings,
         demonstrations: Demonstrations | None = None,
     ) -> None:
-        chosen: Hyperparameters = settings.method.hyperparameters
-        super().__init__(
-            network, settings.environment.returns, selection=chosen.selection, reward_scale=chosen.reward_scale
-        )
+        super().__init__(network, settings)
+        self.chosen: Hyperparameters = settings.method.hyperparameters
         self.embedder = embedder
-        self.chosen = chosen
         self.demonstrations = demonstrations
-        full_values = {"full_values": chosen.values == "full"}
+        full_values = {"full_values": self.chosen.values == "full"}
         self.chunks = chunk_settings(memory_of(settings)).model_copy(update=full_values)
 
     def begin(self, rows: int) -> None:
@@ -106,6 +101,7 @@ class RetrievalPolicy(InContextPolicy):
         self.shown: dict[str, Tensor] | None = None
         if self.demonstrations is not None:
             self.shown = self.demonstrate(self.demonstrations, rows)
+        self.acted = 0  # calls of `act`
         self.shown_B = np.full(rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
         self.context = self.context_of(self.hits)
@@ -149,7 +145,7 @@ class RetrievalPolicy(InContextPolicy):
         return entries
 
     def brief(self, tasks: Sequence[Task]) -> None:
-        """See `contract.Briefed.brief`: puts the tasks' demonstrations into memory."""
+        """Besides puts the tasks' demonstrations into memory."""
         super().brief(tasks)
         if self.demonstrations is not None:
             self.shown_B = self.demonstrations.of(tasks)
@@ -246,8 +242,7 @@ class RetrievalPolicy(InContextPolicy):
     def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
         """Look up what these rows read from now on."""
         hits = self.memory.search(query_BD, self.shelf(rows), self._chances(rows))
-        was_found_B = self.has_context_B[rows]
-        other_B = self.hits.differ(rows, hits) | (was_found_B != hits.found_BK.any(1))
+        other_B = self.hits.differ(rows, hits) | (self.has_context_B[rows] != hits.found_BK.any(1))
         self.hits.put(rows, hits)
         self.changed_B[rows.cpu().numpy()] |= other_B.cpu().numpy()
         # Most rows find again what they already read: only the others' windows are gathered.
@@ -269,10 +264,9 @@ class RetrievalPolicy(InContextPolicy):
         if not self.chosen.acting.draws:
             return None
         select = self.chosen.acting.select
-        here = rows.cpu().numpy()
-        counter_BK = self.draws_B[here, None] * select + np.arange(select)
-        seeds = self.seeds_B[here].repeat(select)
-        return uniform(seeds, counter_BK.ravel(), RETRIEVAL_STREAM).reshape(counter_BK.shape)
+        counter_K = self.acted * select + np.arange(select)
+        seed_M = self.seeds_B[rows.cpu().numpy()].repeat(select)
+        return uniform(seed_M, np.tile(counter_K, len(rows)), RETRIEVAL_STREAM).reshape(len(rows), select)
 
     def logits(self) -> Tensor:
         query_BD = None if self.queries is None else self.queries.append(self.now())
@@ -287,6 +281,7 @@ class RetrievalPolicy(InContextPolicy):
                 self.retrieve(rows, query_BD[rows])
         changed_B = self.changed_B
         self.changed_B = np.zeros_like(changed_B)
+        self.acted += 1
         return self.reading.act(self, self.context, self.has_context_B, changed_B)
 
     def target_returns(self, mask_B: np.ndarray) -> np.ndarray:
@@ -296,12 +291,10 @@ class RetrievalPolicy(InContextPolicy):
         if factor is None:
             return targets
         rows = torch.from_numpy(np.flatnonzero(mask_B)).to(self.device)
-        highest = self.memory.best_return(self.shelf(rows)).double().cpu().numpy()
-        highest = highest * self.reward_scale
+        highest = self.memory.best_return(self.shelf(rows)).double().cpu().numpy() * self.reward_scale
         return np.where(highest > 0, np.round(factor * highest), targets)
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """What each row reads; see `contract.Traced.traced`."""
         rows = torch.from_numpy(rows_N).to(self.device)
         hits = self.hits.select(rows)
         reads_NK = hits.found_BK & self.has_context_B[rows, None]
@@ -318,7 +311,6 @@ class RetrievalPolicy(InContextPolicy):
         return facts
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """How each row reads; see `contract.Traced.maps`."""
         rows = torch.from_numpy(rows_N).to(self.device)
         window = self.window(self.chosen.context).select(rows)
         context = self.context.select(rows)
@@ -326,7 +318,6 @@ class RetrievalPolicy(InContextPolicy):
         return {"attention": attention_NLWP.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The policy's own network, and the embedder's where it was trained here."""
         arrays = super().arrays()
         for name, value in self.embedder.arrays().items():
             arrays[f"embedder/{name}"] = value
@@ -334,7 +325,6 @@ class RetrievalPolicy(InContextPolicy):
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
-    """The untrained network of a run."""
     chosen: Hyperparameters = settings.method.hyperparameters
     windows_read = max(chosen.retrieval.places, chosen.acting.select)
     steps_read = windows_read * chunk_settings(memory_of(settings)).value_length
@@ -382,31 +372,24 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     if chosen.neighbours is not None:
         reader.look_up_ahead(settings, inputs, windows_of)
 
-    def log_all(prefix: str, step: int, values: dict[str, float]) -> None:
-        run.log(step, **{f"{prefix}_{name}": value for name, value in values.items()})
-
     def batch_of(step: int) -> Batch:
         window, rows = windows_of(step)
         context, has_context_B, described = reader.read(window, rows, step)
         if step == 0:
-            log_all("memory", step, reader.memory_statistics())
+            run.log(step, **{f"memory_{name}": value for name, value in reader.memory_statistics().items()})
         if described:
-            log_all("retrieved", step, described)
+            run.log(step, **{f"retrieved_{name}": value for name, value in described.items()})
         return Batch(window, context, has_context_B)
 
     policy = RetrievalPolicy(network, embedder, settings, Demonstrations.load(settings, inputs, facts))
-    returns = settings.environment.returns
-    return train_policy(
-        policy,
-        settings,
-        run,
-        batch_of=batch_of,
-        loss_of=lambda model, batch: radt_loss(model, batch, chosen, returns),
-    )
+
+    def loss_of(model: Callable[..., Any], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        return radt_loss(model, batch, chosen, settings.environment.returns)
+
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> RetrievalPolicy:
-    """The policy of a finished run, with its embedder."""
     facts = facts_of(settings.environment)
     network = build_network(settings, facts)
     dt.load_network(network, arrays, settings)

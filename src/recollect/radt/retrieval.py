@@ -32,75 +32,59 @@ class RetrievalSettings(Frozen):
     """What is retrieved for a training window. Defaults are the released grid-world configs."""
 
     kind: Literal["retrieval", "task", "uniform", "return", "max_return", "last", "none"] = Field(
-        default="retrieval",
+        "retrieval",
         description="retrieval; a random entry of the same task; a random entry of any task; of the same task one drawn "
         "with a chance proportional to its return, that of highest return, the one played last; nothing",
     )
-    engine: Literal["exact", "ivf", "hnsw"] = Field(
-        default="exact", description="exact search, or an approximate one of faiss for very large memories"
-    )
-    probe: int = Field(
-        default=16, ge=1, description="effort of an approximate search: lists looked at (ivf), efSearch (hnsw)"
-    )
-    candidates: int = Field(default=100, ge=1, description="nearest entries looked at (before the similarity cut-off)")
-    cut_off: float | None = Field(
-        default=0.98, description="candidates more similar than this are dropped; null: none are"
-    )
-    keep: int = Field(default=50, ge=1, description="best candidates kept for re-weighting, l")
-    select: int = Field(
-        default=1, ge=1, description="entries retrieved, k (paper: 1 on grids, 4 on Meta-World and DMControl)"
-    )
-    similarity_weight: float = Field(default=1.0, description="weight of the min-max normalised similarity")
-    task_weight: float = Field(
-        default=1.0, description="added for an entry of the query's task (paper's alpha in training)"
-    )
-    return_weight: float = Field(default=0.0, description="weight of the min-max normalised return")
-    position_weight: float = Field(default=0.0, description="added for an earlier trajectory of the query's task")
-    improvement_weight: float = Field(
-        default=0.0, description="added for an entry of lower return than the query's trajectory"
-    )
+    engine: Literal["exact", "ivf", "hnsw"] = Field("exact", description="exact search, or an approximate one of faiss")
+    probe: int = Field(16, ge=1, description="effort of an approximate search: lists looked at (ivf), efSearch (hnsw)")
+    candidates: int = Field(100, ge=1, description="nearest entries looked at (before the similarity cut-off)")
+    cut_off: float | None = Field(0.98, description="candidates more similar than this are dropped; null: none are")
+    keep: int = Field(50, ge=1, description="best candidates kept for re-weighting, l")
+    select: int = Field(1, ge=1, description="entries retrieved, k (paper: 1 on grids, 4 on Meta-World and DMControl)")
+    similarity_weight: float = Field(1.0, description="weight of the min-max normalised similarity")
+    task_weight: float = Field(1.0, description="added for an entry of the query's task (paper's alpha in training)")
+    return_weight: float = Field(0.0, description="weight of the min-max normalised return")
+    position_weight: float = Field(0.0, description="added for an earlier trajectory of the query's task")
+    improvement_weight: float = Field(0.0, description="added for a return below that of the query's trajectory")
     combine: Literal["add", "multiply"] = Field(
-        default="add",
+        "add",
         description="multiply: the score is the product of similarity and of all terms whose weight is not 0, each as "
         "it is, without min-max (released option)",
     )
     choose: Literal["best", "sample"] = Field(
-        default="best",
+        "best",
         description="the entries of highest score, or a draw with chances proportional to scores (released option)",
     )
     within: int | None = Field(
-        default=None,
+        None,
         ge=1,
         description="ours, not in the paper: only entries of the query's task that were played at most this many "
         "trajectories before or after the query's are looked at, so that what is read is of about the query's skill",
     )
-    exclude_own: bool = Field(default=True, description="never retrieve from the query's own trajectory")
-    excluded: Literal["drop", "demote"] = Field(
-        default="drop", description="demote: as upstream, to similarity or score -1"
-    )
+    exclude_own: bool = Field(True, description="never retrieve from the query's own trajectory")
+    excluded: Literal["drop", "demote"] = Field("drop", description="demote: as upstream, to similarity or score -1")
     shortest_query: int = Field(
-        default=10, ge=0, description="a query whose last timestep is below this gets a random entry of its task"
+        10, ge=0, description="a query whose last timestep is below this gets a random entry of its task"
     )
-    blend: float = Field(
-        default=0.0, ge=0, le=1, description="share of a random same-task key in the query (paper: 0.5)"
-    )
-    blend_share: float = Field(default=1.0, ge=0, le=1, description="share of the queries that are blended")
+    blend: float = Field(0.0, ge=0, le=1, description="share of a random same-task key in the query (paper: 0.5)")
+    blend_share: float = Field(1.0, ge=0, le=1, description="share of the queries that are blended")
     blends: int = Field(
-        default=1, ge=1, description="differently blended copies of each query; each of them retrieves `select` entries"
+        1, ge=1, description="differently blended copies of each query; each of them retrieves `select` entries"
     )
-    noise: float = Field(default=0.0, ge=0, le=1, description="share of the queries that noise is added to")
+    noise: float = Field(0.0, ge=0, le=1, description="share of the queries that noise is added to")
     noise_std: float = Field(
-        default=0.1, ge=0, description="of that noise, in standard deviations of the memory's keys, entry by entry"
+        0.1, ge=0, description="of that noise, in standard deviations of the memory's keys, entry by entry"
     )
     lowest_query_return: float | None = Field(
-        default=None, description="a query of a trajectory below this return gets a random entry of its task"
+        None, description="a query of a trajectory below this return gets a random entry of its task"
     )
     random_task: float = Field(
-        default=0.0, ge=0, le=1, description="share of queries whose entries are replaced by random ones of their task"
+        0.0, ge=0, le=1, description="share of queries whose entries are replaced by random ones of their task"
     )
-    random_any: float = Field(default=0.0, ge=0, le=1, description="the same with random ones of any task")
+    random_any: float = Field(0.0, ge=0, le=1, description="the same with random ones of any task")
     random_neighbour: float = Field(
-        default=0.0, ge=0, le=1, description="share of entries replaced by what another query of the batch retrieved"
+        0.0, ge=0, le=1, description="share of entries replaced by what another query of the batch retrieved"
     )
 
     @property

@@ -27,18 +27,22 @@ def hidden_behind(
         query_BQD: token embeddings, each at the position behind its row's prefix.
         mask_BN: True where a prefix token is real; padding may stand anywhere, also in all of a row. None: all are.
     """
-    h, q = model.drop(prefix_BND, model.p_embedding), model.drop(query_BQD, model.p_embedding)
-    hidden_B11N = None
+    h = model.drop(prefix_BND, model.p_embedding)
+    q = model.drop(query_BQD, model.p_embedding)
+    padding_B11N = None
     if mask_BN is not None and not (mask_BN.device.type == "cpu" and bool(mask_BN.all())):
         # Real tokens first: then the causal mask alone hides padding from them, and queries are told what is real.
-        order_BN = mask_BN.logical_not().to(device=h.device, dtype=torch.int8).argsort(dim=1, stable=True)
+        padding_BN = mask_BN.logical_not().to(h.device)
+        order_BN = padding_BN.to(torch.int8).argsort(dim=1, stable=True)
         h = h.take_along_dim(order_BN[:, :, None], 1)
-        hidden_B11N = mask_BN.to(h.device).take_along_dim(order_BN, 1).logical_not()[:, None, None]
+        padding_B11N = padding_BN.take_along_dim(order_BN, 1)[:, None, None]
     attention = model.attention(h)
     for layer, block in enumerate(model.layers()):
-        normed, own = block.norm_attention(h), block.qkv(block.norm_attention(q))
+        normed = block.norm_attention(h)
+        own = block.qkv(block.norm_attention(q))
         if layer == len(model.blocks) - 1:  # of the prefix only what queries read is computed
-            k, v = split_heads(linear_part(block.qkv, normed, model.width, 3 * model.width), 2, model.heads)
+            kv = linear_part(block.qkv, normed, model.width, 3 * model.width)
+            k, v = split_heads(kv, 2, model.heads)
         else:
             qkv = block.qkv(normed)
             _, k, v = split_heads(qkv, 3, model.heads)
@@ -47,9 +51,11 @@ def hidden_behind(
         own_q, own_k, own_v = split_heads(own, 3, model.heads)
         own_q = own_q * model.head_width**-0.5
         scores_BHQN = own_q @ k.transpose(-2, -1)
-        if hidden_B11N is not None:
-            scores_BHQN = scores_BHQN.masked_fill(hidden_B11N, float("-inf"))
-        weights = torch.cat([scores_BHQN, (own_q * own_k).sum(-1, keepdim=True)], -1).softmax(-1)
+        if padding_B11N is not None:
+            scores_BHQN = scores_BHQN.masked_fill(padding_B11N, float("-inf"))
+        # Behind the prefix each query attends to itself.
+        own_score_BHQ1 = (own_q * own_k).sum(-1, keepdim=True)
+        weights = torch.cat([scores_BHQN, own_score_BHQ1], -1).softmax(-1)
         weights = model.drop_attention(weights).to(v.dtype)
         y = weights[..., :-1] @ v + weights[..., -1:] * own_v
         q = model.add(q, block.attention_out(join_heads(y)))

@@ -32,8 +32,8 @@ class Queries:
     last_B: Tensor
 
     def repeated(self, times: int) -> Queries:
-        """Every query so many times, one behind the other."""
-        return Queries(*(getattr(self, name).repeat_interleave(times, 0) for name in self.__dataclass_fields__))
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Queries(**{name: column.repeat_interleave(times, 0) for name, column in columns.items()})
 
 
 class TrainingMemory:
@@ -56,9 +56,12 @@ class TrainingMemory:
                 do="Build the index and its row table together (`recollect index`).",
             )
         device = keys_ND.device
-        self.search, self.keys_ND = search, keys_ND
-        self.task_N, self.episode_N = task_N.to(device).long(), episode_N.to(device).long()
-        self.total_return_N, self.last_N = total_return_N.to(device).float(), last_N.to(device).long()
+        self.search = search
+        self.keys_ND = keys_ND
+        self.task_N = task_N.to(device).long()
+        self.episode_N = episode_N.to(device).long()
+        self.total_return_N = total_return_N.to(device).float()
+        self.last_N = last_N.to(device).long()
         # Entries ordered by (task, episode), so that "of this task but not of this episode" is an interval with a hole.
         order = self.episode_N.argsort(stable=True)
         self._order = order[self.task_N[order].argsort(stable=True)]
@@ -73,21 +76,28 @@ class TrainingMemory:
     def _code(self, task: Tensor, episode: Tensor) -> Tensor:
         return task * self._episodes + episode + 1  # + 1: the unknown episode -1 sorts before all
 
-    def _span(self, task: Tensor, own: Tensor, within: int | None) -> tuple[Tensor, Tensor]:
+    def _span(self, task_B: Tensor, own_B: Tensor, within: int | None) -> tuple[Tensor, Tensor]:
         """From where to where (not included) in `_order` the entries of each task stand, or those around code `own`."""
-        lowest, highest = task * self._episodes, (task + 1) * self._episodes
+        lowest_B = task_B * self._episodes
+        highest_B = lowest_B + self._episodes
         if within is not None:
-            lowest, highest = torch.maximum(own - within, lowest), torch.minimum(own + within + 1, highest)
-        return torch.searchsorted(self._codes, lowest), torch.searchsorted(self._codes, highest)
+            lowest_B = torch.maximum(own_B - within, lowest_B)
+            highest_B = torch.minimum(own_B + within + 1, highest_B)
+        first_B = torch.searchsorted(self._codes, lowest_B)
+        past_B = torch.searchsorted(self._codes, highest_B)
+        return first_B, past_B
 
     def of_task(self, queries: Queries, within: int | None = None) -> Tensor:
         """All entries of each query's task (at most ``within`` trajectories away), in the order in which they were
         played; ids [B, S], -1 behind the last."""
         device = self._codes.device
-        task, episode = queries.task_B.to(device).long(), queries.episode_B.to(device).long()
-        first, past = self._span(task, self._code(task, episode), within)
-        place = first[:, None] + torch.arange(max(int((past - first).max()), 1), device=device)
-        return self._order[place.clamp_max(len(self._order) - 1)].masked_fill(place >= past[:, None], -1)
+        task_B = queries.task_B.to(device).long()
+        episode_B = queries.episode_B.to(device).long()
+        first_B, past_B = self._span(task_B, self._code(task_B, episode_B), within)
+        longest = max(int((past_B - first_B).max()), 1)
+        place_BS = first_B[:, None] + torch.arange(longest, device=device)
+        id_BS = self._order[place_BS.clamp_max(len(self._order) - 1)]
+        return id_BS.masked_fill(place_BS >= past_B[:, None], -1)
 
     def near(self, queries: Queries, key_BD: Tensor, within: int, k: int) -> tuple[Tensor, Tensor]:
         """The most similar entries of each query's task that are at most ``within`` trajectories away.
@@ -95,11 +105,12 @@ class TrainingMemory:
         Returns:
             similarity and ids [B, <= k], the most similar first, equal ones by id; -inf and -1 where there is none.
         """
-        ids = self.of_task(queries, within)
-        similarity = torch.bmm(self.keys_ND[ids.clamp_min(0)], key_BD[:, :, None]).squeeze(2)
-        similarity = similarity.masked_fill(ids < 0, NOTHING)
-        similarity, order = similarity.sort(dim=1, descending=True, stable=True)
-        return similarity[:, :k], ids.gather(1, order)[:, :k]
+        id_BS = self.of_task(queries, within)
+        keys_BSD = self.keys_ND[id_BS.clamp_min(0)]
+        similarity_BS = torch.bmm(keys_BSD, key_BD[:, :, None]).squeeze(2)
+        similarity_BS = similarity_BS.masked_fill(id_BS < 0, NOTHING)
+        similarity_BS, order_BS = similarity_BS.sort(dim=1, descending=True, stable=True)
+        return similarity_BS[:, :k], id_BS.gather(1, order_BS)[:, :k]
 
     def draw(
         self,
@@ -116,20 +127,25 @@ class TrainingMemory:
         Returns:
             ids [B]; -1 where there is no such entry. Several draws for one query may give the same entry.
         """
-        task_B, episode_B = task_B.to(self._codes.device).long(), episode_B.to(self._codes.device).long()
-        own = self._code(task_B, episode_B.clamp(-1, self._episodes - 2))
-        own_first = torch.searchsorted(self._codes, own)
-        own_count = torch.searchsorted(self._codes, own, right=True) - own_first
+        device = self._codes.device
+        task_B = task_B.to(device).long()
+        episode_B = episode_B.to(device).long().clamp(-1, self._episodes - 2)
+        own_B = self._code(task_B, episode_B)
+        own_first_B = torch.searchsorted(self._codes, own_B)
+        own_count_B = torch.searchsorted(self._codes, own_B, right=True) - own_first_B
         if not exclude_own:
-            own_count = torch.zeros_like(own_count)
+            own_count_B = torch.zeros_like(own_count_B)
         if any_task:
-            first, count = torch.zeros_like(own), torch.full_like(own, len(self._codes))
+            first_B = torch.zeros_like(own_B)
+            past_B = torch.full_like(own_B, len(self._codes))
         else:
-            first, past = self._span(task_B, own, within)
-            count = past - first
-        free = count - own_count
-        chance = torch.rand(len(task_B), generator=generator, device=generator.device, dtype=torch.float64)
-        place = first + torch.minimum((chance.to(free.device) * free).long(), free - 1).clamp_min(0)
-        place = torch.where((own_count > 0) & (place >= own_first), place + own_count, place)
-        ids = self._order[place.clamp_max(len(self._order) - 1)]
-        return torch.where(free > 0, ids, torch.full_like(ids, -1))
+            first_B, past_B = self._span(task_B, own_B, within)
+        free_B = past_B - first_B - own_count_B
+        chance_B = torch.rand(len(task_B), generator=generator, device=generator.device, dtype=torch.float64)
+        nth_B = torch.minimum((chance_B.to(device) * free_B).long(), free_B - 1)
+        place_B = first_B + nth_B.clamp_min(0)
+        # One's own entries are stepped over.
+        steps_over_B = (own_count_B > 0) & (place_B >= own_first_B)
+        place_B = torch.where(steps_over_B, place_B + own_count_B, place_B)
+        id_B = self._order[place_B.clamp_max(len(self._order) - 1)]
+        return torch.where(free_B > 0, id_B, torch.full_like(id_B, -1))

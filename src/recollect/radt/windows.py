@@ -10,7 +10,7 @@ Source: RA-DT (arXiv 2410.07071), specification 3.2 (windows), 3.4 (Algorithm Di
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,13 +44,15 @@ class Windows:
     @property
     def current(self) -> np.ndarray:
         """bool [B, C]: True at steps of the current episode, False at those of the earlier one."""
-        task_first = self.rows[:, -1:] - self.end[:, None] + 1  # the current episode's first row
-        return (self.rows >= task_first) & (self.rows <= self.rows[:, -1:])
+        last_B1 = self.rows[:, -1:]
+        first_B1 = last_B1 - self.end[:, None] + 1
+        return (self.rows >= first_B1) & (self.rows <= last_B1)
 
     def take(self, column: np.ndarray) -> np.ndarray:
         """The windows of a column: [N, ...] -> [B, C, ...], zero where padded."""
         taken = column.take(self.rows, axis=0)
-        taken *= self.mask.reshape(self.mask.shape + (1,) * (taken.ndim - 2))
+        one_per_entry = (1,) * (taken.ndim - 2)
+        taken *= self.mask.reshape(self.mask.shape + one_per_entry)
         return taken
 
 
@@ -76,11 +78,12 @@ def episode_chances(histories: Histories, by: EpisodesBy, top: int) -> np.ndarra
         if by == "return_corrected":
             value = value - table.length
         elif by == "reward_std":
-            value = np.array(
-                [histories.reward[a:b].std() for a, b in zip(table.start, table.start + table.length, strict=True)]
-            )
+            for episode, (start, length) in enumerate(zip(table.start, table.length, strict=True)):
+                value[episode] = histories.reward[start : start + length].std()
         value = value - value.min()
-    return value / value.sum() if value.sum() else np.full(len(table), 1 / len(table))
+    if value.sum() == 0:
+        return np.full(len(table), 1 / len(table))
+    return value / value.sum()
 
 
 class WindowSampler:
@@ -116,11 +119,14 @@ class WindowSampler:
         for name, value in (("context", context), ("batch size", batch_size)):
             if value < 1:
                 raise UserError(f"the {name} is {value}", where="window sampler", do="set it to at least 1.")
-        self.context, self.batch_size, self.seed = context, batch_size, seed
+        self.context = context
+        self.batch_size = batch_size
+        self.seed = seed
         self.episodes = histories.episodes
         self._until = np.cumsum(self.episodes.length)
-        by_length = episodes_by == "length"
-        self._chances = None if by_length else episode_chances(histories, episodes_by, top)
+        self._chances: np.ndarray | None = None
+        if episodes_by != "length":
+            self._chances = episode_chances(histories, episodes_by, top)
 
     def batch(self, step: int) -> Windows:
         """The windows of a training step; the same for the same (histories, seed, step)."""
@@ -133,14 +139,17 @@ class WindowSampler:
             episode_B = np.searchsorted(self._until, place_B, side="right")
         else:
             episode_B = draw.choice(len(self._chances), size=self.batch_size, p=self._chances)
-        return episode_B, draw.integers(1, np.maximum(self.episodes.length[episode_B], 2))
+        past_last_end_B = np.maximum(self.episodes.length[episode_B], 2)
+        return episode_B, draw.integers(1, past_last_end_B)
 
     def windows(self, episode_B: np.ndarray, end_B: np.ndarray) -> Windows:
         """The windows that end before step `end_B` of the episodes `episode_B`."""
         first_B1 = self.episodes.start[episode_B][:, None]
-        rows_BC = first_B1 + end_B[:, None] + np.arange(-self.context, 0)
+        from_end_C = np.arange(-self.context, 0)
+        rows_BC = first_B1 + end_B[:, None] + from_end_C
         mask_BC = rows_BC >= first_B1
-        return Windows(np.maximum(rows_BC, first_B1), mask_BC, episode_B, end_B, np.full(len(end_B), NONE))
+        no_earlier_B = np.full(len(end_B), NONE)
+        return Windows(np.maximum(rows_BC, first_B1), mask_BC, episode_B, end_B, no_earlier_B)
 
 
 class DistillationSampler(WindowSampler):
@@ -153,8 +162,7 @@ class DistillationSampler(WindowSampler):
     earlier episode longer than C gives its last C steps.
 
     Args:
-        histories, context, batch_size, seed, episodes_by, top: see `WindowSampler`; `context` holds for each of the two
-            parts.
+        histories, sampling: as of `WindowSampler`; `context` holds for each of the two parts.
         episodes_back: K.
         earlier: the earlier episode is K places before (`sequential`), any other one of the task, or any other of all.
         random: share of earlier episodes that are replaced by a random one of all tasks.
@@ -170,39 +178,42 @@ class DistillationSampler(WindowSampler):
         self,
         histories: Histories,
         *,
-        context: int,
         episodes_back: int,
-        batch_size: int,
-        seed: int,
-        episodes_by: EpisodesBy = "length",
-        top: int = 5,
         earlier: Earlier = "sequential",
         random: float = 0.0,
         drop: float = 0.0,
+        **sampling: Any,
     ) -> None:
-        super().__init__(histories, context=context, batch_size=batch_size, seed=seed, episodes_by=episodes_by, top=top)
+        super().__init__(histories, **sampling)
         if episodes_back < 1:
             raise UserError(
                 f"episodes_back is {episodes_back}", where="distillation sampler", do="set it to at least 1."
             )
-        self.episodes_back, self.earlier, self.random, self.drop = episodes_back, earlier, random, drop
+        self.episodes_back = episodes_back
+        self.earlier = earlier
+        self.random = random
+        self.drop = drop
         self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
 
     def batch(self, step: int) -> Windows:
-        """See `WindowSampler.batch`."""
         draw = generator(self.purpose, self.seed, step)
+        size = self.batch_size
         episode_B, end_B = self.ends(draw)
-        every, size = len(self.episodes), self.batch_size
-        earlier_B = self.episodes_before(episode_B)
-        if self.earlier == "task":
+        first_of_all_B = np.zeros(size, np.int64)
+        past_all_B = np.full(size, len(self.episodes))
+        if self.earlier == "sequential":
+            earlier_B = self.episodes_before(episode_B)
+        elif self.earlier == "task":
             earlier_B = other_than(episode_B, self.episodes.first_of_task[episode_B], self._past_task[episode_B], draw)
-        elif self.earlier == "any":
-            earlier_B = other_than(episode_B, np.zeros(size, np.int64), np.full(size, every), draw)
+        else:
+            earlier_B = other_than(episode_B, first_of_all_B, past_all_B, draw)
         if self.random:
-            any_B = other_than(episode_B, np.zeros(size, np.int64), np.full(size, every), draw)
-            earlier_B = np.where((draw.random(size) < self.random) & (earlier_B != NONE), any_B, earlier_B)
+            any_B = other_than(episode_B, first_of_all_B, past_all_B, draw)
+            replaced_B = (draw.random(size) < self.random) & (earlier_B != NONE)
+            earlier_B = np.where(replaced_B, any_B, earlier_B)
         if self.drop:
-            earlier_B = np.where(draw.random(size) < self.drop, NONE, earlier_B)
+            dropped_B = draw.random(size) < self.drop
+            earlier_B = np.where(dropped_B, NONE, earlier_B)
         return self.windows(episode_B, end_B, earlier_B)
 
     def episodes_before(self, episode_B: np.ndarray) -> np.ndarray:
@@ -213,25 +224,31 @@ class DistillationSampler(WindowSampler):
     def windows(self, episode_B: np.ndarray, end_B: np.ndarray, earlier_B: np.ndarray | None = None) -> Windows:
         """The windows that end before step `end_B` of the episodes `episode_B`, with the earlier episode in front."""
         table = self.episodes
-        earlier_B = self.episodes_before(episode_B) if earlier_B is None else earlier_B
-        has_earlier_B = earlier_B != NONE
-        now_B1 = np.minimum(end_B, self.context)[:, None]
-        before_B1 = np.where(has_earlier_B, np.minimum(table.length[earlier_B], self.context), 0)[:, None]
+        if earlier_B is None:
+            earlier_B = self.episodes_before(episode_B)
+        # How many steps of each part are in the window.
+        current_B1 = np.minimum(end_B, self.context)[:, None]
+        earlier_length_B = np.where(earlier_B != NONE, table.length[earlier_B], 0)
+        before_B1 = np.minimum(earlier_length_B, self.context)[:, None]
+        # Both parts stand at the right: the current one last, the end of the earlier one in front of it.
         from_end_C = np.arange(-2 * self.context, 0)
-        rows_BC = np.where(
-            from_end_C >= -now_B1,
-            (table.start[episode_B] + end_B)[:, None] + from_end_C,
-            (table.start[earlier_B] + table.length[earlier_B])[:, None] + now_B1 + from_end_C,
-        )
-        mask_BC = from_end_C >= -(now_B1 + before_B1)
-        first_B1 = np.take_along_axis(rows_BC, 2 * self.context - now_B1 - before_B1, axis=1)
+        current_end_B = table.start[episode_B] + end_B
+        earlier_end_B = table.start[earlier_B] + table.length[earlier_B]
+        current_BC = current_end_B[:, None] + from_end_C
+        before_BC = earlier_end_B[:, None] + current_B1 + from_end_C
+        rows_BC = np.where(from_end_C >= -current_B1, current_BC, before_BC)
+        real_B1 = current_B1 + before_B1
+        mask_BC = from_end_C >= -real_B1
+        first_B1 = np.take_along_axis(rows_BC, 2 * self.context - real_B1, axis=1)
         return Windows(np.where(mask_BC, rows_BC, first_B1), mask_BC, episode_B, end_B, earlier_B)
 
 
 def other_than(own_B: np.ndarray, first_B: np.ndarray, past_B: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """A uniformly random episode in [first, past) other than one's own, -1 where there is none."""
-    place_B = first_B + draw.integers(np.maximum(past_B - first_B - 1, 1))
-    return np.where(past_B - first_B > 1, place_B + (place_B >= own_B), NONE)
+    others_B = past_B - first_B - 1
+    place_B = first_B + draw.integers(np.maximum(others_B, 1))
+    place_B = place_B + (place_B >= own_B)  # one's own is stepped over
+    return np.where(others_B > 0, place_B, NONE)
 
 
 @dataclass(frozen=True)
@@ -272,7 +289,10 @@ class QuerySampler:
         if queries < 1:
             raise UserError(f"queries is {queries}", where="query sampler", do="set it to at least 1.")
         self._contexts = WindowSampler(histories, context=context, batch_size=batch_size, seed=seed)
-        self.queries, self.batch_size, self.seed, self.drop = queries, batch_size, seed, drop
+        self.queries = queries
+        self.batch_size = batch_size
+        self.seed = seed
+        self.drop = drop
         self.episodes = histories.episodes
         self._until = np.cumsum(self.episodes.length)
         self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
@@ -281,16 +301,21 @@ class QuerySampler:
         """The contexts and queries of a training step; the same for the same (histories, seed, step)."""
         draw = generator("context and queries", self.seed, step)
         table, until = self.episodes, self._until
-        some_B = np.searchsorted(until, draw.integers(until[-1], size=self.batch_size), side="right")
-        first_B, past_B = table.first_of_task[some_B], self._past_task[some_B]
+        # A task with a chance proportional to its steps, and any of its episodes.
+        step_of_all_B = draw.integers(until[-1], size=self.batch_size)
+        episode_B = np.searchsorted(until, step_of_all_B, side="right")
+        first_B, past_B = table.first_of_task[episode_B], self._past_task[episode_B]
         context_B = draw.integers(first_B, past_B)
         alone_B = past_B - first_B == 1
-        left_out_B = np.where(alone_B, 0, table.length[context_B])  # of the task's steps, as those of no query
+        # Queries: any of the task's steps that are not the context's; those behind it move up by its length.
         begin_B = until[first_B] - table.length[first_B]
-        room_B1 = (until[past_B - 1] - begin_B - left_out_B)[:, None]
-        place_BQ = begin_B[:, None] + draw.integers(room_B1, size=(self.batch_size, self.queries))
-        behind_BQ = place_BQ >= (until[context_B] - table.length[context_B])[:, None]
-        episode_BQ = np.searchsorted(until, place_BQ + behind_BQ * left_out_B[:, None], side="right")
+        left_out_B = np.where(alone_B, 0, table.length[context_B])
+        room_B = until[past_B - 1] - begin_B - left_out_B
+        place_BQ = begin_B[:, None] + draw.integers(room_B[:, None], size=(self.batch_size, self.queries))
+        context_begin_B = until[context_B] - table.length[context_B]
+        behind_BQ = place_BQ >= context_begin_B[:, None]
+        place_BQ = place_BQ + behind_BQ * left_out_B[:, None]
+        episode_BQ = np.searchsorted(until, place_BQ, side="right")
         step_BQ = draw.integers(np.maximum(table.length[episode_BQ] - 1, 1))
         without_B = alone_B | (draw.random(self.batch_size) < self.drop)
         windows = self._contexts.windows(context_B, table.length[context_B])

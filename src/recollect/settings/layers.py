@@ -73,7 +73,6 @@ def _scale_path(scale: str) -> Path:
 # --------------------------------------------------------------------------------------------------- environments
 
 
-@remembered
 def environment_stem(env: str) -> tuple[str, int | str | None]:
     """The file that an environment's name stands for, and what the rest of the name sets (None: it is the file's own).
 

@@ -72,7 +72,6 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     return content
 
 
-@remembered
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 

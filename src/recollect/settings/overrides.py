@@ -6,7 +6,7 @@ of. So that results of changed settings are never taken for those of the plain o
 does, and two people who set the same get the same name.
 
 A key is one of the method's `hyperparameters` (which need not be said) or of its `memory`, with dots for parts of it. A
-value is a number, true, false, null (back to the default), a word, or a list of these: `[0.9,0.99]`.
+value is a number, true, false, null, a word, or a list of these: `[0.9,0.99]`; the word `default` goes back to the default.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ from recollect.settings.still import remembered
 
 __all__ = ["base_method", "environment_stem", "method_path", "names", "scale_settings"]  # of `layers`, for importers
 
+DUAL_ENCODER = "dual_encoder"
+"""The module that a vision-language model of `source: trained` is trained with."""
 JUDGED_BY = ("episodes", "splits", "seed")
 """What of an environment's `evaluation` a variant may change."""
 
@@ -77,7 +79,7 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
         if subtitle is not None and content["title"] == plain_title:  # else it has a title of its own
             content["title"] = f"{own_title}, {subtitle}"
         if layers.changes:  # may concern learning, so it is trained whatever its listed part says
-            content = merge(content, merged(layers.changes))
+            content = merge(content, *(layer.content for layer in layers.changes))
             content["title"] += f", {variant.removeprefix(listed).lstrip(',')}"
             content.pop("evaluation_only", None)
     for key in ("environments", "base", "variants"):
@@ -167,7 +169,6 @@ def dumped(settings: Settings) -> dict[str, Any]:
     return settings.model_dump(mode="json", include={"environment", "method"})
 
 
-@remembered
 def resolved_environment(scale: str, env: str) -> dict[str, Any]:
     """The settings of an environment, every default included, also those of its source of histories."""
     prepared = still.prepared(f"{scale} {env}")
@@ -179,6 +180,18 @@ def resolved_environment(scale: str, env: str) -> dict[str, Any]:
         checked = source_hyperparameters(scale, env, environment.source)
         values["source"]["hyperparameters"] = checked.model_dump(mode="json")
     return values
+
+
+def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:
+    """A vision-language model at a scale, every default included, also those of how one is trained here."""
+    prepared = still.prepared(f"{scale} model {name}")
+    if prepared is not None:
+        return prepared
+    model = vision_language_model(name, scale)
+    where = f"{config_folder() / 'vision_language_models.yaml'}: {name}.hyperparameters (scale {scale})"
+    module = algorithm_module(DUAL_ENCODER, where=where)
+    checked = validated(module.Hyperparameters, model.hyperparameters, where=where)
+    return {**model.model_dump(mode="json"), "hyperparameters": checked.model_dump(mode="json")}
 
 
 def canonical(value: Any) -> str:
@@ -262,7 +275,6 @@ def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> 
     return load(does, algorithm, where=where)
 
 
-@remembered
 def figure_reads(scale: str, figure: str) -> str:
     """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
     return declaration("figure", figure_settings(scale, figure).kind, "READS") or "scores"

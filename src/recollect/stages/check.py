@@ -1,32 +1,41 @@
 """check: the whole configuration, before anything runs.
 
 The Snakefile calls `check_once` while it is parsed. Checking imports every algorithm (seconds), so it is done only when
-the configuration or the code differs from what was last found good.
+the configuration or the code differs from what was last found good. What it resolves is kept: Snakemake plans with these
+settings and need not import an algorithm, nor torch, to know the defaults.
 """
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
-from recollect.artifacts.sealed import sealing
+from recollect.artifacts.sealed import read_json, write_json
 from recollect.settings.catalogue import roots
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folders, config_path, entries_of, validated
+from recollect.settings.loading import config_folders, config_path, entries_of
 from recollect.settings.resolve import (
-    algorithm_module,
+    base_method,
+    dumped,
     figure_settings,
     language_model,
     names,
+    played_method,
     prompt_templates,
     resolve,
+    resolved_environment,
+    resolved_vision_language_model,
     scale_settings,
     token_vocabulary,
     vision_language_model,
 )
+from recollect.settings.still import prepare
 from recollect.stages.inputs import generate_inputs
+from recollect.stages.provenance import embedder_of
 
-STAMP = Path(".snakemake") / "recollect-config-checked"
+KEPT = Path(".snakemake") / "recollect-settings.json"
+"""Resolved settings, and the state of configuration and code that they are of."""
 
 
 def check() -> str:
@@ -35,6 +44,32 @@ def check() -> str:
     Raises:
         UserError: the first thing that is wrong.
     """
+    resolve_all()
+    return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
+
+
+def resolve_all() -> dict[str, dict[str, Any]]:
+    """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`.
+
+    Raises:
+        UserError: the first thing that is wrong.
+    """
+    settings: dict[str, dict[str, Any]] = {}
+    runs = {other for run in _runs() for other in _with_those_read(*run)}
+    for scale, env, method in sorted(runs):
+        run = resolve(scale, env, method, seed=0)
+        settings[f"{scale} {env} {method}"] = dumped(run)
+        if run.method.data == "histories":
+            acting = getattr(run.method.hyperparameters, "acting", None)
+            for read in (env, getattr(acting, "demonstrations", None)):
+                if read is not None and f"{scale} {read}" not in settings:
+                    settings[f"{scale} {read}"] = resolved_environment(scale, read)
+                    generate_inputs(scale, read)
+    return settings | _resolve_vision()
+
+
+def _runs() -> set[tuple[str, str, str]]:
+    """(scale, environment, method) of the runs of all figures, after a look at the names that scales override."""
     runs: set[tuple[str, str, str]] = set()
     for scale in names("scales"):
         overrides = scale_settings(scale)
@@ -49,37 +84,36 @@ def check() -> str:
         for figure in names("figures"):
             chosen = figure_settings(scale, figure)
             runs |= {(scale, env, method) for env in chosen.environments for method in chosen.methods}
-    for scale, env, method in sorted(runs):
-        settings = resolve(scale, env, method, seed=0)
-        source = settings.environment.source
-        if settings.method.data == "histories" and source is not None:
-            where = f"config/environments/{env}.yaml: source.hyperparameters (scale {scale})"
-            module = algorithm_module(source.algorithm, where=where, does="source")
-            validated(module.Hyperparameters, source.hyperparameters, where=where)
-            generate_inputs(scale, env)
-    check_vision()
-    return f"the configuration is in order: {len(runs)} combinations of scale, environment and method"
+    return runs
 
 
-def check_vision() -> None:
-    """Check every vision-language model, at every scale, and every token vocabulary.
+def _with_those_read(scale: str, env: str, method: str) -> set[tuple[str, str, str]]:
+    """A run, and those whose policy it plays, whose memory it may share, and whose network embeds for it."""
+    methods = {method, base_method(method), played_method(scale, env, method)}
+    for reader in tuple(methods):
+        kind, embedder, _ = embedder_of(scale, env, reader)
+        if kind == "method":
+            methods.add(embedder)
+    return {(scale, env, name) for name in methods}
+
+
+def _resolve_vision() -> dict[str, dict[str, Any]]:
+    """Every vision-language model at every scale; every token vocabulary is checked as well.
 
     Raises:
         UserError: the first thing that is wrong.
     """
-    from recollect.helm import dual_encoder  # imports torch, which `check_once` mostly does without
-
+    settings: dict[str, dict[str, Any]] = {}
     models = entries_of("vision_language_models")
     for scale in names("scales"):
         for name in (*models, *scale_settings(scale).vision_language_models):
-            trained = vision_language_model(name, scale)
-            where = f"{models[name][1]}: {name}.hyperparameters (scale {scale})"
-            validated(dual_encoder.Hyperparameters, trained.hyperparameters, where=where)
+            settings[f"{scale} model {name}"] = resolved_vision_language_model(scale, name)
     for name in entries_of("token_vocabularies", "vocabularies"):
-        chosen = token_vocabulary(name)
-        prompt_templates(chosen.templates)
-        vision_language_model(chosen.vision_language_model)
-        language_model(chosen.language_model)
+        vocabulary = token_vocabulary(name)
+        prompt_templates(vocabulary.templates)
+        vision_language_model(vocabulary.vision_language_model)
+        language_model(vocabulary.language_model)
+    return settings
 
 
 def state() -> str:
@@ -93,11 +127,18 @@ def state() -> str:
 
 
 def check_once() -> None:
-    """Check unless this very configuration and code were already found good here."""
+    """Check unless this very configuration and code were already found good here, and hand over what was resolved."""
     current = state()
-    if STAMP.is_file() and STAMP.read_text() == current:
-        return
-    check()
-    STAMP.parent.mkdir(exist_ok=True)
-    with sealing(STAMP, kind="configuration checked") as temporary:
-        temporary.write_text(current)
+    kept = _kept()
+    if kept.get("state") != current:
+        kept = {"state": current, "settings": resolve_all()}
+        write_json(KEPT, kept, kind="resolved settings")
+    prepare(kept["settings"])
+
+
+def _kept() -> dict[str, Any]:
+    """What an earlier check found; nothing where there is none, or where its file was damaged."""
+    try:
+        return dict(read_json(KEPT, kind="resolved settings"))
+    except UserError:
+        return {}

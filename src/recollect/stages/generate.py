@@ -11,8 +11,7 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
 from recollect.environments import registry
 from recollect.settings.errors import UserError
-from recollect.settings.loading import validated
-from recollect.settings.resolve import algorithm_module, environment_settings, uses_gpu
+from recollect.settings.resolve import algorithm_module, environment_settings, source_hyperparameters, uses_gpu
 from recollect.sources.columns import remove_growing
 from recollect.sources.published_fetch import hashes
 from recollect.stages import inputs, paths, provenance
@@ -38,9 +37,7 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> None:
     module = algorithm_module(
         source.algorithm, where=f"config/environments/{env}.yaml: source.algorithm", does="source"
     )
-    chosen = validated(
-        module.Hyperparameters, source.hyperparameters, where=f"config/environments/{env}.yaml: source.hyperparameters"
-    )
+    chosen = source_hyperparameters(scale, env, source)
     settings, code = provenance.generate_settings(scale, env), provenance.generate_code(scale, env)
     read = inputs.generate_inputs(scale, env)
     on = {"device": device} if uses_gpu(source.algorithm) else {}

@@ -12,6 +12,7 @@ from recollect.settings.resolve import (
     figure_settings,
     language_model,
     method_mapping,
+    played_method,
     published_data,
     token_vocabulary,
     vision_language_model,
@@ -114,7 +115,7 @@ def vision_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
 
 def policy_method(scale: str, env: str, method: str) -> str:
     """The method whose policy is played: a variant that is not trained plays that of the method it is a variant of."""
-    return base_method(method) if method_mapping(scale, env, method).get("evaluation_only") else method
+    return played_method(scale, env, method)
 
 
 def memory_method(scale: str, env: str, method: str) -> str:

@@ -19,16 +19,19 @@ from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
+    environment_settings,
     figure_settings,
     language_model,
     method_mapping,
     method_path,
     prompt_templates,
+    resolved,
+    resolved_environment,
+    resolved_vision_language_model,
     scale_settings,
     token_vocabulary,
     vision_language_model,
 )
-from recollect.settings.still import remembered
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
 TEMPLATES = [
@@ -42,7 +45,6 @@ def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
-@remembered
 def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
     """(`method`, `lm` or ``""`` for none, name, seed) of the embedder of a method's memory."""
     memory = method_mapping(scale, env, method).get("memory") or {}
@@ -59,47 +61,44 @@ def uses_random_model(scale: str, env: str, method: str) -> bool:
 
 def frozen_models(scale: str, env: str, method: str) -> dict[str, dict[str, Any]]:
     """Where the models come from that a method's hyperparameters name: ``language_model``, ``vision_language_model``."""
-    chosen = method_mapping(scale, env, method).get("hyperparameters") or {}
-    found: dict[str, dict[str, Any]] = {}
-    if "language_model" in chosen:
-        found["language_model"] = _language_model(str(chosen["language_model"]))
+    chosen = resolved(scale, env, method)["method"]["hyperparameters"]
+    models: dict[str, dict[str, Any]] = {}
+    if chosen.get("language_model") is not None:
+        models["language_model"] = _language_model(chosen["language_model"])
     seen_with = chosen.get("vision_language_model")
-    if "token_vocabulary" in chosen:
-        seen_with = token_vocabulary(str(chosen["token_vocabulary"])).vision_language_model
+    if chosen.get("token_vocabulary") is not None:
+        seen_with = token_vocabulary(chosen["token_vocabulary"]).vision_language_model
     if seen_with is not None:
-        found["vision_language_model"] = vision_language_model(str(seen_with), scale).model_dump(mode="json")
-    return found
+        models["vision_language_model"] = vision_language_model(seen_with, scale).model_dump(mode="json")
+    return models
 
 
 def generate_settings(scale: str, env: str) -> str:
     """Everything in the configuration that histories depend on."""
-    content = environment_mapping(scale, env)
-    return canonical(_without(content, "evaluation", "title", "returns", "images"))
+    return canonical(_without(resolved_environment(scale, env), "evaluation", "title", "returns", "images"))
 
 
 def image_settings(scale: str, env: str) -> str:
     """Everything in the configuration that encoded images depend on, besides the histories."""
-    return canonical({"images": environment_mapping(scale, env).get("images")})
+    return canonical({"images": environment_settings(scale, env).model_dump(mode="json")["images"]})
 
 
 def vision_language_settings(scale: str, name: str) -> str:
     """Everything in the configuration that a vision-language model which is trained here depends on."""
-    chosen = vision_language_model(name, scale)
-    return canonical(
-        {"model": chosen.model_dump(mode="json"), "language_model": _language_model(chosen.language_model)}
-    )
+    model = resolved_vision_language_model(scale, name)
+    return canonical({"model": model, "language_model": _language_model(model["language_model"])})
 
 
 def vocabulary_settings(scale: str, name: str) -> str:
     """Everything in the configuration that a token vocabulary depends on, besides files."""
-    chosen = token_vocabulary(name)
-    known = {
-        "vocabulary": chosen.model_dump(mode="json"),
-        "templates": prompt_templates(chosen.templates),
-        "model": vision_language_model(chosen.vision_language_model, scale).model_dump(mode="json"),
-        "language_model": _language_model(chosen.language_model),
+    vocabulary = token_vocabulary(name)
+    parts = {
+        "vocabulary": vocabulary.model_dump(mode="json"),
+        "templates": prompt_templates(vocabulary.templates),
+        "model": vision_language_model(vocabulary.vision_language_model, scale).model_dump(mode="json"),
+        "language_model": _language_model(vocabulary.language_model),
     }
-    return canonical(known)
+    return canonical(parts)
 
 
 def _language_model(name: str) -> dict[str, Any]:
@@ -108,28 +107,34 @@ def _language_model(name: str) -> dict[str, Any]:
 
 def memory_settings(scale: str, env: str, method: str) -> str:
     """Everything in the configuration that embeddings and the index depend on, besides the embedder's own run."""
-    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
+    settings = resolved(scale, env, method)
     kind, name, _ = embedder_of(scale, env, method)
-    model = canonical(language_model(name)) if kind == "lm" else None
-    own = _without(environment, "evaluation", "title", "source")
-    scale_of_rewards = (content.get("hyperparameters") or {}).get("reward_scale")
-    known = {"memory": content.get("memory"), "language_model": model, "reward_scale": scale_of_rewards}
-    return canonical({"environment": own, **known})
+    parts = {
+        "environment": _without(settings["environment"], "evaluation", "title", "source"),
+        "memory": settings["method"]["memory"],
+        "language_model": _language_model(name) if kind == "lm" else None,
+        "reward_scale": settings["method"]["hyperparameters"].get("reward_scale"),
+    }
+    return canonical(parts)
 
 
 def train_settings(scale: str, env: str, method: str) -> str:
     """Everything in the configuration that a run depends on, besides its seed."""
-    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
-    hidden = ("title", "source") if evaluates_while_training(content) else ("title", "source", "evaluation")
-    known = {"environment": _without(environment, *hidden), "method": _without(content, "title")}
-    return canonical(known | frozen_models(scale, env, method))
+    settings = resolved(scale, env, method)
+    judged_while_learning = evaluates_while_training(settings["method"])
+    hidden = ("title", "source") if judged_while_learning else ("title", "source", "evaluation")
+    return _run_settings(settings, hidden, frozen_models(scale, env, method))
 
 
 def evaluate_settings(scale: str, env: str, method: str) -> str:
     """Everything in the configuration that scores depend on."""
-    environment, content = environment_mapping(scale, env), method_mapping(scale, env, method)
-    known = {"environment": _without(environment, "title", "source"), "method": _without(content, "title")}
-    return canonical(known | frozen_models(scale, env, method))
+    return _run_settings(resolved(scale, env, method), ("title", "source"), frozen_models(scale, env, method))
+
+
+def _run_settings(settings: Mapping[str, Any], hidden: Iterable[str], models: Mapping[str, Any]) -> str:
+    """Settings of a run as text, without some keys of its environment and without the method's title."""
+    environment = _without(settings["environment"], *hidden)
+    return canonical({"environment": environment, "method": _without(settings["method"], "title"), **models})
 
 
 def page_text(scale: str, env: str, method: str) -> str:

@@ -15,7 +15,7 @@ from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays, write_table
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import algorithm_module, base_method, method_path, resolve
+from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import run_inputs
@@ -42,10 +42,11 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
     """
     settings = resolve(scale, env, method, seed)
     if settings.method.evaluation_only:
+        played = played_method(scale, env, method)
         raise UserError(
-            f"'{method}' is not trained: it differs in acting only and plays the policy of '{base_method(method)}'",
+            f"'{method}' is not trained: it differs in acting only and plays the policy of '{played}'",
             where=f"{method_path(method)} (variant '{method}'): evaluation_only",
-            do=f"train '{base_method(method)}', then evaluate '{method}'",
+            do=f"train '{played}', then evaluate '{method}'",
         )
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = run_inputs(settings, device)

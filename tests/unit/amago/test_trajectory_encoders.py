@@ -46,12 +46,11 @@ def test_steps_equal_the_whole_pass_with_actors_at_different_steps_and_random_re
         ended = (
             (draws.random(B) < 0.12) | (np.array([len(h) for h in histories]) >= HORIZON) if step else np.zeros(B, bool)
         )
-        model.reset(state, ended)
+        state = model.reset(state, ended)
         for b in np.flatnonzero(ended):
             histories[b] = []
         x = draws.normal(size=(B, 6)).astype(np.float32)
-        time = torch.tensor([len(h) for h in histories])
-        out = model.step(torch.as_tensor(x), time, state)
+        out, state = model.step(torch.as_tensor(x), state)
         for b in range(B):
             histories[b].append(x[b])
             whole = model(torch.as_tensor(np.stack(histories[b]))[None], torch.arange(len(histories[b]))[None])
@@ -93,9 +92,8 @@ def test_beyond_the_context_the_oldest_token_is_forgotten_and_nothing_else() -> 
     with torch.no_grad():
         for t in range(11):
             if t == 3:
-                model.reset(state, np.array([False, True]))  # rows roll at different times
-            time = torch.tensor([t, t - 3 if t >= 3 else t])
-            out = model.step(x_BTD[:, t], time, state)
+                state = model.reset(state, np.array([False, True]))  # rows roll at different times
+            out, state = model.step(x_BTD[:, t], state)
             torch.testing.assert_close(out[0], rolled(model, x_BTD[0, : t + 1], context), atol=1e-5, rtol=1e-4)
             begun = x_BTD[1, 3 : t + 1] if t >= 3 else x_BTD[1, : t + 1]
             torch.testing.assert_close(out[1], rolled(model, begun, context), atol=1e-5, rtol=1e-4)
@@ -107,13 +105,14 @@ def test_beyond_the_context_the_oldest_token_is_forgotten_and_nothing_else() -> 
 def test_a_saved_memory_goes_on_as_if_it_had_stayed(kind: str) -> None:
     model = encoder(kind, context=5)
     x_BTD = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(2))
-    state, other = model.initial_state(3, "cpu"), model.initial_state(3, "cpu")
+    state = model.initial_state(3, "cpu")
     for t in range(9):
-        out = model.step(x_BTD[:, t], torch.full((3,), t), state)
+        out, state = model.step(x_BTD[:, t], state)
         if t == 6:
-            model.load_state(other, {name: value.copy() for name, value in model.state_arrays(state).items()})
+            other = model.state_from({name: value.copy() for name, value in model.state_arrays(state).items()})
         if t > 6:
-            assert torch.equal(out, model.step(x_BTD[:, t], torch.full((3,), t), other))
+            again, other = model.step(x_BTD[:, t], other)
+            assert torch.equal(out, again)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "gru", "ff"])

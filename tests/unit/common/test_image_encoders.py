@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.artifacts.sealed import write_arrays
-from recollect.common.image_encoders.registry import BATCH, ImageEncoder, encoder_names
+from recollect.common.image_encoders.registry import BATCH, ImageEncoder
+from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError
 from recollect.settings.schema import ImageSettings
 
@@ -123,7 +124,7 @@ def test_other_images_than_it_was_made_for_are_refused(frames: np.ndarray) -> No
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert encoder_names() == ["efficientnet_b3", "impala", "nature"]
+    assert sorted(known("image encoder")) == ["efficientnet_b3", "impala", "nature"]
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.delitem(sys.modules, "recollect.common.image_encoders.efficientnet_b3", raising=False)
     with pytest.raises(UserError, match="needs the package 'torchvision', which is not installed"):

@@ -23,6 +23,7 @@ def curve_spec(**changes: Any) -> FigureSpec:
     options = {"ends": 1000, "points": 100, "window": 1, "resamples": 100, **changes.pop("options", {})}
     values = {
         "name": "f",
+        "labels": {"td3_gpt": "Transformer", "td3_lstm": "LSTM"},
         "kind": "curve_panels",
         "scale": "demo",
         "environments": ["walk_5", "walk_9"],

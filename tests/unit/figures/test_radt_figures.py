@@ -80,6 +80,7 @@ def made_speeds(figure: FigureSpec) -> pd.DataFrame:
 def spec(kind: str, **changes: Any) -> FigureSpec:
     values = {
         "name": "f",
+        "labels": {"radt": "RA-DT", "ad": "AD"},
         "kind": kind,
         "scale": "demo",
         "environments": ["room"],

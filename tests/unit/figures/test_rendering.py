@@ -78,6 +78,7 @@ def tmaze_scores(methods: Sequence[str] = ("dqn_gpt", "dqn_lstm"), seeds: Sequen
 def in_context_spec(**changes: Any) -> FigureSpec:
     values: dict[str, Any] = {
         "name": "radt_dark_room",
+        "labels": {"radt": "RA-DT", "ad": "AD"},
         "kind": "in_context_curve",
         "title": "Dark-Room",
         "scale": "demo",
@@ -96,6 +97,7 @@ def in_context_spec(**changes: Any) -> FigureSpec:
 def length_spec(**changes: Any) -> FigureSpec:
     values: dict[str, Any] = {
         "name": "memory_rl_tmaze",
+        "labels": {"dqn_gpt": "Transformer", "dqn_lstm": "LSTM"},
         "kind": "length_aggregation",
         "title": "T-Maze",
         "scale": "demo",

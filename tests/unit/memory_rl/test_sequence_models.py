@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from recollect.common.feedforward import ImageEmbedder, TokenEmbedder
+from recollect.common.sequence_models import RecurrentSequence
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Head
-from recollect.memory_rl.recurrent import Recurrent
 from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
 from recollect.settings.errors import UserError
 
@@ -128,13 +128,13 @@ def test_dropout_is_a_function_of_its_seed_and_off_in_evaluation() -> None:
 
 
 def test_recurrent_weights_are_orthogonal_and_biases_zero() -> None:
-    stack = Recurrent("lstm", 6, 8, 2, generator=torch.Generator().manual_seed(0))
+    stack = RecurrentSequence("lstm", 6, 8, 2, generator=torch.Generator().manual_seed(0))
     for name, parameter in stack.cells.named_parameters():
         if name.startswith("bias"):
             assert not parameter.any()
         else:  # tall matrices have orthonormal columns
             torch.testing.assert_close(parameter.T @ parameter, torch.eye(parameter.shape[1]), atol=1e-5, rtol=0)
-    biased = Recurrent("lstm", 6, 8, forget_bias=1.0)
+    biased = RecurrentSequence("lstm", 6, 8, forget_bias=1.0)
     total = biased.cells.bias_ih_l0 + biased.cells.bias_hh_l0
     assert torch.equal(total, torch.tensor([0.0] * 8 + [1.0] * 8 + [0.0] * 16))
 

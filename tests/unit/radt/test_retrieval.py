@@ -142,6 +142,22 @@ def test_scores_and_choice_equal_the_loop(variant, duplicates):
             assert found.id_BK[row].tolist() == [-1] * (k - len(best)) + best
 
 
+def test_without_a_cut_off_copies_of_the_query_are_retrieved():
+    memory, asked = world()
+    copy = (torch.arange(len(asked.task_B)) * 7) % len(memory.keys_ND)
+    task, episode = memory.task_N[copy], torch.full_like(copy, -1)  # of a trajectory that is not in the memory
+    asked = Queries(memory.keys_ND[copy], task, episode, memory.total_return_N[copy], torch.full_like(copy, 50))
+
+    def found(cut_off):
+        return retrieve(asked, memory, RetrievalSettings(cut_off=cut_off), torch.Generator().manual_seed(0))
+
+    assert found(None).id_BK[:, 0].tolist() == copy.tolist()
+    assert (found(0.98).id_BK[:, 0] != copy).all()
+    above_every_cosine = found(2.0)
+    for name in ("id_BK", "score_BK", "random_B"):
+        assert torch.equal(getattr(found(None), name), getattr(above_every_cosine, name))
+
+
 def test_defaults_never_give_a_copy_or_the_own_trajectory():
     memory, asked = world(duplicates=True)
     found = retrieve(asked, memory, RetrievalSettings(shortest_query=0), torch.Generator().manual_seed(0))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any, Literal, get_args, get_origin
+
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from recollect.cli import app
+from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError
+from recollect.settings.loading import models_in
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import method_mapping, resolve
+from recollect.settings.schema import EnvironmentSettings, FigureSettings, MethodSettings, VisionLanguageModelSettings
 from recollect.stages import inputs, paths, provenance
 
 ROOM = "dark_room_10x10"
@@ -26,7 +33,7 @@ def test_a_name_says_what_was_changed_in_one_spelling() -> None:
 def test_only_what_is_said_differs_from_the_plain_method() -> None:
     plain = resolve("demo", ROOM, "radt", 0).method
     changed = resolve(
-        "demo", ROOM, "radt.task_weight_0,memory.stride=7,network.layers=1,optimisation.warmup=null", 0
+        "demo", ROOM, "radt.task_weight_0,memory.stride=7,network.layers=1,optimisation.warmup=default", 0
     ).method
     listed = resolve("demo", ROOM, "radt.task_weight_0", 0).method
     hp, base = changed.hyperparameters, listed.hyperparameters
@@ -36,7 +43,36 @@ def test_only_what_is_said_differs_from_the_plain_method() -> None:
     assert hp.optimisation.warmup == type(hp.optimisation)().warmup != base.optimisation.warmup  # the default again
     again = {"network": base.network, "optimisation": base.optimisation}
     assert hp.model_copy(update=again) == base and hp.retrieval.task_weight == 0
-    assert changed.title == "RA-DT, task weight 0, memory.stride=7,network.layers=1,optimisation.warmup=null"
+    assert changed.title == "RA-DT, task weight 0, memory.stride=7,network.layers=1,optimisation.warmup=default"
+
+
+def test_null_is_null_and_the_title_says_so() -> None:
+    plain = resolve("paper", ROOM, "radt", 0).method.hyperparameters.retrieval
+    method = resolve("paper", ROOM, method_with("radt", ["retrieval.cut_off=null"]), 0).method
+    assert plain.cut_off == 0.98 and method.hyperparameters.retrieval.cut_off is None
+    assert method.title == "RA-DT, retrieval.cut_off=null"
+
+
+def test_no_setting_can_mean_the_text_default() -> None:
+    """The word would be taken for "back to the default"; free texts are titles, names and paths only."""
+
+    def texts(model: type[BaseModel]) -> list[str]:
+        fields = model.model_fields.values()
+        inner = [text for field in fields for below in models_in(field.annotation) for text in texts(below)]
+        return [*inner, *(str(word) for field in fields for word in _words(field.annotation))]
+
+    kinds = ("method", "source", "figure")
+    modules = [importlib.import_module(name) for kind in kinds for name in known(kind).values()]
+    models = [getattr(module, "Hyperparameters", None) or module.Options for module in modules]
+    for model in (*models, EnvironmentSettings, MethodSettings, FigureSettings, VisionLanguageModelSettings):
+        assert "default" not in texts(model), model
+
+
+def _words(annotation: Any) -> list[Any]:
+    """The words of every `Literal` in an annotation."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [word for inner in get_args(annotation) for word in _words(inner)]
 
 
 def test_lists_words_and_truth_values_are_understood() -> None:

@@ -65,10 +65,11 @@ def test_merging_is_associative(a: dict, b: dict, c: dict) -> None:
     assert loading.merge(loading.merge(a, b), c) == loading.merge(a, b, c)
 
 
-def test_lists_replace_mappings_merge_and_null_removes() -> None:
-    base = {"list": [1, 2], "map": {"x": 1, "y": 2}, "gone": 1}
-    over = {"list": [3], "map": {"y": 5}, "gone": None}
-    assert loading.merge(base, over) == {"list": [3], "map": {"x": 1, "y": 5}}
+def test_lists_replace_mappings_merge_null_is_a_value_and_the_word_default_takes_back() -> None:
+    base = {"list": [1, 2], "map": {"x": 1, "y": 2}, "gone": 1, "nothing": {"x": 1}}
+    over = {"list": [3], "map": {"y": 5, "z": "default"}, "gone": "default", "nothing": None}
+    assert loading.merge(base, over) == {"list": [3], "map": {"x": 1, "y": 5}, "nothing": None}
+    assert loading.merge(base, {"map": "default"}, {"map": {"y": 7}})["map"] == {"y": 7}
 
 
 def test_merging_copies_so_that_a_base_never_changes() -> None:
@@ -113,6 +114,12 @@ def test_unknown_hyperparameter_names_the_file_and_the_nearest_known(config: Pat
     assert "unknown key 'optimisation.step'" in message
     assert "methods/dt.yaml" in message
     assert "did you mean 'steps'?" in message
+
+
+def test_a_key_that_lies_deeper_is_named_with_its_place(config: Path) -> None:
+    write(config, "methods/dt", {"algorithm": "dt", "data": "histories", "hyperparameters": {"learning_rate": 1}})
+    with pytest.raises(UserError, match=r"did you mean 'optimisation\.learning_rate'\?"):
+        resolve.resolve("demo", "room", "dt", 0)
 
 
 def test_wrong_type_names_key_and_value(config: Path) -> None:

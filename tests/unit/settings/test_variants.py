@@ -43,7 +43,7 @@ def test_its_own_settings_come_last(workdir: Path) -> None:
 def test_a_variant_may_differ_by_environment_remove_settings_and_have_a_title(workdir: Path) -> None:
     odd = {
         "title": "odd",
-        "hyperparameters": {"context": None, "episodes_back": 7},
+        "hyperparameters": {"context": "default", "episodes_back": 7},
         "environments": {ROOM: {"hyperparameters": {"episodes_back": 8}}},
     }
     add(workdir / "config/methods/ad.yaml", {"variants": {"odd": odd}})
@@ -118,9 +118,10 @@ def test_every_listed_variant_resolves(workdir: Path) -> None:
                 "key_to_door_60",
                 "amago_maze_15",
             ):  # some are the method itself elsewhere
-                own, base = (resolve("paper", env, name, 42).method for name in (f"{method}.{variant}", method))
-                same = own.model_copy(update={"name": method, "title": "", "evaluation_only": False})
-                differs |= same != base.model_copy(update={"title": ""})
+                own, base = (resolve("paper", env, name, 42) for name in (f"{method}.{variant}", method))
+                same = own.method.model_copy(update={"name": method, "title": "", "evaluation_only": False})
+                differs |= same != base.method.model_copy(update={"title": ""})
+                differs |= own.environment != base.environment  # a variant may be judged in another way
             assert differs, f"{method}.{variant}"
 
 
@@ -135,3 +136,36 @@ def test_a_variant_that_differs_in_acting_plays_its_methods_policy(workdir: Path
     assert inputs.policy_method("smoke", ROOM, "radt.every_25") == "radt"
     assert inputs.policy_method("smoke", ROOM, "radt_agnostic.every_25") == "radt_agnostic"
     assert inputs.policy_method("smoke", ROOM, "radt.task_weight_0") == "radt.task_weight_0"
+
+
+def test_a_variant_that_is_judged_in_another_way_plays_the_policy_of_the_variant_that_is_its_base(
+    workdir: Path,
+) -> None:
+    own, base = (resolve("paper", ROOM, name, 0) for name in ("ad.k_50_episodes_200", "ad.k_50"))
+    assert own.method.hyperparameters == base.method.hyperparameters
+    assert (own.environment.evaluation.episodes, base.environment.evaluation.episodes) == (200, 40)
+    assert inputs.policy_method("paper", ROOM, "ad.k_50_episodes_200") == "ad.k_50"
+    assert inputs.policy_method("paper", ROOM, "dpt.episodes_200") == "dpt"
+    assert inputs.train_inputs("paper", ROOM, "ad.k_50_episodes_200") == inputs.train_inputs("paper", ROOM, "ad.k_50")
+    texts = [provenance.evaluate_settings("paper", ROOM, name) for name in ("ad.k_50_episodes_200", "ad.k_50")]
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"evaluation": {"episodes": 3}},  # it is trained, and what judges it while it learns would be another thing
+        {"evaluation_only": True, "evaluation": {"protocol": "episodic"}},
+        {"evaluation_only": True, "evaluation": 3},
+    ],
+)
+def test_only_what_is_not_trained_can_be_judged_in_another_way(workdir: Path, variant: dict) -> None:
+    add(workdir / "config/methods/ad.yaml", {"variants": {"odd": variant}})
+    with pytest.raises(UserError, match="`evaluation` of a method may hold episodes, splits, seed"):
+        resolve("paper", ROOM, "ad.odd", 0)
+
+
+def test_a_circle_of_variants_is_refused(workdir: Path) -> None:
+    add(workdir / "config/methods/ad.yaml", {"variants": {"odd": {"base": "even"}, "even": {"base": "odd"}}})
+    with pytest.raises(UserError, match="leads back to 'odd'"):
+        method_mapping("paper", ROOM, "ad.odd")

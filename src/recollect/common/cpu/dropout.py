@@ -46,13 +46,16 @@ class Dropout:
 
     def _bits(self, count: int) -> Tensor:
         """The next numbers of the stream, whatever is drawn ahead: int16 [count], a multiple of 4."""
-        short = count - len(self._ahead)
-        if short > 0:
-            words = max(short // 4, _AHEAD if count <= _AHEAD else 0)
-            drawn = self._generator.integers(0, 2**64, words, dtype=np.uint64).view(np.int16)
-            fresh = torch.from_numpy(drawn)
+        missing = count - len(self._ahead)
+        if missing > 0:
+            words = missing // 4
+            if count <= _AHEAD:  # a small mask: draw for the next ones, too
+                words = max(words, _AHEAD)
+            drawn = self._generator.integers(0, 2**64, words, dtype=np.uint64)
+            fresh = torch.from_numpy(drawn.view(np.int16))
             self._ahead = torch.cat([self._ahead, fresh]) if len(self._ahead) else fresh
-        bits, self._ahead = self._ahead[:count], self._ahead[count:]
+        bits = self._ahead[:count]
+        self._ahead = self._ahead[count:]
         return bits
 
     def __call__(self, x: Tensor, p: float) -> Tensor:

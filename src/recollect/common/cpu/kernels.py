@@ -44,11 +44,13 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad = grad.reshape(-1, grad.shape[-1])
-        needs = ctx.needs_input_grad
-        grad_x = _product(grad, weight.t()).view(x.shape) if needs[0] else None
-        grad_weight = _weight_gradient(grad, x.reshape(-1, x.shape[-1])) if needs[1] else None
-        return grad_x, grad_weight, grad.sum(0) if ctx.has_bias and needs[2] else None
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        grad_NE = grad.reshape(-1, grad.shape[-1])
+        x_ND = x.reshape(-1, x.shape[-1])
+        grad_x = _product(grad_NE, weight.t()).view(x.shape) if needs_x else None
+        grad_weight = _weight_gradient(grad_NE, x_ND) if needs_weight else None
+        grad_bias = grad_NE.sum(0) if ctx.has_bias and needs_bias else None
+        return grad_x, grad_weight, grad_bias
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -67,17 +69,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` computed by `linear`. Weights start at zero: who makes it draws them from a named generator."""
+    """``nn.Linear`` computed by `linear`. Weights start at zero: its owner draws them from a generator of its own."""
 
     def reset_parameters(self) -> None:
-        """Draw nothing: the default would come from the global generator."""
+        """Draw nothing: PyTorch would take its global generator."""
         with torch.no_grad():
             self.weight.zero_()
             if self.bias is not None:
                 self.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x W^T + b``."""
         return linear(x, self.weight, self.bias)
 
 

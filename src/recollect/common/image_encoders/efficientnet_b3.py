@@ -32,6 +32,5 @@ class Encoder(nn.Module):
         self.features, self.pool = whole.features, whole.avgpool
 
     def forward(self, frames_BCHW: Tensor) -> Tensor:
-        """See the class."""
         colours_BCHW = frames_BCHW.expand(-1, 3, -1, -1)
         return self.pool(self.features(colours_BCHW)).flatten(1)

@@ -22,7 +22,6 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Same shape."""
         return x_BCHW + self.second(F.relu(self.first(F.relu(x_BCHW))))
 
 
@@ -47,5 +46,4 @@ class Encoder(nn.Module):
         self.linear = nn.Linear(before * height * across, width)
 
     def forward(self, frames_BCHW: Tensor) -> Tensor:
-        """See the class."""
         return F.relu(self.linear(F.relu(self.blocks(frames_BCHW)).flatten(1)))

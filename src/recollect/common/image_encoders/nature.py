@@ -29,5 +29,4 @@ class Encoder(nn.Module):
         self.linear = nn.Linear(before * height * across, width)
 
     def forward(self, frames_BCHW: Tensor) -> Tensor:
-        """See the class."""
         return F.relu(self.linear(self.convolutions(frames_BCHW).flatten(1)))

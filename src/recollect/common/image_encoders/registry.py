@@ -20,18 +20,13 @@ from torch import nn
 
 from recollect.artifacts.sealed import read_arrays
 from recollect.common.weights import load_arrays
-from recollect.settings.catalogue import known, load
+from recollect.settings.catalogue import load
 from recollect.settings.errors import UserError
 from recollect.settings.schema import ImageSettings
 from recollect.settings.seeding import seed_of
 
 KIND = "image encoder"
 BATCH = 512
-
-
-def encoder_names() -> list[str]:
-    """The names of all encoders, sorted (nothing is imported)."""
-    return sorted(known("image encoder"))
 
 
 def encoder_class(name: str) -> Any:

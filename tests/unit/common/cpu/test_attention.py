@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.common.attention import Attention, Context, PlainAttention
+from recollect.common.attention import Attention, Context, FusedAttention, PlainAttention
 from recollect.common.cpu.attention import CPUAttention
 from recollect.common.cpu.attention_kernels import cross_attention, self_attention
 from recollect.common.cpu.dropout import Dropout
@@ -52,11 +52,14 @@ def test_it_equals_plain_attention_also_in_gradients(padding: str, p: float, row
         mask_BT = draws(rows, tokens, seed=7) > (0.5 if padding == "much" else -1.5)
         mask_BT[:, tokens // 2] = True
     drop_nothing: Callable[[Tensor], Tensor] = lambda weights: weights  # noqa: E731
-    drawn = draws(rows, tokens, WIDTH)
-    plain = results(lambda context: PlainAttention(drawn, mask_BT, context, HEADS, drop_nothing), rows, tokens)
+    x_BTD = draws(rows, tokens, WIDTH)
+    plain = results(lambda context: PlainAttention(x_BTD, mask_BT, context, HEADS, drop_nothing), rows, tokens)
     fast = results(lambda context: CPUAttention(mask_BT, context, HEADS, p, Dropout(0)), rows, tokens)
+    # What GPUs run: it sorts padding behind the real tokens.
+    fused = results(lambda context: FusedAttention(x_BTD, mask_BT, context, HEADS), rows, tokens)
     for name, expected in plain.items():
         torch.testing.assert_close(fast[name], expected, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: name + text)
+        torch.testing.assert_close(fused[name], expected, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: name + text)
 
 
 @pytest.mark.parametrize("kind", ["own", "context"])

@@ -1,0 +1,106 @@
+"""AMAGO's agent: network, targets, AdamW and one update. What the critics are and say is the method's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.amago.hyperparameters import AgentHyperparameters, AmagoHyperparameters
+from recollect.amago.network import Network, WorldShape, world_shape
+from recollect.amago.policy import AmagoPolicy
+from recollect.amago.policy_distributions import Distribution, make_distribution
+from recollect.amago.terms import Draws, Heads
+from recollect.amago.trajectory_files import Batch
+from recollect.common.optimiser import Adam
+from recollect.common.target_learner import TargetLearner
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+
+def distribution_of(hp: AgentHyperparameters, shape: WorldShape) -> Distribution:
+    """The policy's distribution.
+
+    Raises:
+        UserError: a policy gradient is asked for, and none passes through its draws.
+    """
+    low, high = hp.probabilities
+    made = make_distribution(shape.steps.kind, shape.steps.actions, hp.continuous, low=low, high=high)
+    if hp.online_coefficient and not made.reparameterises:
+        raise UserError(
+            f"no gradient passes through draws of a {type(made).__name__.lower()} policy",
+            where="hyperparameters: online_coefficient",
+            do="set it to 0",
+        )
+    return made
+
+
+class Agent(TargetLearner):
+    """Network, targets, AdamW and one update. All that changes is in `arrays`.
+
+    Args:
+        hp: hyperparameters.
+        shape: of the world.
+        seed: of the parameters, of dropout and of what the loss draws.
+        device: where everything lives.
+    """
+
+    make: Callable[..., Network]
+    """(hp, shape, seed=) -> network"""
+    loss: Callable[..., tuple[Tensor, dict[str, Tensor]]]
+    """(network, target, window, draws, hp, distribution, further=) -> loss (scalar) and metrics"""
+
+    def __init__(self, hp: AmagoHyperparameters, shape: WorldShape, *, seed: int, device: torch.device | str) -> None:
+        self.hp, self.seed, self.device = hp, seed, torch.device(device)
+        self.distribution = distribution_of(hp, shape)
+        self.network = self.make(hp, shape, seed=seed).to(self.device)
+        self.target = Heads(self.make(hp, shape, seed=seed)).to(self.device).requires_grad_(False)
+        super().__init__(
+            {"network": self.network, "target": self.target},
+            Adam(self.network.named_parameters(), lr=hp.learning_rate, weight_decay=hp.weight_decay),
+            followed=[self.network.actor, self.network.critics],
+            targets=[self.target],
+            polyak=hp.polyak,
+        )
+        self._warmup = 10 * hp.updates_per_epoch if hp.warmup is None else hp.warmup
+
+    def policy(self) -> AmagoPolicy:
+        """A policy that acts with the network as it is now and as it changes."""
+        return AmagoPolicy(self.network, self.distribution, self.hp, self.device)
+
+    def step(self, batch: Batch, counter: int, *, further: bool = False) -> dict[str, Tensor]:
+        """One update, in place; a function of the arrays, the batch and the counter. `further`: gives all metrics."""
+        network, hp = self.network, self.hp
+        network.train()
+        network.trajectory_encoder.reseed_dropout(seed_of("dropout", self.seed, counter))
+        network.timestep_encoder.augment_draws = torch.Generator().manual_seed(seed_of("shifts", self.seed, counter))
+        window = network.window(batch, hp.reward_multiplier, self.device)
+        B, T = window.reward_BT.shape
+        draws = Draws.of(hp, self.seed, counter, B, T, self.device)
+        loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution, further=further)
+        norm = self.compute_gradients(loss, hp.gradient_clip)
+        if hp.targets_first:
+            self.follow()
+        self.optimiser.lr = hp.learning_rate * min(1.0, (counter + 1) / max(1, self._warmup))
+        self.optimiser.step()
+        if not hp.targets_first:
+            self.follow()
+        if further:
+            metrics["learning_rate"] = torch.tensor(self.optimiser.lr, dtype=torch.float64)
+        return {**metrics, "gradient_norm": norm}
+
+
+def policy_of(agent: type[Agent], settings: Settings, arrays: Mapping[str, np.ndarray], device: str) -> AmagoPolicy:
+    """The policy of an agent of this class, from its arrays.
+
+    Raises:
+        UserError: the arrays do not fit the settings.
+    """
+    hp: Any = settings.method.hyperparameters
+    made = agent(hp, world_shape(settings.environment), seed=0, device=device)
+    made.network.load_policy_arrays(arrays)
+    return made.policy()

@@ -1,0 +1,119 @@
+"""What AMAGO's two methods let be set: networks, loss, optimiser and schedule. Defaults are those of the seed code."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from recollect.amago.exploration import ExplorationSettings
+from recollect.amago.hindsight import Mode
+from recollect.amago.timestep_encoders import InputSettings
+from recollect.amago.trajectory_encoders import TrajectoryEncoderSettings
+from recollect.settings.schema import Frozen
+
+
+class AgentHyperparameters(Frozen):
+    """Networks, loss and optimiser. Defaults are those of the seed code."""
+
+    inputs: InputSettings = InputSettings()
+    sequence: TrajectoryEncoderSettings = TrajectoryEncoderSettings()
+    head: tuple[int, ...] = Field((256, 256), min_length=1, description="Hidden widths of actor and critics.")
+    critics: int = Field(4, ge=1, description="Critics in the ensemble. Paper: 4.")
+    critics_in_target: int = Field(2, ge=1, description="How many, drawn with replacement, make a target.")
+    discount: float = Field(0.999, gt=0, lt=1, description="Of the policy that acts; the last of all discounts.")
+    further_discounts: tuple[float, ...] = Field(
+        (0.1, 0.9, 0.95, 0.97, 0.99, 0.995), description="Learned besides (multi-gamma); (): none. Code: these."
+    )
+    discount_feature: Literal["seed", "head"] = Field("seed", description="What critics of (s, a) read for a discount.")
+    reward_multiplier: float = Field(10.0, gt=0, description="Of rewards in the loss. Paper: 10 to 100.")
+    popart: bool = Field(True, description="Targets are normalised, per discount.")
+    critic_weight: float = Field(10.0, ge=0, description="Paper: 10.")
+    online_coefficient: float = Field(
+        1.0, ge=0, description="Of the policy gradient. Paper: 1; multi-binary actions: 0."
+    )
+    offline_coefficient: float = Field(0.1, ge=0, description="Of filtered behaviour cloning. Paper: 0.1.")
+    filter: Literal["binary", "exp", "leaky"] = Field(
+        "binary", description="How advantage weighs cloning. Paper: binary."
+    )
+    filter_threshold: float = Field(1e-3, description="Advantage above which an action is cloned (binary). Newer: 0.")
+    filter_beta: float = Field(2.0, gt=0, description="Slope (leaky) or inverse temperature (exp).")
+    fake_filter: bool = Field(False, description="Clone everything; with online_coefficient 0 there are no critics.")
+    use_target_actor: bool = Field(True, description="Targets read the target's policy, not the online one.")
+    polyak: float = Field(0.003, gt=0, le=1, description="How far targets move at each update. Paper: 0.003.")
+    probabilities: tuple[float, float] = Field((0.001, 0.99), description="Bounds of a discrete policy's.")
+    soft_buffer_action: bool = Field(False, description="Q(s, a) as of a clipped one-hot action (newest upstream).")
+    continuous: Literal["normal", "mixture", "mixture_upstream", "beta"] = Field(
+        "normal", description="Policy over continuous actions; mixtures need online_coefficient 0."
+    )
+    actor_mask: Literal["fixed", "upstream"] = Field("fixed", description="See the head of the method's file.")
+    targets_first: bool = Field(False, description="See the head of the method's file.")
+    learning_rate: float = Field(1e-4, gt=0, description="AdamW's. Paper: 1e-4 (MazeRunner, Package: 3e-4).")
+    weight_decay: float = Field(1e-3, ge=0, description="Paper: 1e-3 (MazeRunner, Package, Crafter: 1e-4).")
+    gradient_clip: float = Field(1.0, gt=0, description="Largest norm of all gradients. Paper: 1.")
+    warmup: int | None = Field(None, ge=0, description="Updates over which the rate rises; null: those of 10 epochs.")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="Of encoders, on GPUs.")
+
+    @property
+    def discounts(self) -> tuple[float, ...]:
+        """All of them; the last one acts."""
+        return (*self.further_discounts, self.discount)
+
+    @model_validator(mode="after")
+    def _check(self) -> AgentHyperparameters:
+        if self.continuous.startswith("mixture") and self.online_coefficient:
+            raise ValueError("no gradient passes through draws of a mixture: set online_coefficient to 0")
+        if self.sequence.kind == "transformer" and self.sequence.width % self.sequence.heads:
+            raise ValueError(f"a width of {self.sequence.width} cannot be split into {self.sequence.heads} heads")
+        return self
+
+
+class LoopHyperparameters(Frozen):
+    """The schedule. Defaults are those of the seed code's command line."""
+
+    epochs: int = Field(1000, ge=1, description="Longer runs learn more.")
+    actors: int = Field(12, ge=1, description="Rollouts played side by side. Paper: 8 to 36.")
+    steps_per_epoch: int = Field(1000, ge=1, description="Of each actor.")
+    updates_per_epoch: int = Field(1000, ge=1, description="More updates per step learn more from the same data.")
+    start_learning_at_epoch: int = Field(0, ge=0, description="Epochs before it only collect.")
+    start_collecting_at_epoch: int = Field(0, ge=0, description="Epochs before it only learn (protected data).")
+    batch_size: int = Field(24, ge=1, description="Windows per update. Paper: 24 (Crafter: 18).")
+    context: int | None = Field(None, ge=1, description="Longest window, and memory, in steps; null: a whole rollout.")
+    save_length: int | None = Field(
+        None, ge=1, description="Steps after which a trajectory is cut; null: the horizon, or 4 contexts if shorter."
+    )
+    stagger: bool = Field(True, description="Where the context is shorter, cuts are spread by up to a context.")
+    buffer: int = Field(20_000, ge=1, description="Trajectories that are kept. Paper: 5000 to 80,000.")
+    buffer_weights: Literal["trajectory", "timestep"] = Field("trajectory", description="What is drawn uniformly.")
+    truncation: Literal["end", "bootstrap"] = Field(
+        "end",
+        description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
+    )
+    relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see trajectories.hindsight.")
+    rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
+    sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
+    slow_inference: bool = Field(
+        False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
+    )
+    evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
+    evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
+    keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")
+    keep_every: int = Field(
+        0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
+    )
+    checkpoint_every: int = Field(1, ge=1, description="Epochs between checkpoints; only what a kill costs.")
+    processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
+
+    def context_of(self, horizon: int) -> int:
+        return horizon if self.context is None else min(self.context, horizon)
+
+    def save_length_of(self, horizon: int) -> int:
+        """Steps after which a trajectory is cut."""
+        context = self.context_of(horizon)
+        return max(context, min(horizon, self.save_length or (horizon if context >= horizon else 4 * context)))
+
+
+class AmagoHyperparameters(AgentHyperparameters, LoopHyperparameters):
+    """What both methods share; see also `AgentHyperparameters` and `LoopHyperparameters`."""
+
+    exploration: ExplorationSettings = ExplorationSettings()

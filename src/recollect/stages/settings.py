@@ -1,0 +1,144 @@
+"""settings: what a run, an environment or a figure is made with, every default included, and where each value is said."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from recollect.settings.catalogue import module_of
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.layers import Layer, environment_layers, figure_layers, method_layers
+from recollect.settings.loading import DEFAULT, validated
+from recollect.settings.origins import default_of, said_of
+from recollect.settings.overrides import method_with
+from recollect.settings.resolve import environment_settings, figure_settings, resolve, source_hyperparameters
+
+SHORT = ("", "method.hyperparameters.", "method.", "environment.", "figure.")
+"""What need not be said of a key: it is looked for behind each of these in turn."""
+
+
+def settings(
+    scale: str,
+    env: str | None = None,
+    method: str | None = None,
+    figure: str | None = None,
+    *,
+    changes: Sequence[str] = (),
+    why: str | None = None,
+    as_json: bool = False,
+) -> str:
+    """Settings as text, or where one of them (or each below a key) comes from.
+
+    Raises:
+        UserError: a name or key is unknown, or a setting is wrong.
+    """
+    if figure is not None:
+        checked: dict[str, Any] = {"figure": _figure(scale, figure)}
+    elif env is not None:
+        method = method_with(method, changes) if method is not None else None
+        checked = _run(scale, env, method)
+    else:
+        do = "add --env NAME (and --method NAME), or --figure NAME"
+        raise UserError("nothing is named whose settings are wanted", where="recollect settings", do=do)
+    values = {name: model.model_dump(mode="json", warnings=False) for name, model in checked.items()}
+    if why is not None:
+        layers = {
+            "environment": environment_layers(scale, env) if env is not None else [],
+            "method": _layers_of_method(scale, env, method) if env is not None and method is not None else [],
+            "figure": figure_layers(scale, figure) if figure is not None else [],
+        }
+        return "\n".join(line for path in _paths(why, values) for line in _origins(path, values, checked, layers))
+    if as_json:
+        return json.dumps(values, indent=2, ensure_ascii=False)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120).rstrip()
+
+
+def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
+    """The checked settings of an environment, its source's included, and of a method in it."""
+    checked: dict[str, Any] = {"environment": environment_settings(scale, env)}
+    if method is not None:
+        run = resolve(scale, env, method, seed=0)
+        checked = {"environment": run.environment, "method": run.method}
+    source = checked["environment"].source
+    if source is not None:
+        hyperparameters = source_hyperparameters(scale, env, source)
+        source = source.model_copy(update={"hyperparameters": hyperparameters})
+        checked["environment"] = checked["environment"].model_copy(update={"source": source})
+    return checked
+
+
+def _figure(scale: str, figure: str) -> Any:
+    """The checked settings of a figure, those of its kind included."""
+    chosen = figure_settings(scale, figure)
+    where = f"config/figures/{figure}.yaml: options"
+    kind = importlib.import_module(module_of("figure", chosen.kind, where=where))
+    return chosen.model_copy(update={"options": validated(kind.Options, chosen.options, where=where)})
+
+
+def _layers_of_method(scale: str, env: str, method: str) -> list[Layer]:
+    layers = method_layers(scale, env, method)
+    return [*layers.own, *layers.variant, *layers.changes]
+
+
+# ---------------------------------------------------------------------------------------------------------- the origins
+
+
+def _paths(key: str, values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The settings that a key names: one, or all below it."""
+    known = {".".join(path): path for path in _below((), values)}
+    for prefix in SHORT:
+        wanted = f"{prefix}{key}"
+        paths = [path for name, path in known.items() if name == wanted or name.startswith(f"{wanted}.")]
+        if paths:
+            return paths
+    same_end = [path for name, path in known.items() if name.endswith(f".{key}")]
+    if not same_end:
+        ends = {name.removeprefix("method.hyperparameters.") for name in known}
+        raise UserError(f"there is no setting '{key}'", where=f"--why {key}", do=nearest(key, ends))
+    return same_end
+
+
+def _below(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, ...]]:
+    """The keys that lead to each value that is no mapping."""
+    if not isinstance(value, Mapping) or not value:
+        yield path
+        return
+    for key, inner in value.items():
+        yield from _below((*path, key), inner)
+
+
+def _origins(
+    path: tuple[str, ...],
+    values: Mapping[str, Any],
+    checked: Mapping[str, BaseModel],
+    layers: Mapping[str, Sequence[Layer]],
+) -> Iterator[str]:
+    """`method.hyperparameters.context: 50  # config/methods/radt.yaml:14`, and what that value takes the place of."""
+    group, *inside = path
+    value: Any = values
+    for key in path:
+        value = value[key]
+    yield f"{'.'.join(path)}: {_short(value)}"
+    origins = said_of(inside, layers[group])
+    if group == "environment" and inside[0] == "evaluation":  # a variant may be judged in another way
+        origins = said_of(inside, layers["method"]) + origins
+    if inside == ["name"]:
+        yield "  the name that was asked for"
+    elif not origins or origins[0].value == DEFAULT:
+        yield f"  {default_of(inside, checked[group])}"
+    for position, origin in enumerate(origins):
+        if origin.value == DEFAULT:
+            yield f"  to which {origin.where} goes back"
+        elif position == 0:
+            yield f"  {origin.where}"
+        else:
+            yield f"  in place of {_short(origin.value)} of {origin.where}"
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

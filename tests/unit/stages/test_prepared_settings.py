@@ -1,0 +1,124 @@
+"""What Snakemake plans with: settings that the check resolved once, and no import of torch; and what a manifest says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recollect.settings import still
+from recollect.settings.resolve import canonical, dumped, resolve, resolved
+from recollect.stages import check, paths, provenance
+
+ROOM = "dark_room_10x10"
+
+PLAN = """
+import sys
+from recollect.settings.still import hold_still
+from recollect.stages import check, plan
+from recollect.settings.resolve import names
+hold_still()
+check.resolve_all = None  # what an earlier process found must be enough
+check.check_once()
+jobs = {job for scale in names("scales") for job in plan.plan(scale, names("figures")).needs}
+texts = {plan.settings_text(job) for job in jobs}
+print(len(jobs), len(texts), "torch" in sys.modules)
+"""
+
+
+@pytest.fixture
+def fresh(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory in a process that will be as it was."""
+    monkeypatch.setattr(still, "_still", False)
+    monkeypatch.setattr(still, "_prepared", {})
+    return workdir
+
+
+@pytest.fixture
+def one_figure(fresh: Path) -> Path:
+    """The same with one scale and one figure, which is checked in no time."""
+    for path in (fresh / "config/scales").glob("*.yaml"):
+        if path.stem != "smoke":
+            path.unlink()
+    scale = fresh / "config/scales/smoke.yaml"
+    scale.write_text(scale.read_text().split("figures:")[0])
+    for path in (fresh / "config/figures").glob("*.yaml"):
+        if path.stem != "radt_dark_room_10x10":
+            path.unlink()
+    return fresh
+
+
+def test_all_figures_are_planned_without_torch(fresh: Path) -> None:
+    for scale in ("smoke", "hour"):  # two scales are enough
+        (fresh / f"config/scales/{scale}.yaml").unlink()
+    check.check_once()
+    done = subprocess.run([sys.executable, "-c", PLAN], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    jobs, texts, torch = done.stdout.split()
+    assert int(jobs) > 5000 and int(texts) > 1000 and torch == "False"
+
+
+def test_a_check_hands_over_what_a_run_resolves_itself(one_figure: Path) -> None:
+    check.check_once()
+    assert json.loads(check.KEPT.read_text())["settings"].keys() >= {f"smoke {ROOM} radt", f"smoke {ROOM} dt"}
+    own = {method: dumped(resolve("smoke", ROOM, method, 0)) for method in ("radt", "dt", "ad")}
+    texts = {method: provenance.train_settings("smoke", ROOM, method) for method in own}
+    still.hold_still()
+    for method, values in own.items():
+        assert canonical(resolved("smoke", ROOM, method)) == canonical(values)
+        assert provenance.train_settings("smoke", ROOM, method) == texts[method]
+
+
+def test_changed_configuration_is_checked_again_and_a_damaged_file_made_anew(one_figure: Path) -> None:
+    check.check_once()
+    before = check.KEPT.read_bytes()
+    method = one_figure / "config/methods/radt.yaml"
+    method.write_text(method.read_text().replace("  stride: 25", "  stride: 24"))
+    check.check_once()
+    kept = json.loads(check.KEPT.read_text())["settings"]
+    assert kept[f"smoke {ROOM} radt"]["method"]["memory"]["stride"] == 24
+    check.KEPT.write_bytes(before[:100])
+    check.check_once()
+    assert json.loads(check.KEPT.read_text())["settings"] == kept
+
+
+def test_a_variant_that_nobody_listed_is_resolved_on_demand(one_figure: Path) -> None:
+    check.check_once()
+    still.hold_still()
+    values = resolved("smoke", ROOM, "radt.retrieval.cut_off=null")
+    assert values["method"]["hyperparameters"]["retrieval"]["cut_off"] is None
+
+
+def test_what_is_not_resolved_before_is_refused_before_anything_runs(one_figure: Path) -> None:
+    method = one_figure / "config/methods/radt.yaml"
+    method.write_text(method.read_text().replace("  context: 50\n", "  contxt: 50\n"))
+    with pytest.raises(Exception, match=r"(?s)unknown key 'contxt'.*did you mean 'context'"):
+        check.check_once()
+    assert not check.KEPT.exists()
+
+
+def test_a_manifest_holds_every_default(smoke_data: Path) -> None:
+    manifest = paths.manifest(smoke_data / paths.policy("smoke", ROOM, "dt", 0))
+    settings = json.loads(json.loads(manifest.read_text())["provenance"]["settings"])
+    optimisation = settings["method"]["hyperparameters"]["optimisation"]
+    assert {"learning_rate", "weight_decay", "beta2", "clip", "floor"} <= optimisation.keys()
+    assert settings["environment"]["returns"]["bins"] == 100 and "title" not in settings["method"]
+    histories = paths.manifest(smoke_data / paths.histories("smoke", ROOM))
+    made = json.loads(json.loads(histories.read_text())["provenance"]["settings"])
+    assert made["source"]["hyperparameters"]["gae_lambda"] == 0.95 and "evaluation" not in made
+    memory = paths.manifest(smoke_data / paths.index("smoke", ROOM, "radt"))
+    cut = json.loads(json.loads(memory.read_text())["provenance"]["settings"])["memory"]
+    assert (cut["stride"], cut["deduplicate_above"]) == (25, 0.98)
+
+
+def test_settings_of_radt_as_text_hold_its_cut_off_and_learning_rate(workdir: Path) -> None:
+    text = json.loads(provenance.train_settings("paper", ROOM, "radt"))
+    hyperparameters = text["method"]["hyperparameters"]
+    assert hyperparameters["retrieval"]["cut_off"] == 0.98
+    assert hyperparameters["optimisation"]["learning_rate"] == 1e-4
+    assert "evaluation" in text["environment"] and {"source", "title"}.isdisjoint(text["environment"])
+    not_judged_while_learning = json.loads(provenance.train_settings("demo", ROOM, "radt"))
+    assert "evaluation" not in not_judged_while_learning["environment"]
