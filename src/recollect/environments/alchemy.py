@@ -134,15 +134,15 @@ class Alchemy(BaseWorld):
         counts = np.bincount(constraints_G)
         self._of_count = counts
         self._first_of_count = np.cumsum(counts) - counts
-        self._graph_B = self._keep("graph", np.zeros(B, np.int64))
-        self._axes_B = self._keep("potion_axes", np.zeros(B, np.int64))  # which permutation
+        self._graph_B = self._keep_zeros("graph", np.int64)
+        self._axes_B = self._keep_zeros("potion_axes", np.int64)  # which permutation
         self._signs_B3 = self._keep("potion_signs", np.ones((B, AXES), np.int8))
         self._mirror_B3 = self._keep("stone_signs", np.ones((B, AXES), np.int8))
-        self._rotation_B = self._keep("rotation", np.zeros(B, np.int64))
-        self._corner_BS = self._keep("stones", np.zeros((B, STONES), np.int64))
-        self._potion_BP = self._keep("potions", np.zeros((B, POTIONS), np.int64))  # 2 * axis + (direction is 1)
-        self._stone_used_BS = self._keep("stones_used", np.zeros((B, STONES), bool))
-        self._potion_used_BP = self._keep("potions_used", np.zeros((B, POTIONS), bool))
+        self._rotation_B = self._keep_zeros("rotation", np.int64)
+        self._corner_BS = self._keep_zeros("stones", np.int64, STONES)
+        self._potion_BP = self._keep_zeros("potions", np.int64, POTIONS)  # 2 * axis + (direction is 1)
+        self._stone_used_BS = self._keep_zeros("stones_used", bool, STONES)
+        self._potion_used_BP = self._keep_zeros("potions_used", bool, POTIONS)
         self._worth_V = CORNERS_V3.sum(1).astype(np.float32) + BONUS * (CORNERS_V3 == 1).all(1)
         self._row_B = np.arange(B)
 

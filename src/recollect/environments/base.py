@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from numpy.typing import DTypeLike
 from pydantic import ConfigDict
 
 from recollect.environments import counter_rng
@@ -120,8 +121,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.metadata = {"autoreset_mode": autoreset_mode, "render_modes": []}
         self._kept: dict[str, np.ndarray] = {}
         self._seeds_B = self._keep("seeds", seeds_B)
-        self._draws_B = self._keep("draws", np.zeros(self.num_envs, dtype=np.uint64))
-        self._timestep_B = self._keep("timestep", np.zeros(self.num_envs, dtype=np.int32))
+        self._draws_B = self._keep_zeros("draws", np.uint64)
+        self._timestep_B = self._keep_zeros("timestep", np.int32)
         self._ended_B = self._keep("ended", np.ones(self.num_envs, dtype=bool))  # ended, or never begun
         self._any_ended = True
         self._cut_B: np.ndarray | None = None  # bool [B], episodes that the world itself cut short at this step
@@ -260,6 +261,10 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """Register an array as part of the state. It must be written in place from now on."""
         self._kept[name] = array
         return array
+
+    def _keep_zeros(self, name: str, dtype: DTypeLike, *shape: int) -> np.ndarray:
+        """Register zeros (of bool: False) [B, *shape] as part of the state."""
+        return self._keep(name, np.zeros((self.num_envs, *shape), dtype))
 
     def _draw_integers(self, index_N: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
         """The next random integer below ``bounds`` of each of the instances ``index_N``, int64 [N]."""

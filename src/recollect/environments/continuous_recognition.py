@@ -160,15 +160,15 @@ class ContinuousRecognition(BaseWorld):
         self.single_observation_space = Box(0, 255, (3, SIDE, SIDE), np.uint8)
         self.single_action_space = Discrete(len(TURN_A))
         B = self.num_envs
-        self._gaze_B = self._keep("gaze", np.zeros(B, np.int8))
-        self._answered_B = self._keep("answered", np.zeros(B, np.int16))
+        self._gaze_B = self._keep_zeros("gaze", np.int8)
+        self._answered_B = self._keep_zeros("answered", np.int16)
         # The stimuli that were new, in their order; the rest of a row is far beyond all.
         self._known_BT = self._keep("known", np.full((B, chosen.trials), BEYOND, np.int32))
-        self._count_B = self._keep("count", np.zeros(B, np.int32))
-        self._stimulus_B = self._keep("stimulus", np.zeros(B, np.int32))
-        self._old_B = self._keep("old", np.zeros(B, bool))
-        self._shown_B = self._keep("shown", np.zeros(B, bool))  # an image is, and is not yet answered
-        self._flash_B = self._keep("flash", np.zeros(B, np.int8))  # 1: the answer just now was right, -1: wrong
+        self._count_B = self._keep_zeros("count", np.int32)
+        self._stimulus_B = self._keep_zeros("stimulus", np.int32)
+        self._old_B = self._keep_zeros("old", bool)
+        self._shown_B = self._keep_zeros("shown", bool)  # an image is, and is not yet answered
+        self._flash_B = self._keep_zeros("flash", np.int8)  # 1: the answer just now was right, -1: wrong
         self._stimuli, self._screens = stimuli(), screens(chosen.reach)
 
     def _begin(self, index_N: np.ndarray) -> None:

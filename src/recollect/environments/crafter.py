@@ -166,8 +166,8 @@ class Crafter(ReplayedWorld):
         self.single_action_space = Discrete(ACTIONS)
         self._play([Player(chosen) for _ in self.tasks])
         self._goals_BKW = self._keep("goals", np.full((self.num_envs, K, instructions.GOAL_WORDS), np.nan, np.float32))
-        self._reached_B = self._keep("reached", np.zeros(self.num_envs, np.int64))
-        self._climbed_B = self._keep("reached_in_tech_tree", np.zeros(self.num_envs, np.int64))
+        self._reached_B = self._keep_zeros("reached", np.int64)
+        self._climbed_B = self._keep_zeros("reached_in_tech_tree", np.int64)
 
     def goals(self) -> np.ndarray:
         """The instructions of the instances, float32 [B, K, 3], NaN behind the last goal."""

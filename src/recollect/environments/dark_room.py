@@ -115,7 +115,7 @@ class DarkRoom(BaseWorld):
         self.single_observation_space = Box(np.zeros(2, dtype=np.int16), high_2, dtype=np.int16)
         self.single_action_space = Discrete(5)
         # A position is a pair of int16 that is also read as one int32 ("packed"): one comparison tests a cell.
-        self._position_B2 = self._keep("position", np.zeros((self.num_envs, 2), dtype=np.int16))
+        self._position_B2 = self._keep_zeros("position", np.int16, 2)
         self._packed_B = self._position_B2.view(np.int32)[:, 0]
         self._high_B2 = np.tile(high_2, (self.num_envs, 1))
         self._packed_moves_A = MOVES_A2.view(np.int32)[:, 0].copy()

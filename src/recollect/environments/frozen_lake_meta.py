@@ -79,14 +79,14 @@ class FrozenLakeMeta(BaseWorld):
         self.single_observation_space = Box(0.0, 1.0, (4,), np.float32)
         self.single_action_space = Discrete(len(MOVES_A2))
         B, N = self.num_envs, lake.size
-        self._lake_BXY = self._keep("lake", np.zeros((B, N, N), bool))  # holes
-        self._now_BXY = self._keep("lake_now", np.zeros((B, N, N), bool))  # of this attempt
-        self._swapped_B = self._keep("swapped", np.zeros(B, bool))
-        self._at_B2 = self._keep("position", np.zeros((B, 2), np.int64))
-        self._seen_B2 = self._keep("seen", np.zeros((B, 2), np.int64))
-        self._step_B = self._keep("attempt_step", np.zeros(B, np.int64))
-        self._attempt_B = self._keep("attempt", np.zeros(B, np.int64))
-        self._won_B = self._keep("won", np.zeros(B, np.int64))
+        self._lake_BXY = self._keep_zeros("lake", bool, N, N)  # holes
+        self._now_BXY = self._keep_zeros("lake_now", bool, N, N)  # of this attempt
+        self._swapped_B = self._keep_zeros("swapped", bool)
+        self._at_B2 = self._keep_zeros("position", np.int64, 2)
+        self._seen_B2 = self._keep_zeros("seen", np.int64, 2)
+        self._step_B = self._keep_zeros("attempt_step", np.int64)
+        self._attempt_B = self._keep_zeros("attempt", np.int64)
+        self._won_B = self._keep_zeros("won", np.int64)
         self._everyone = np.arange(B)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

@@ -97,9 +97,9 @@ class GoalMaze(BaseWorld):
         B = self.num_envs
         start = runner.start[0] * side + runner.start[1]
         self._odd_B = np.array([task.split == "eval" for task in self.tasks])
-        self._maze_B = self._keep("maze", np.zeros(B, np.int64))
+        self._maze_B = self._keep_zeros("maze", np.int64)
         self._cell_B = self._keep("cell", np.full(B, start, np.int64))
-        self._reached_B = self._keep("reached", np.zeros(B, np.int64))
+        self._reached_B = self._keep_zeros("reached", np.int64)
         self._action_BA = self._keep("actions", np.tile(np.arange(5), (B, 1)))
         # Of each instance's maze; made again from its number by set_state.
         self._next_BCA = np.zeros((B, side**2, len(MOVES_A2)), np.int32)

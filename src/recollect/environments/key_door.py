@@ -75,7 +75,7 @@ class KeyDoor(DarkRoom):
     def _setup(self) -> None:
         super()._setup()
         self._packed_key_B = self._cells_B2(self.tasks, "key").view(np.int32)[:, 0].copy()
-        self._has_key_B = self._keep("has_key", np.zeros(self.num_envs, dtype=bool))
+        self._has_key_B = self._keep_zeros("has_key", bool)
 
     def _begin(self, index_N: np.ndarray) -> None:
         super()._begin(index_N)

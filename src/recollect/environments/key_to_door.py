@@ -75,7 +75,7 @@ class KeyToDoor(ThreeRooms):
         self._doors_N, self._last_room = places(LAST[game.reward_room], OPEN_DOOR)
         self._last_starts_N, _ = places(LAST[game.reward_room], AGENT)
         self._last_room[self._last_starts_N] = FLOOR[0]
-        self._has_key_B = self._keep("has_key", np.zeros(self.num_envs, dtype=bool))
+        self._has_key_B = self._keep_zeros("has_key", bool)
 
     def _enter_first(self, index_N: np.ndarray) -> None:
         self._has_key_B[index_N] = False

@@ -238,7 +238,7 @@ class MazeRunner(BaseWorld):
         self._first_goal_B = np.arange(self.num_envs) * (most + 1)
 
         self._cell_B = self._keep("cell", np.full(self.num_envs, self._start, dtype=np.int32))
-        self._reached_B = self._keep("reached", np.zeros(self.num_envs, dtype=np.int32))
+        self._reached_B = self._keep_zeros("reached", np.int32)
 
     def _goals(self, task: Task) -> tuple[tuple[int, int], ...]:
         """The goals of a task, each on a free cell of its maze."""

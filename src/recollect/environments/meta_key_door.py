@@ -111,11 +111,11 @@ class MetaKeyDoor(BaseWorld):
         self.episode_clock = 3 if room.timing == "seed" and room.rollout_steps is not None else None
         whole = (room.rollout_steps or 0) % room.episode_steps == 0
         self.parts = (room.rollout_steps or 0) // room.episode_steps if whole else 0  # scored one by one
-        self._cell_B2 = self._keep("position", np.zeros((self.num_envs, 2), np.int16))
-        self._place_B32 = self._keep("places", np.zeros((self.num_envs, 3, 2), np.int16))  # start, key, door
-        self._has_key_B = self._keep("has_key", np.zeros(self.num_envs, bool))
-        self._step_B = self._keep("episode_step", np.zeros(self.num_envs, np.int32))
-        self._due_B = self._keep("reset_due", np.zeros(self.num_envs, bool))  # head timing: the next step resets
+        self._cell_B2 = self._keep_zeros("position", np.int16, 2)
+        self._place_B32 = self._keep_zeros("places", np.int16, 3, 2)  # start, key, door
+        self._has_key_B = self._keep_zeros("has_key", bool)
+        self._step_B = self._keep_zeros("episode_step", np.int32)
+        self._due_B = self._keep_zeros("reset_due", bool)  # head timing: the next step resets
         self._action_BA = self._keep("actions", np.tile(np.arange(5), (self.num_envs, 1)))
         self._row_B = np.arange(self.num_envs)
         for task in self.tasks:

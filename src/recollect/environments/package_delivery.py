@@ -78,12 +78,12 @@ class PackageDelivery(BaseWorld):
         self.single_observation_space = Box(low_D, high_D, dtype=np.float32)
         self.single_action_space = Discrete(8)
         B = self.num_envs
-        self._turn_BX = self._keep("turns", np.zeros((B, length), np.int8))  # 0: no fork; else the action that goes on
-        self._destination_BK = self._keep("destinations", np.zeros((B, K), np.int64))  # 0 behind the last
-        self._drop_B = self._keep("drop", np.zeros(B, np.int64))
-        self._at_B = self._keep("position", np.zeros(B, np.int64))
-        self._tries_B = self._keep("tries", np.zeros(B, np.int64))
-        self._reached_B = self._keep("reached", np.zeros(B, np.int64))
+        self._turn_BX = self._keep_zeros("turns", np.int8, length)  # 0: no fork; else the action that goes on
+        self._destination_BK = self._keep_zeros("destinations", np.int64, K)  # 0 behind the last
+        self._drop_B = self._keep_zeros("drop", np.int64)
+        self._at_B = self._keep_zeros("position", np.int64)
+        self._tries_B = self._keep_zeros("tries", np.int64)
+        self._reached_B = self._keep_zeros("reached", np.int64)
         self._row_B = np.arange(B)
 
     def goals(self) -> np.ndarray:

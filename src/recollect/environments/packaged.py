@@ -193,7 +193,7 @@ class VectorWorld(BaseWorld):
         if parts:
             self.observation_parts = parts
         acts = self.single_action_space
-        self._word_B = self._keep("word", np.zeros(self.num_envs, np.int64))
+        self._word_B = self._keep_zeros("word", np.int64)
         self._action_BT = self._keep(
             "actions", np.zeros((self.num_envs, self.horizon, *(acts.shape or ())), acts.dtype)
         )

@@ -174,8 +174,8 @@ class Procgen(BaseWorld):
         self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
         self.single_action_space = Discrete(ACTIONS)
         B = self.num_envs
-        self._made_B = self._keep("made", np.zeros(B, bool))  # in the worker, of its seed
-        self._fresh_B = self._keep("fresh", np.zeros(B, bool))  # at the start of an episode already
+        self._made_B = self._keep_zeros("made", bool)  # in the worker, of its seed
+        self._fresh_B = self._keep_zeros("fresh", bool)  # at the start of an episode already
         self._last_action_B = self._keep("last_action", np.full(B, -1, np.int64))
         self._started: Worker | None = None
 

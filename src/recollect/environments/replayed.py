@@ -43,7 +43,7 @@ class ReplayedWorld(BaseWorld):
     def _play(self, players: Sequence[Player]) -> None:
         """Take the players, one per task; horizon and spaces must be set."""
         self.players = list(players)
-        self._word_B = self._keep("word", np.zeros(self.num_envs, np.int64))
+        self._word_B = self._keep_zeros("word", np.int64)
         per_step = (self.num_envs, self.horizon, *(self.single_action_space.shape or ()))
         self._action_BT = self._keep("actions", np.zeros(per_step, self.single_action_space.dtype))
         for player in self.players:

@@ -104,11 +104,10 @@ class SimulatedWorld(BaseWorld):
         self.single_observation_space = Box(-bound_D, bound_D, dtype=np.float32)
         self.single_action_space = Box(-1.0, 1.0, (action_size,), np.float32)
         self.simulators = list(simulators)
-        size = self.num_envs
-        self._word_B = self._keep("word", np.zeros(size, np.int64))
-        self._action_BTA = self._keep("actions", np.zeros((size, self.horizon, action_size), np.float32))
-        self._observation_BD = self._keep("observation", np.zeros((size, observation_size), np.float32))
-        self._solved_B = self._keep("solved", np.zeros(size, bool))
+        self._word_B = self._keep_zeros("word", np.int64)
+        self._action_BTA = self._keep_zeros("actions", np.float32, self.horizon, action_size)
+        self._observation_BD = self._keep_zeros("observation", np.float32, observation_size)
+        self._solved_B = self._keep_zeros("solved", bool)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""

@@ -141,15 +141,15 @@ class ThreeRooms(BaseWorld):
 
         floor_BC = np.full((batch, ORCHARD_ROOM.size), FLOOR[0], dtype=np.uint8)
         self._board_BC = self._keep("board", floor_BC)
-        self._position_B = self._keep("position", np.zeros(batch, dtype=np.int32))
-        self._succeeded_B = self._keep("succeeded", np.zeros(batch, dtype=bool))
+        self._position_B = self._keep_zeros("position", np.int32)
+        self._succeeded_B = self._keep_zeros("succeeded", bool)
         reward_B = np.full(batch, options.apple_reward, dtype=np.float32)
         self._apple_reward_B = self._keep("apple_reward", reward_B)
         # Where an apple was eaten at each of the last steps, as a ring; 0: nowhere.
         again = options.respawn or 0
         if again >= options.length:
             again = 0  # no apple comes back within the time
-        self._eaten_BR = self._keep("eaten", np.zeros((batch, again + 1), dtype=np.int16))
+        self._eaten_BR = self._keep_zeros("eaten", np.int16, again + 1)
         # All rooms in one row: cell c of instance b is number origin[b] + c. (A view: the state is written in place.)
         self._cells = self._board_BC.reshape(-1)
         self._origin_B = np.arange(batch) * self._board_BC.shape[1]

@@ -102,12 +102,12 @@ class TMaze(BaseWorld):
         self.horizon = maze.horizon or maze.length + 2 * maze.back + 1
         self.single_observation_space = Box(-1.0, 1.0, (self._features,), np.float32)
         self.single_action_space = Discrete(4)
-        self._x_B = self._keep("x", np.zeros(self.num_envs, dtype=np.int32))
-        self._y_B = self._keep("y", np.zeros(self.num_envs, dtype=np.int32))
+        self._x_B = self._keep_zeros("x", np.int32)
+        self._y_B = self._keep_zeros("y", np.int32)
         self._goal_B = self._keep("goal", np.ones(self.num_envs, dtype=np.int32))
         # The sign is shown once: where it was seen at an earlier step, and where it shows at this one.
-        self._seen_B = self._keep("sign_seen", np.zeros(self.num_envs, dtype=bool))
-        self._showing_B = self._keep("sign_showing", np.zeros(self.num_envs, dtype=bool))
+        self._seen_B = self._keep_zeros("sign_seen", bool)
+        self._showing_B = self._keep_zeros("sign_showing", bool)
 
     def _begin(self, index_N: np.ndarray) -> None:
         self._x_B[index_N] = self.options.back

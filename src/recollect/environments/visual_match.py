@@ -96,8 +96,8 @@ class VisualMatch(ThreeRooms):
         self._signs_N, self._first_room = places(FIRST[game.variant], b"s")
         self._first_room[self._starts_N] = FLOOR[0]
         self._first_room[self._signs_N] = WALL[0]
-        self._color_B = self._keep("color", np.zeros(self.num_envs, dtype=np.uint8))
-        self._map_B = self._keep("color_map", np.zeros(self.num_envs, dtype=np.int8))
+        self._color_B = self._keep_zeros("color", np.uint8)
+        self._map_B = self._keep_zeros("color_map", np.int8)
 
     def _enter_first(self, index_N: np.ndarray) -> None:
         if self.options.color_map == "per_episode":

@@ -64,8 +64,8 @@ class Wind(BaseWorld):
         self.single_action_space = Box(-1.0, 1.0, (2,), np.float32)
         published = np.random.RandomState(1337).uniform(-STRONGEST, STRONGEST, (max(1, chosen.winds), 2))
         self._winds_W2 = published.astype(np.float32)
-        self._at_B2 = self._keep("position", np.zeros((self.num_envs, 2), np.float32))
-        self._wind_B2 = self._keep("wind", np.zeros((self.num_envs, 2), np.float32))
+        self._at_B2 = self._keep_zeros("position", np.float32, 2)
+        self._wind_B2 = self._keep_zeros("wind", np.float32, 2)
 
     def _begin(self, index_N: np.ndarray) -> None:
         self._at_B2[index_N] = 0
