@@ -29,7 +29,7 @@ ALLOWED = {
     "cli": {"settings", "artifacts", "stages", "launch"},
     "launch": {"artifacts", "cli"},
 }
-LONGEST = 430
+LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 
 
