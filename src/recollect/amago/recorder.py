@@ -25,11 +25,9 @@ class Recorder:
     """The unfinished trajectories of B actors.
 
     Args:
-        actors: B.
         save_length: steps of a trajectory at most, give or take the context.
         context: steps of the training windows, at most `save_length`.
         stagger: see the head of this file.
-        seed: of the drawn lengths.
     """
 
     def __init__(self, actors: int, save_length: int, context: int, *, stagger: bool = True, seed: int = 0) -> None:
@@ -75,8 +73,6 @@ class Recorder:
         """One step of every actor that is in a rollout; the observation is the last one where `done`.
 
         Args:
-            action_B, reward_B, observation: what was done, and what came of it.
-            done_B: bool, whether the rollout ended here.
             achieved_BMG: goals that the step achieved, NaN: none.
             terminal_B: bool, what stands in the column `done`: nothing follows the row (default: `done_B`).
 

@@ -41,7 +41,6 @@ class Inputs:
     device: str = "cpu"
 
     def need(self, name: str) -> Path:
-        """The path of an input that this method cannot do without."""
         path: Path | None = getattr(self, name)
         if path is None:
             raise UserError(f"the method needs the input '{name}'", where=f"--{name}", do="pass its path")
@@ -177,7 +176,6 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
 
 
 def need_discrete(facts: Facts, method: str) -> None:
-    """Refuse a world of continuous actions."""
     if not facts.actions:
         raise UserError(
             f"{method} chooses among a number of actions, and this world's are continuous",
@@ -203,12 +201,10 @@ class EncodedWorld:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """See `World.reset`."""
         observation, info = self.world.reset(seed=seed, options=options)
         return self.encode(observation), info
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """See `World.step`."""
         observation, reward_B, terminated_B, truncated_B, info = self.world.step(actions)
         return self.encode(observation), reward_B, terminated_B, truncated_B, info
 
@@ -216,11 +212,7 @@ class EncodedWorld:
 def world_as_met(
     environment: EnvironmentSettings, tasks: list[Task], seeds: np.ndarray, policy: Policy | None = None
 ) -> World | EncodedWorld:
-    """The world of an environment as methods meet it: with encoded images where it has images.
-
-    Args:
-        policy: who plays; images are encoded on its device.
-    """
+    """The world of an environment as methods meet it, with images encoded on the policy's device."""
     world = registry.make_world(environment.world, environment.options, tasks, seeds)
     if environment.images is None:
         return world

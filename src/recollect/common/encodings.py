@@ -30,11 +30,8 @@ class Positions(nn.Module):
     """A positional code that is added to tokens.
 
     Args:
-        length: number of positions.
-        width: features per token.
         kind: ``sinusoid`` (fixed) or ``learned`` (a trained table).
         std: standard deviation of a learned table's initial entries: 1 for Memory-RL's option, 0.02 for GPT-2's.
-        seed: a learned table's initial entries are a function of this seed.
     """
 
     table_LD: Tensor
@@ -53,11 +50,6 @@ class Positions(nn.Module):
             )
 
     def forward(self, x_BTD: Tensor, position_BT: Tensor | None = None) -> Tensor:
-        """``x_BTD`` plus the code of ``position_BT`` (None: 0, 1, ... in every row).
-
-        Raises:
-            UserError: more tokens than positions.
-        """
         if position_BT is not None:
             return x_BTD + self.table_LD[position_BT]
         if x_BTD.shape[1] > self.length:

@@ -27,15 +27,7 @@ BLOCK = 1 << 25  # similarities held at once (128 MB)
 
 
 def one_hots(values: Tensor, bins: Sequence[int]) -> Tensor:
-    """Concatenated one-hots, one per dimension.
-
-    Args:
-        values: integers [..., k] with ``0 <= values[..., i] < bins[i]``.
-        bins: k sizes.
-
-    Returns:
-        [..., sum(bins)] float32.
-    """
+    """Concatenated one-hots [..., sum(bins)] float32 of integers [..., k] below the k sizes in `bins`."""
     parts = [torch.nn.functional.one_hot(values[..., i].long(), size) for i, size in enumerate(bins)]
     return torch.cat(parts, dim=-1).float()
 
@@ -45,7 +37,6 @@ class FrozenHopfield:
 
     Args:
         embeddings_VD: the language model's word embeddings; decides device and width.
-        inputs: width of an input vector.
         beta: inverse temperature (RA-DT: 10; HELM: 1, 10 or 100 by task).
         seed: of P; make it with ``seed_of("frozen hopfield", run seed, modality)`` so that each modality has its own P.
         similarity: ``cosine`` (released codes) or ``dot`` (papers' formula).
@@ -92,13 +83,7 @@ class FrozenHopfield:
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Mixtures [..., D] of inputs [..., inputs].
-
-        A zero vector is equally similar to every row and gives the mean of the embeddings.
-
-        Raises:
-            UserError: the inputs have another width.
-        """
+        """Mixtures [..., D] of inputs [..., inputs]. A zero vector gives the mean of the embeddings."""
         if x.shape[-1] != self.inputs:
             raise UserError(
                 f"FrozenHopfield was made for inputs of width {self.inputs}, not {x.shape[-1]}.",
@@ -155,30 +140,14 @@ class FrozenHopfield:
 
 
 class LookupHopfield:
-    """The same for discrete inputs, as a table: a gather in place of a softmax over the vocabulary.
-
-    Args:
-        hopfield: made for inputs of width ``sum(bins)``.
-        bins: sizes of the concatenated one-hots: ``(5,)`` for five actions, ``(10, 10)`` for a cell of a 10x10 room,
-            whose table has a row for each of the 100 joint values.
-        limit: largest table that is made.
-
-    Raises:
-        UserError: as ``FrozenHopfield.joint_table``.
-    """
+    """The same for discrete inputs, as a table: a gather in place of a softmax over the vocabulary. See `joint_table`."""
 
     def __init__(self, hopfield: FrozenHopfield, bins: Sequence[int], limit: int = 1 << 16) -> None:
         self.bins = tuple(bins)
         self.table_MD = hopfield.joint_table(self.bins, limit)
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Mixtures [..., D] of integers [..., k], k = len(bins); out of range is clipped.
-
-        Clipping makes the padded steps of a window valid; their mixtures are masked later.
-
-        Raises:
-            UserError: the last dimension is not k.
-        """
+        """Mixtures [..., D] of integers [..., len(bins)]; padding, out of range, is clipped and masked later."""
         if values.shape[-1] != len(self.bins):
             raise UserError(
                 f"The table has {len(self.bins)} dimensions, but the inputs have {values.shape[-1]}.",

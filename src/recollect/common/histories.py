@@ -31,8 +31,6 @@ class EpisodeTable:
     """The complete episodes, in the order of their rows; M of them.
 
     Attributes:
-        start: int64 [M], first row.
-        length: int64 [M], number of transitions.
         task: int32 [M], task index.
         index: int32 [M], 0-based place within the task's history.
         total_return: float32 [M], undiscounted sum of rewards.
@@ -116,7 +114,6 @@ class Histories:
         return len(self.reward)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The columns by name."""
         return {name: getattr(self, name) for name in COLUMNS}
 
     @cached_property
@@ -134,7 +131,6 @@ class Histories:
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """The complete episodes."""
         ends = np.flatnonzero(self._ends)
         start = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
         length = ends + 1 - start
@@ -204,15 +200,7 @@ class Histories:
         observation_high: np.ndarray | float | None = None,
         actions: int | None = None,
     ) -> None:
-        """Check the contents of every row.
-
-        Args:
-            observation_low, observation_high: bounds of observations, where known; broadcast against [N, ...].
-            actions: number of discrete actions, where known.
-
-        Raises:
-            UserError: naming the first row that is wrong.
-        """
+        """Check the contents of every row, against these bounds where known. The UserError names the first wrong one."""
         for name in ("reward", "observation", "action"):
             column: np.ndarray = getattr(self, name)
             if column.dtype.kind == "f":

@@ -16,11 +16,9 @@ class RunningVariance:
 
     @property
     def variance(self) -> float:
-        """Variance of all numbers so far."""
         return float(self.moments[1])
 
     def take_in(self, values: np.ndarray) -> None:
-        """Add some numbers, of any shape."""
         mean, variance, count = self.moments
         values = np.asarray(values, np.float64)
         added, distance = values.size, values.mean() - mean
@@ -33,8 +31,6 @@ class RewardScale:
     """Scales the rewards of E games that are played side by side.
 
     Args:
-        actors: E.
-        clip: scaled rewards lie within plus and minus this.
         discount: of the returns whose deviation rewards are divided by (0.99 in VecNormalize).
     """
 

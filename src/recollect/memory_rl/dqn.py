@@ -36,8 +36,6 @@ from recollect.settings.schema import Settings
 
 
 class Hyperparameters(OnlineHyperparameters):
-    """Of DQN; see also `OnlineHyperparameters`. Defaults are the paper's."""
-
     epsilon_start: float = Field(1.0, ge=0, le=1, description="Exploration at the first selection. Paper: 1.")
     epsilon_end: float | None = Field(None, ge=0, le=1, description="Exploration at the end; null: 1/T, the paper's.")
     exploration_fraction: float = Field(
@@ -57,7 +55,6 @@ class Hyperparameters(OnlineHyperparameters):
 
 
 def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetwork:
-    """A Q network for an environment; its parameters are a function of the seed."""
     need_discrete(facts, "dqn")
     return make_history_network(hp, facts, facts.actions, last_range=Q_HEAD_RANGE, draws="q head weights", seed=seed)
 
@@ -97,14 +94,7 @@ def loss_of(
 
 
 class DQN(Learner):
-    """A Q network and its Polyak copy.
-
-    Args:
-        hp: hyperparameters.
-        facts: of the environment.
-        seed: of the parameters and of dropout.
-        device: where everything lives.
-    """
+    """A Q network and its Polyak copy."""
 
     network: HistoryNetwork
     target: HistoryNetwork
@@ -129,10 +119,5 @@ train = partial(train_learner, DQN)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
     hp: Hyperparameters = settings.method.hyperparameters
     return policy_from(make_network(hp, facts_of(settings.environment), seed=0), arrays, inputs.device)

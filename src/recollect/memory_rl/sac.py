@@ -41,8 +41,6 @@ LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
 
 
 class Hyperparameters(ContinuousHyperparameters):
-    """Of SAC; see also `ContinuousHyperparameters`. Defaults are the paper's."""
-
     alpha: float = Field(0.1, gt=0, description="First temperature. Paper: 0.1.")
     target_entropy: float | None = Field(
         None,
@@ -51,7 +49,6 @@ class Hyperparameters(ContinuousHyperparameters):
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
-    """Actor and critics for an environment; the parameters are a function of the seed."""
     need_continuous(facts, "sac")
     return ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
 

@@ -39,8 +39,6 @@ SMALLEST_PROBABILITY = 1e-8
 
 
 class Hyperparameters(ActorCriticHyperparameters):
-    """Of SAC-Discrete; see also `ActorCriticHyperparameters`. Defaults are the paper's."""
-
     alpha: float = Field(0.1, ge=0, description="Temperature where it is not learned; more explores more. Paper: 0.1.")
     target_entropy: float | None = Field(
         None,
@@ -55,7 +53,6 @@ class Hyperparameters(ActorCriticHyperparameters):
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
-    """Actor and critics for an environment; the parameters are a function of the seed."""
     need_discrete(facts, "sacd")
     return ActorCritic(hp, facts, facts.actions, seed=seed, log_alpha=None if hp.target_entropy is None else 0.0)
 
@@ -63,7 +60,6 @@ def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorC
 def loss_of(
     online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of all losses (scalar) and metrics."""
     parts, n, mask_BT = tokens(batch, online.actor), batch.action_BT.shape[1], batch.mask_BT
     h_BTH = online.actor.encoder(*parts)
     pi_BTA = online.actor.head(h_BTH).softmax(-1)

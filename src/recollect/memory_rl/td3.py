@@ -37,15 +37,12 @@ from recollect.settings.seeding import seed_of
 
 
 class Hyperparameters(ContinuousHyperparameters):
-    """Of TD3; see also `ContinuousHyperparameters`. Defaults are the paper's."""
-
     exploration_noise: float = Field(0.1, ge=0, description="Added to actions while collecting. Paper: 0.1.")
     target_noise: float = Field(0.2, ge=0, description="Added to the target's actions. Paper: 0.2.")
     target_noise_clip: float = Field(0.5, ge=0, description="Largest such noise. Paper: 0.5.")
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
-    """Actor and critics for an environment; the parameters are a function of the seed."""
     need_continuous(facts, "td3")
     return ActorCritic(hp, facts, facts.action_size, seed=seed)
 

@@ -52,14 +52,7 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
 
 
 class InContextPolicy(BatchedPolicy):
-    """A sequence model that plays episode after episode of a task and remembers what its method lets it remember.
-
-    It is a `contract.Policy`, `Briefed` and `Traced`; what their methods take and give stands there.
-
-    Args:
-        network: the trained sequence model, in eval mode.
-        settings: how actions are picked, the scale of rewards, and the target return of an episode.
-    """
+    """A sequence model that plays episode after episode and remembers what its method allows; see `contract`."""
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         chosen = settings.method.hyperparameters
@@ -163,12 +156,7 @@ class InContextPolicy(BatchedPolicy):
         return np.round(self.returns.target_mean + self.returns.target_std * normal)
 
     def window(self, steps: int, rows_B: np.ndarray | None = None) -> Experience:
-        """The last steps of every row's current episode up to now, left padded; the action and reward of now are empty.
-
-        Args:
-            steps: how many; fewer where no episode is as long.
-            rows_B: the rows of a mask only, if given.
-        """
+        """The last steps [B, steps] of every row's current episode (of the rows of a mask, if given), left padded."""
         rows = np.arange(len(self.step_B)) if rows_B is None else np.flatnonzero(rows_B)
         step_B = self.step_B[rows]
         longest = min(int(step_B.max()) + 1, steps)
@@ -247,7 +235,6 @@ class CachedSteps:
         self.cache = KeyValueCache(network.transformer, rows, timesteps * self.per_step)
 
     def clear(self, mask_B: np.ndarray | None = None) -> None:
-        """Forget all tokens of the rows in the mask (all rows if None)."""
         self.cache.reset(mask_B)
 
     def append_whole(self, block: Experience) -> None:

@@ -41,7 +41,6 @@ class ChunkSettings(Frozen):
 
     @property
     def value_length(self) -> int:
-        """Fixed (padded) length of a value window."""
         return self.past + self.future
 
 
@@ -49,9 +48,7 @@ def window_rows(first: Integers, end: Integers, length: int) -> tuple[Integers, 
     """Row indices of the windows [first, end), left-padded to a fixed length.
 
     Args:
-        first: [M] first row of each window.
         end: [M] one past its last row; ``end - first`` is in 1..length.
-        length: padded length n.
 
     Returns:
         rows [M, n] and mask [M, n] (True = real). A padded place repeats the window's first row, so that a gather is
@@ -67,7 +64,6 @@ class Chunks:
     """A table of chunks: M rows, in the order (episode, cut). Rows of the histories are global, first/end half-open.
 
     Attributes:
-        task: [M] task index.
         episode: [M] global episode index (the row of the episode table).
         cut: [M] timestep of the cut inside its episode.
         last: [M] last timestep of the key window (used to order several retrieved windows).
@@ -89,7 +85,6 @@ class Chunks:
         return len(self.task)
 
     def take(self, kept: NDArray[np.integer] | Mask) -> Chunks:
-        """The chunks at these places (indices or a mask), e.g. those that deduplication kept."""
         return replace(self, **{name: array[kept] for name, array in self.to_arrays().items()})
 
     def key_windows(self, chosen: NDArray[np.integer], length: int) -> tuple[Integers, Mask]:
@@ -110,7 +105,6 @@ class Chunks:
 
         Args:
             steps: [M] length of each chunk's episode.
-            length: the settings' ``value_length``.
         """
         latest_first = np.maximum(steps - length, 0)
         first = np.minimum(self.value_first - self.origin, latest_first)
@@ -141,11 +135,7 @@ class Chunks:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray], where: object = "chunk table") -> Chunks:
-        """The table from named arrays.
-
-        Raises:
-            UserError: a column is missing, or the columns differ in length.
-        """
+        """The table from named arrays. Raises UserError if a column is missing or of another length."""
         names = [field.name for field in fields(cls)]
         missing = [name for name in names if name not in arrays]
         again = "Build the index again."
@@ -171,7 +161,6 @@ def cut_chunks(
 
     Args:
         start, length, task, total_return: [N] columns of the episode table; ``start`` is a global row.
-        settings: how to cut.
 
     Raises:
         UserError: the columns differ in length, or an episode is empty.

@@ -59,8 +59,6 @@ class ReadingSettings(dt.Hyperparameters):
 
 
 class ContextReader:
-    """Finds and reads the context of training windows."""
-
     def __init__(
         self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
     ) -> None:
@@ -208,7 +206,6 @@ class ContextReader:
         """From now on read the entries of all training steps from a file of `neighbours`, which is made if it is not there.
 
         Args:
-            settings, inputs: of the run.
             batch_of: step -> (windows, last rows), what `find` is asked with.
         """
         assert self.chosen.neighbours is not None

@@ -79,7 +79,6 @@ class EpisodicSettings(Frozen):
 
     @property
     def draws(self) -> bool:
-        """Whether a search needs random numbers."""
         return self.kind in ("random", "return") or (self.kind == "retrieval" and self.choose == "sample")
 
 
@@ -107,7 +106,6 @@ class Hits:
 
     @classmethod
     def nothing(cls, queries: int, select: int, device: str | torch.device = "cpu") -> Hits:
-        """What queries to empty memories find."""
         zero = torch.zeros((queries, select), dtype=torch.long, device=device)
         return cls(
             index_BK=zero - 1,
@@ -132,7 +130,6 @@ class Hits:
         return other_BK.any(1)
 
     def put(self, rows: Tensor, found: Hits) -> None:
-        """Overwrite some rows by what their new queries found."""
         for name in self.__dataclass_fields__:
             getattr(self, name)[rows] = getattr(found, name)
 
@@ -166,7 +163,6 @@ class EpisodicMemory:
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
 
     def reset(self, mask_E: Tensor | None = None) -> None:
-        """Empty all memories, or those in the mask."""
         chosen = slice(None) if mask_E is None else mask_E.to(self.device)
         self.count_E[chosen] = 0
 
@@ -185,8 +181,6 @@ class EpisodicMemory:
         """Append the chunks of episodes that have just ended, of any tasks at once, in the given order within a task.
 
         Args:
-            task_M: whose memory (0..E-1).
-            key_MD: keys as the embedder gives them.
             slot_M, first_M, end_M: where the value stands in the episode log.
             last_M: last timestep of the key's window.
             total_return_M: return of the episode; below ``minimum_return`` the chunk is not stored.
@@ -231,7 +225,6 @@ class EpisodicMemory:
         self.count_E += torch.bincount(task, minlength=len(self.count_E))
 
     def _free_places(self, task_M: Tensor) -> Tensor:
-        """Where new entries of these tasks stand: behind the task's own, in the order in which they are given."""
         added_E = torch.bincount(task_M, minlength=len(self.count_E))
         begin_E = added_E.cumsum(0) - added_E
         # Sorted by task, an entry's place among the new ones of its task is its distance from the task's first.
@@ -256,7 +249,6 @@ class EpisodicMemory:
         Score = w_s * minmax(similarity) + w_r * minmax(return), both over the nearest ``candidates`` of the task.
 
         Args:
-            query_BD: queries as the embedder gives them, one per task (or per entry of ``task_B``).
             task_B: the tasks asked for; all in order if not given.
             chance_BK: numbers in [0, 1) that decide what is drawn, where the settings say that something is.
         """

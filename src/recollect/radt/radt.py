@@ -72,8 +72,6 @@ class Hyperparameters(ReadingSettings):
 
 @dataclass(frozen=True)
 class Batch:
-    """A training step's input: windows, what they read, and who reads."""
-
     window: Experience
     context: Experience
     has_context_B: Tensor
@@ -147,7 +145,6 @@ class RetrievalPolicy(InContextPolicy):
         return entries
 
     def brief(self, tasks: Sequence[Task]) -> None:
-        """Besides puts the tasks' demonstrations into memory."""
         super().brief(tasks)
         if self.demonstrations is not None:
             self.shown_B = self.demonstrations.of(tasks)
@@ -242,7 +239,6 @@ class RetrievalPolicy(InContextPolicy):
         )
 
     def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
-        """Look up what these rows read from now on."""
         hits = self.memory.search(query_BD, self.shelf(rows), self._chances(rows))
         other_B = self.hits.differ(rows, hits) | (self.has_context_B[rows] != hits.found_BK.any(1))
         self.hits.put(rows, hits)

@@ -61,9 +61,7 @@ class ExperienceStore:
     """Learning histories as tensors on the training device; a batch of windows is one fancy index.
 
     Args:
-        histories: columns `observation, action, reward, return_to_go, timestep`.
         actions: number of discrete actions; that index stands for "no action" in padding (continuous actions: NaN does).
-        reward_scale: rewards and returns are divided by it.
     """
 
     def __init__(
@@ -180,7 +178,6 @@ def optimiser_arrays(network: nn.Module, optimiser: Adam) -> dict[str, np.ndarra
 
 
 def load_optimiser_arrays(network: nn.Module, optimiser: Adam, arrays: Mapping[str, Any]) -> None:
-    """Put back what `optimiser_arrays` took out."""
     weights = part(arrays, "network")
     network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
     optimiser.load(part(arrays, "optimiser"))
@@ -200,7 +197,6 @@ def train_supervised(
     """Train the network in place; resumes from the run's newest checkpoint.
 
     Args:
-        batch_of: step -> batch, a pure function of the step.
         loss_of: (network, batch) -> scalar loss and metrics (tensors; read only when logged).
         evaluate: called with the step every `evaluate_every` steps and never changes the network.
     """
