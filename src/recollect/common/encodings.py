@@ -27,7 +27,7 @@ def sinusoid(length: int, width: int) -> Tensor:
 
 
 class Positions(nn.Module):
-    """A positional code that is added to tokens.
+    """The table of a positional code; whoever has the tokens adds its rows to them.
 
     Args:
         kind: ``sinusoid`` (fixed) or ``learned`` (a trained table).
@@ -38,7 +38,6 @@ class Positions(nn.Module):
 
     def __init__(self, length: int, width: int, *, kind: str = "sinusoid", std: float = 0.02, seed: int = 0) -> None:
         super().__init__()
-        self.length = length
         if kind == "sinusoid":
             self.register_buffer("table_LD", sinusoid(length, width), persistent=False)
         elif kind == "learned":
@@ -48,14 +47,3 @@ class Positions(nn.Module):
             raise UserError(
                 f"there is no positional code {kind!r}", where="Positions", do="choose 'sinusoid' or 'learned'"
             )
-
-    def forward(self, x_BTD: Tensor, position_BT: Tensor | None = None) -> Tensor:
-        if position_BT is not None:
-            return x_BTD + self.table_LD[position_BT]
-        if x_BTD.shape[1] > self.length:
-            raise UserError(
-                f"{x_BTD.shape[1]} tokens, but the positional code has {self.length} positions",
-                where="Positions",
-                do="make the positional code longer, or the window shorter",
-            )
-        return x_BTD + self.table_LD[: x_BTD.shape[1]]

@@ -10,7 +10,7 @@ Source: RA-DT (arXiv 2410.07071), specification 2.1 and 2.4.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -172,26 +172,6 @@ class Histories:
         ):
             raise IndexError("a row is in no complete episode")
         return episode
-
-    def subset(self, tasks: Iterable[int]) -> Histories:
-        """The histories of some tasks (copied), in ascending order of the tasks.
-
-        Raises:
-            UserError: one of them is not there.
-        """
-        chosen = sorted(set(tasks))
-        known = np.unique(self.task)
-        absent = sorted(set(chosen) - set(known.tolist()))
-        if absent or not chosen:
-            raise UserError(
-                f"there is no task {', '.join(map(str, absent))} (there are {len(known)}, {known[0]} to {known[-1]})"
-                if absent
-                else "no task was chosen",
-                where=self.where,
-                do="choose tasks that the histories hold.",
-            )
-        kept = np.isin(self.task, chosen)
-        return Histories({name: column[kept] for name, column in self.arrays().items()}, where=self.where)
 
     def validate(
         self,

@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
@@ -88,9 +89,8 @@ def loss_of(
     next_BT = target_BTA.gather(-1, best_BT[..., None])[..., 0]
     y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * next_BT
     chosen_BT = q_BTA.gather(-1, batch.action_BT[..., None])[..., 0]
-    count = batch.mask_BT.sum().clamp(min=1.0)
-    loss = (batch.mask_BT * (chosen_BT - y_BT) ** 2).sum() / count
-    return loss, {"critic_loss": loss.detach(), "q": (batch.mask_BT * chosen_BT.detach()).sum() / count}
+    loss = masked_mean((chosen_BT - y_BT) ** 2, batch.mask_BT)
+    return loss, {"critic_loss": loss.detach(), "q": masked_mean(chosen_BT.detach(), batch.mask_BT)}
 
 
 class DQN(Learner):

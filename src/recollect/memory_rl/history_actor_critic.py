@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import masked_mean
-from recollect.common.replay import Batch
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from
 from recollect.memory_rl.off_policy import Learner, OnlineHyperparameters, make_encoder, make_history_network
@@ -150,10 +149,8 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
         return self.freeze_all and self.shared_encoder
 
 
-def critic_losses(online: ActorCritic, h_BTH: Tensor, y_BT: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+def critic_losses(q1_BT: Tensor, q2_BT: Tensor, y_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Masked mean of both critics' squared errors (scalar), and metrics."""
-    q1_BT, q2_BT = online.q(h_BTH, batch.action_BT)
-    mask_BT = batch.mask_BT
     loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
     return loss, {
         "critic_loss": loss.detach(),

@@ -80,7 +80,8 @@ def loss_of(
         y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * (q_BT - alpha * log_pi_BT)[:, 1:]
 
     critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
-    critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
+    q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, batch.mask_BT)
     action_BTA, log_pi_BT = drawn(outputs_BTA[:, :n], noise_like(like_BTA[:, :n], draws))
     actor_loss = masked_mean(alpha * log_pi_BT - least_q(online, critic_BTH, action_BTA, hp), mask_BT)
     entropy = -masked_mean(log_pi_BT.detach(), mask_BT)

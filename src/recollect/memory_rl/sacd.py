@@ -29,6 +29,7 @@ from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
     ActorCriticHyperparameters,
     ActorCriticLearner,
+    critic_losses,
     first_tokens,
     load_actor,
 )
@@ -75,7 +76,7 @@ def loss_of(
     q1_BTA, q2_BTA = online.q(h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n)))
     taken_BT1 = batch.action_BT[..., None]
     q1_BT, q2_BT = q1_BTA.gather(-1, taken_BT1)[..., 0], q2_BTA.gather(-1, taken_BT1)[..., 0]
-    critic_loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
 
     least_BTA = torch.minimum(q1_BTA, q2_BTA)
     if hp.freeze_critic or not hp.shared_encoder:
@@ -87,14 +88,7 @@ def loss_of(
     loss = (0.5 if hp.shared_encoder else 1.0) * critic_loss + actor_loss
     if online.log_alpha is not None and hp.target_entropy is not None:
         loss = loss - online.log_alpha.exp() * (hp.target_entropy * math.log(pi_BTA.shape[-1]) - entropy)
-    metrics = {
-        "critic_loss": critic_loss.detach(),
-        "actor_loss": actor_loss.detach(),
-        "q1": masked_mean(q1_BT.detach(), mask_BT),
-        "q2": masked_mean(q2_BT.detach(), mask_BT),
-        "entropy": entropy,
-        "alpha": alpha,
-    }
+    metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
     return loss, metrics
 
 

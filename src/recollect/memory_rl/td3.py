@@ -65,7 +65,8 @@ def loss_of(
 
     h_BTH = online.actor.encoder(*present)
     critic_BTH = h_BTH if hp.shared_encoder else online.critic_states(present)
-    critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
+    q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, batch.mask_BT)
     chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH))
     actor_loss = -masked_mean(least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
     return critic_loss + actor_loss, {**metrics, "actor_loss": actor_loss.detach()}

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import joined
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
 from recollect.common.draws import categorical_from_weights, uniform
+from recollect.common.weights import arrays_of
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
@@ -193,10 +195,7 @@ class InContextPolicy(BatchedPolicy):
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        arrays = {}
-        for name, value in self.network.state_dict().items():
-            arrays[f"network/{name}"] = value.detach().cpu().numpy()
-        return arrays
+        return joined(network=arrays_of(self.network))
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         if not self.network.settings.return_to_go:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
+from recollect.settings.schema import Frozen, Settings
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -42,6 +43,21 @@ class ChunkSettings(Frozen):
     @property
     def value_length(self) -> int:
         return self.past + self.future
+
+
+def memory_of(settings: Settings) -> MemorySettings:
+    """The method's memory settings, which a retrieving method cannot do without."""
+    if settings.method.memory is None:
+        raise UserError(
+            f"'{settings.method.name}' has no memory to retrieve from",
+            where=f"config/methods/{settings.method.name}.yaml",
+            do="add a `memory:` section (see config/methods/radt.yaml)",
+        )
+    return settings.method.memory
+
+
+def chunk_settings(memory: MemorySettings) -> ChunkSettings:
+    return ChunkSettings(stride=memory.stride, context=memory.key_context, past=memory.past, future=memory.future)
 
 
 def window_rows(first: Integers, end: Integers, length: int) -> tuple[Integers, Mask]:

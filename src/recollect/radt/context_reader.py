@@ -25,8 +25,7 @@ from recollect.common.histories import Histories
 from recollect.common.index import FlatIndex
 from recollect.radt import dt
 from recollect.radt.approximate import approximate_search
-from recollect.radt.chunking import chunk_settings, memory_of
-from recollect.radt.chunks import Chunks
+from recollect.radt.chunks import Chunks, chunk_settings, memory_of
 from recollect.radt.decision_transformer import Experience
 from recollect.radt.embedders import Embedder
 from recollect.radt.retrieval import RetrievalSettings, Retrieved, retrieve, statistics

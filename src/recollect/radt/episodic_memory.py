@@ -12,7 +12,6 @@ Source: RA-DT (arXiv 2410.07071), section on in-context evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -335,12 +334,3 @@ class EpisodicMemory:
             indices.append(index_B1)
             score_BL = score_BL.scatter(1, place_B1, NOTHING)
         return torch.cat(indices, dim=1), torch.cat(scores, dim=1)
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything a resume needs, as tensors."""
-        names = ("keys_ECD", "total_return_EC", "slot_EC", "first_EC", "end_EC", "last_EC", "owner_EC", "count_E")
-        return {name: getattr(self, name) for name in names}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        for name, own in self.state().items():
-            own.copy_(state[name])

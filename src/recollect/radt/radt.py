@@ -42,8 +42,7 @@ from recollect.radt import dt
 from recollect.radt.acting import ActionSelection, InContextPolicy
 from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
-from recollect.radt.chunking import chunk_settings, memory_of
-from recollect.radt.chunks import finished_chunks
+from recollect.radt.chunks import chunk_settings, finished_chunks, memory_of
 from recollect.radt.context_reader import ContextReader, ReadingSettings
 from recollect.radt.decision_transformer import DecisionTransformer, Experience, bins_of
 from recollect.radt.demonstrations import Demonstrations

@@ -9,8 +9,7 @@ import torch
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.sealed import read_arrays, sealing, write_arrays
 from recollect.common.index import FlatIndex
-from recollect.radt.chunking import memory_of
-from recollect.radt.chunks import Chunks
+from recollect.radt.chunks import Chunks, memory_of
 from recollect.radt.deduplication import deduplicate
 from recollect.settings.resolve import resolve
 from recollect.stages import paths, provenance
