@@ -46,7 +46,10 @@ class Collector:
     """Actors in one batch, whose rollouts and memories go on from call to call. `world` has no autoreset."""
 
     def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: World, *, seed: int) -> None:
-        self.hp, self.policy, self.world, self.seed = hp, policy, world, seed
+        self.hp = hp
+        self.policy = policy
+        self.world = world
+        self.seed = seed
         B, horizon = world.num_envs, world.horizon
         self.steps_of = WorldShape.of(world).steps
         self.goals = bool(self.steps_of.goals)

@@ -22,7 +22,7 @@ from recollect.common.batched_policy import BatchedPolicy
 
 
 class AmagoPolicy(BatchedPolicy):
-    """Batched policy; that of the last discount acts. Of `hp`: `sample_actions`, `slow_inference`, `context`."""
+    """Batched policy, as `BatchedPolicy` has it; the policy of the last discount acts."""
 
     def __init__(
         self, network: Network, distribution: Distribution, hp: AmagoHyperparameters, device: torch.device

@@ -14,7 +14,7 @@ from recollect.amago.input_norm import adaptive_step
 
 
 class PopArt(nn.Module):
-    """All of it is buffers: nothing is learned by gradient. `beta`: step of the running means in the long run."""
+    """All of it is buffers: nothing is learned by gradient. `beta`: step of the running means, in the end."""
 
     mean: Tensor
     square: Tensor

@@ -167,7 +167,7 @@ class Learner(Trainer):
         at.epoch += 1
 
     def hear(self) -> dict[str, float]:
-        """Wait for the collector's next epoch, and count its steps: means over the rollouts that ended in it."""
+        """Wait for the collector's next epoch and count its steps. Returns means over its rollouts."""
         try:
             steps, results = self.pipe.recv()
         except (EOFError, OSError):

@@ -99,7 +99,9 @@ class Recorder:
         if not full_N.size:
             return []
         finished = [self._cut(b) for b in full_N.tolist()]
-        ended_N, going_N = full_N[np.asarray(done_B)[full_N]], full_N[~np.asarray(done_B)[full_N]]
+        is_over_N = np.asarray(done_B, bool)[full_N]
+        ended_N = full_N[is_over_N]
+        going_N = full_N[~is_over_N]
         for column in self._columns.values():
             column[going_N, 0] = column[going_N, self._last_B[going_N]]
         self._last_B[ended_N], self._last_B[going_N] = -1, 0

@@ -170,7 +170,8 @@ class TimestepEncoder(nn.Module):
             self.image_linear = plain_linear(self.cnn.width, features, draws)
             self.image_norm = nn.LayerNorm(features)
             width += features
-        widths = [width, *((2 * width,) * 2 if settings.hidden == "twice" else settings.hidden), settings.width]
+        hidden = (2 * width, 2 * width) if settings.hidden == "twice" else settings.hidden
+        widths = [width, *hidden, settings.width]
         self.layers = nn.ModuleList(plain_linear(a, b, draws) for a, b in pairwise(widths))
         self.norm = nn.LayerNorm(settings.width)
         self.augment_draws: torch.Generator | None = None  # set while learning, where images are augmented

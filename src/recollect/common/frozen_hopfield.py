@@ -123,14 +123,14 @@ class FrozenHopfield:
 
 
 class LookupHopfield:
-    """The same for discrete inputs, as a table: a gather in place of a softmax over the vocabulary. See `joint_table`."""
+    """The same for discrete inputs: a gather from `joint_table` in place of a softmax over the vocabulary."""
 
     def __init__(self, hopfield: FrozenHopfield, bins: Sequence[int]) -> None:
         self.bins = tuple(bins)
         self.table_MD = hopfield.joint_table(self.bins)
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Mixtures [..., D] of integers [..., len(bins)]; padding, out of range, is clipped and masked later."""
+        """Mixtures [..., D] of integers [..., len(bins)]. Padding, out of range, is clipped."""
         if values.shape[-1] != len(self.bins):
             raise UserError(
                 f"The table has {len(self.bins)} dimensions, but the inputs have {values.shape[-1]}.",

@@ -180,7 +180,7 @@ class Histories:
         observation_high: np.ndarray | float | None = None,
         actions: int | None = None,
     ) -> None:
-        """Check the contents of every row, against these bounds where known. The UserError names the first wrong one."""
+        """Check the contents of every row, against these bounds if given; the error names the first wrong one."""
         for name in ("reward", "observation", "action"):
             column: np.ndarray = getattr(self, name)
             if column.dtype.kind == "f":

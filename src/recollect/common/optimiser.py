@@ -32,7 +32,9 @@ class Adam:
         weight_decay: float = 0.0,
         decayed: Collection[str] | None = None,
     ) -> None:
-        self.lr, self.betas, self.eps = lr, betas, eps
+        self.lr = lr
+        self.betas = betas
+        self.eps = eps
         parameters = dict(named)
         self.names = list(parameters)
         self.parameters = list(parameters.values())

@@ -24,7 +24,7 @@ class PolicyTerms(NamedTuple):
 
 
 def policy_terms(log_MA: Tensor, action_M: Tensor, old_log_M: Tensor, advantage_M: Tensor, clip: float) -> PolicyTerms:
-    """The terms of PPO's loss that are about the policy. `log_MA`: log-probabilities of all actions, by the policy now."""
+    """The terms of PPO's loss that are about the policy; `log_MA`: of all actions, by the policy now."""
     log_M = log_MA.gather(1, action_M[:, None])[:, 0]
     ratio_M = torch.exp(log_M - old_log_M)
     clipped_M = ratio_M.clamp(1 - clip, 1 + clip)

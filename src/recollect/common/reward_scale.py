@@ -35,8 +35,10 @@ class RewardScale:
     """
 
     def __init__(self, actors: int, clip: float, discount: float = 0.99) -> None:
-        self.discounted_E, self.returns = np.zeros(actors), RunningVariance()
-        self.clip, self.discount = clip, discount
+        self.discounted_E = np.zeros(actors)
+        self.returns = RunningVariance()
+        self.clip = clip
+        self.discount = discount
 
     def __call__(self, reward_E: np.ndarray, done_E: np.ndarray) -> np.ndarray:
         """Scaled rewards [E] of one step."""

@@ -29,7 +29,7 @@ class TargetLearner:
         self._targets: list[Tensor] = [parameter for module in targets for parameter in module.parameters()]
 
     def compute_gradients(self, loss: Tensor, clip: float | None) -> Tensor:
-        """Put the loss's gradients, clipped to a norm if one is given, in place; their norm before clipping."""
+        """Compute the loss's gradients and clip them, if a norm is given. Returns their norm before that."""
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = self.optimiser.gradients()

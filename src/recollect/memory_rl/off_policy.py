@@ -131,7 +131,7 @@ def make_history_network(
 
 
 class Learner(TargetLearner):
-    """Networks, Adam and one update; a method adds its loss and how it explores. `network`, a part of `online`, acts."""
+    """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts."""
 
     def __init__(
         self,
@@ -143,7 +143,9 @@ class Learner(TargetLearner):
         seed: int,
         device: torch.device | str,
     ) -> None:
-        self.seed, self.network, self.gradient_clip = seed, network, hp.gradient_clip
+        self.seed = seed
+        self.network = network
+        self.gradient_clip = hp.gradient_clip
         self.online, self.target = online.to(device), target.to(device)
         self.target.requires_grad_(False)
         super().__init__(
@@ -190,7 +192,9 @@ class OnlineTrainer:
 
     def __init__(self, settings: Settings, learner: Learner, device: torch.device | str) -> None:
         hp: OnlineHyperparameters = settings.method.hyperparameters
-        self.hp, self.learner, self.seed = hp, learner, settings.seed
+        self.hp = hp
+        self.learner = learner
+        self.seed = settings.seed
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
         self.world, self.evaluation_world = worlds

@@ -54,7 +54,7 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
 
 
 class InContextPolicy(BatchedPolicy):
-    """A sequence model that plays episode after episode and remembers what its method allows; see `contract`."""
+    """A sequence model that plays episode after episode and remembers what its method lets it."""
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         chosen = settings.method.hyperparameters
@@ -158,7 +158,7 @@ class InContextPolicy(BatchedPolicy):
         return np.round(self.returns.target_mean + self.returns.target_std * normal)
 
     def window(self, steps: int, rows_B: np.ndarray | None = None) -> Experience:
-        """The last steps [B, steps] of every row's current episode (of the rows of a mask, if given), left padded."""
+        """The last steps of every row's current episode (of the rows of a mask, if given), left padded."""
         rows = np.arange(len(self.step_B)) if rows_B is None else np.flatnonzero(rows_B)
         step_B = self.step_B[rows]
         longest = min(int(step_B.max()) + 1, steps)

@@ -21,7 +21,7 @@ from recollect.radt.decision_transformer import DecisionTransformer, Experience
 
 
 class CachedReading:
-    """What a policy that reads a context keeps from step to step. `timesteps`: of the window, at most an episode's."""
+    """What a policy that reads a context keeps from step to step. `timesteps`: of the window."""
 
     def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
         self.network = network

@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.draws import uniform
@@ -315,10 +315,7 @@ class RetrievalPolicy(InContextPolicy):
         return {"attention": attention_NLWP.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        arrays = super().arrays()
-        for name, value in self.embedder.arrays().items():
-            arrays[f"embedder/{name}"] = value
-        return arrays
+        return super().arrays() | joined(embedder=self.embedder.arrays())
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
@@ -169,12 +169,7 @@ def make_optimiser(network: nn.Module, settings: Optimisation) -> Adam:
 
 def optimiser_arrays(network: nn.Module, optimiser: Adam) -> dict[str, np.ndarray | Tensor]:
     """Parameters and optimiser moments by name: everything that changes in a step."""
-    arrays: dict[str, np.ndarray | Tensor] = {}
-    for name, value in network.state_dict().items():
-        arrays[f"network/{name}"] = value.detach()
-    for name, value in optimiser.arrays().items():
-        arrays[f"optimiser/{name}"] = value
-    return arrays
+    return joined(network=network.state_dict(), optimiser=optimiser.arrays())
 
 
 def load_optimiser_arrays(network: nn.Module, optimiser: Adam, arrays: Mapping[str, Any]) -> None:
