@@ -3,8 +3,18 @@
 One file of rules per stage, in the order in which data flows; rules/common.smk says what they share.
 """
 
+import sys
+
+from snakemake.utils import min_version
+
 from recollect.settings.loading import config_folder
-from recollect.stages import why
+from recollect.stages import why, worlds
+
+min_version("9.20")
+sys.path.insert(0, f"{workflow.basedir}/workflow")  # modules of the workflow itself
+import provenance
+import snakemake_internals
+import stale_lock
 
 
 configfile: f"{config_folder()}/config.yaml"
@@ -17,7 +27,7 @@ include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/embed.smk"
 include: "rules/index.smk"
-include: "rules/train.smk"
+include: "rules/run.smk"
 include: "rules/evaluate.smk"
 include: "rules/inspect.smk"
 include: "rules/page.smk"
@@ -28,22 +38,14 @@ include: "rules/targets.smk"
 
 
 onstart:
-    STALE_LOCK["sign"](
-        ALIVE, getattr(workflow.persistence, "_lockfile", {}).values()
-    )
-    lift_default_rate_limit()
+    stale_lock.sign(ALIVE, snakemake_internals.lock_files(workflow))
+    made = snakemake_internals.first_outputs(workflow)
+    jobs = [job for file in made if (job := plan.maker(file, SELECTED.scale))]
     # So that `recollect why` can name the modules that changed since.
-    why.remember(
-        str(job.params.code).removeprefix("code ")
-        for job in workflow.dag.needrun_jobs()
-        if "code" in job.params.keys()
-    )
+    why.remember(jobs)
     # Not while parsing: only what is really going to run needs them.
     try:
-        dependencies.check_worlds(
-            (job.rule.name, dict(job.wildcards))
-            for job in workflow.dag.needrun_jobs()
-        )
+        worlds.check_worlds(jobs)
     except UserError as error:
         raise WorkflowError(str(error))
 

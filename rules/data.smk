@@ -1,71 +1,54 @@
 """Data: learning histories (generated), frozen language models and published data (fetched)."""
 
+GENERATE = rule_of("generate")
+FETCH = rule_of("fetch")
+FETCH_DATA = rule_of("fetch_data")
+
 
 rule generate:
     input:
-        unpack(inputs_to_generate),
+        GENERATE.reads,
     output:
-        histories=paths.histories("{scale}", "{env}"),
-        manifest=paths.manifest(paths.histories("{scale}", "{env}")),
+        **GENERATE.writes,
     log:
-        "logs/{scale}/{env}/generate.log",
-    benchmark:
-        "logs/{scale}/{env}/generate.benchmark.jsonl"
-    priority: 70
+        GENERATE.log,
+    priority: GENERATE.priority
     conda:
-        packages_to_play
-    threads: generate_threads
+        GENERATE.conda
+    threads: GENERATE.threads
     resources:
-        # The histories of all tasks are held until they are written: 20 bytes for each of 16 M steps.
-        mem_mb=megabytes(small=1500, paper=4000),
-        runtime=minutes(60, 480, resumes=True),
-        gpu=generate_gpus,
+        **GENERATE.resources,
     params:
-        settings=params_of("generate_settings", "scale", "env"),
-        code=params_of("generate_code", "scale", "env"),
+        **GENERATE.params,
     shell:
-        "recollect generate --scale {wildcards.scale} --env {wildcards.env} --threads {threads} > {log} 2>&1"
-
-
-# They need the internet, so they run where Snakemake runs: compute nodes often have none.
-localrules:
-    fetch,
-    fetch_data,
+        GENERATE.command
 
 
 rule fetch:
     output:
-        model=paths.model("{model}"),
-        manifest=paths.manifest(paths.model("{model}")),
+        **FETCH.writes,
     log:
-        "logs/models/{model}.log",
-    benchmark:
-        "logs/models/{model}.benchmark.jsonl"
+        FETCH.log,
     conda:
-        BASE_PACKAGES
+        FETCH.conda
     resources:
-        mem_mb=1500,
-        runtime=60,
+        **FETCH.resources,
     params:
-        settings=model_settings,
+        **FETCH.params,
     shell:
-        "recollect fetch --model {wildcards.model} > {log} 2>&1"
+        FETCH.command
 
 
 rule fetch_data:
     output:
-        index=paths.published("{dataset}"),
-        manifest=paths.manifest(paths.published("{dataset}")),
+        **FETCH_DATA.writes,
     log:
-        "logs/published/{dataset}.log",
-    benchmark:
-        "logs/published/{dataset}.benchmark.jsonl"
+        FETCH_DATA.log,
     conda:
-        BASE_PACKAGES
+        FETCH_DATA.conda
     resources:
-        mem_mb=1500,
-        runtime=240,
+        **FETCH_DATA.resources,
     params:
-        settings=data_settings,
+        **FETCH_DATA.params,
     shell:
-        "recollect fetch --data {wildcards.dataset} > {log} 2>&1"
+        FETCH_DATA.command

@@ -2,108 +2,82 @@
 agent may see with.
 """
 
+EMBED_IMAGES = rule_of("embed_images")
+EMBED = rule_of("embed")
+TRAIN_VISION_LANGUAGE = rule_of("train_vision_language")
+EMBED_VOCABULARY = rule_of("embed_vocabulary")
+
 
 rule embed_images:
     input:
-        unpack(inputs_to_embed_images),
+        EMBED_IMAGES.reads,
     output:
-        histories=paths.encoded_histories("{scale}", "{env}"),
-        manifest=paths.manifest(paths.encoded_histories("{scale}", "{env}")),
+        **EMBED_IMAGES.writes,
     log:
-        "logs/{scale}/{env}/embed_images.log",
-    benchmark:
-        "logs/{scale}/{env}/embed_images.benchmark.jsonl"
-    priority: 65
+        EMBED_IMAGES.log,
+    priority: EMBED_IMAGES.priority
     conda:
-        packages_to_play
-    threads: job_threads
+        EMBED_IMAGES.conda
+    threads: EMBED_IMAGES.threads
     resources:
-        # One part of the images and its vectors; all else is mapped from disk.
-        mem_mb=megabytes(small=1500, paper=6000),
-        runtime=minutes(120, 480, resumes=True),
-        gpu=encode_gpus,
+        **EMBED_IMAGES.resources,
     params:
-        settings=params_of("image_settings", "scale", "env"),
-        code=params_of("image_code", "scale", "env"),
+        **EMBED_IMAGES.params,
     shell:
-        "recollect embed-images --scale {wildcards.scale} --env {wildcards.env}"
-        " --device auto --threads {threads} > {log} 2>&1"
+        EMBED_IMAGES.command
 
 
 rule embed:
     input:
-        unpack(inputs_to_embed),
+        EMBED.reads,
     output:
-        embeddings=paths.embeddings("{scale}", "{env}", "{method}"),
-        manifest=paths.manifest(paths.embeddings("{scale}", "{env}", "{method}")),
+        **EMBED.updates(update),
     log:
-        "logs/{scale}/{env}/{method}/embed.log",
-    benchmark:
-        "logs/{scale}/{env}/{method}/embed.benchmark.jsonl"
-    priority: 50
+        EMBED.log,
+    priority: EMBED.priority
     conda:
-        packages_to_play
-    threads: job_threads
+        EMBED.conda
+    threads: EMBED.threads
     resources:
-        # Histories as they are, on the device; one batch of windows; the keys (160 k × 512 numbers).
-        mem_mb=megabytes(small=1500, paper=6000),
-        runtime=minutes(60, 240),
-        gpu=play_gpus,
+        **EMBED.resources,
     params:
-        settings=params_of("memory_settings", "scale", "env", "method"),
-        code=memory_code_of("embed"),
+        **EMBED.params,
     shell:
-        "recollect embed --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
-        " --device auto --threads {threads} > {log} 2>&1"
+        EMBED.command
 
 
 # A small model of images and texts, trained on pictures that the job draws itself: one core, minutes.
 rule train_vision_language:
     output:
-        model=paths.trained_model("{scale}", "{model}"),
-        model_manifest=paths.manifest(paths.trained_model("{scale}", "{model}")),
-        accuracy=paths.model_accuracy("{scale}", "{model}"),
-        accuracy_manifest=paths.manifest(paths.model_accuracy("{scale}", "{model}")),
+        **TRAIN_VISION_LANGUAGE.writes,
     log:
-        "logs/{scale}/models/{model}.log",
-    benchmark:
-        "logs/{scale}/models/{model}.benchmark.jsonl"
-    priority: 58
+        TRAIN_VISION_LANGUAGE.log,
+    priority: TRAIN_VISION_LANGUAGE.priority
     conda:
-        BASE_PACKAGES
+        TRAIN_VISION_LANGUAGE.conda
+    threads: TRAIN_VISION_LANGUAGE.threads
     resources:
-        mem_mb=2000,
-        runtime=60,
+        **TRAIN_VISION_LANGUAGE.resources,
     params:
-        settings=params_of("vision_language_settings", "scale", "model"),
-        code=params_of("vision_language_code"),
+        **TRAIN_VISION_LANGUAGE.params,
     shell:
-        "recollect train-vision-language --scale {wildcards.scale} --model {wildcards.model}"
-        " --threads {threads} > {log} 2>&1"
+        TRAIN_VISION_LANGUAGE.command
 
 
 rule embed_vocabulary:
     input:
-        unpack(inputs_to_embed_vocabulary),
+        EMBED_VOCABULARY.reads,
     output:
-        vocabulary=paths.token_vocabulary("{scale}", "{vocabulary}"),
-        manifest=paths.manifest(paths.token_vocabulary("{scale}", "{vocabulary}")),
+        **EMBED_VOCABULARY.writes,
     log:
-        "logs/{scale}/token_vocabularies/{vocabulary}.log",
-    benchmark:
-        "logs/{scale}/token_vocabularies/{vocabulary}.benchmark.jsonl"
-    priority: 57
+        EMBED_VOCABULARY.log,
+    priority: EMBED_VOCABULARY.priority
     conda:
-        BASE_PACKAGES
-    threads: job_threads
+        EMBED_VOCABULARY.conda
+    threads: EMBED_VOCABULARY.threads
     resources:
-        # CLIP in float32, as it is read and as it is run, and a batch of texts.
-        mem_mb=megabytes(small=1500, paper=4000),
-        runtime=minutes(60, 480),
-        gpu=vocabulary_gpus,
+        **EMBED_VOCABULARY.resources,
     params:
-        settings=params_of("vocabulary_settings", "scale", "vocabulary"),
-        code=params_of("vocabulary_code"),
+        **EMBED_VOCABULARY.params,
     shell:
-        "recollect embed-vocabulary --scale {wildcards.scale} --vocabulary {wildcards.vocabulary}"
-        " --device auto --threads {threads} > {log} 2>&1"
+        EMBED_VOCABULARY.command

@@ -1,30 +1,24 @@
-"""Scores: the final evaluation of a run, and every evaluation that was made while it learned."""
+"""Scores of variants that differ in acting only: each plays the policy of its method. What is trained is scored by rule run."""
+
+EVALUATE = rule_of("evaluate")
 
 
 rule evaluate:
     input:
-        unpack(inputs_to_evaluate),
+        EVALUATE.reads,
     output:
-        scores=paths.scores("{scale}", "{env}", "{method}", "{seed}"),
-        manifest=paths.manifest(paths.scores("{scale}", "{env}", "{method}", "{seed}")),
+        **EVALUATE.writes,
     log:
-        "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.log",
-    benchmark:
-        "logs/{scale}/{env}/{method}/seed_{seed}/evaluate.benchmark.jsonl"
-    priority: evaluate_priority
-    group:
-        run_group
+        EVALUATE.log,
+    wildcard_constraints:
+        scale=packs.untrained(),
+    priority: EVALUATE.priority
     conda:
-        packages_to_play
-    threads: job_threads
+        EVALUATE.conda
+    threads: EVALUATE.threads
     resources:
-        # The caches of all tasks at once, and their growing memories.
-        mem_mb=megabytes(small=1500, paper=12000),
-        runtime=minutes(60, 240),
-        gpu=play_gpus_of_run,
+        **EVALUATE.resources,
     params:
-        settings=params_of("evaluate_settings", "scale", "env", "method"),
-        code=params_of("evaluate_code", "scale", "env", "method"),
+        **EVALUATE.params,
     shell:
-        "recollect evaluate --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
-        " --seed {wildcards.seed} --device auto --threads {threads} > {log} 2>&1"
+        EVALUATE.command

@@ -1,29 +1,22 @@
 """Indexes: near-duplicates dropped, then an exact search index and its row table."""
 
+INDEX = rule_of("index")
+
 
 rule index:
     input:
-        embeddings=paths.embeddings("{scale}", "{env}", "{method}"),
+        INDEX.reads,
     output:
-        index=paths.index("{scale}", "{env}", "{method}"),
-        index_manifest=paths.manifest(paths.index("{scale}", "{env}", "{method}")),
-        rows=paths.rows("{scale}", "{env}", "{method}"),
-        rows_manifest=paths.manifest(paths.rows("{scale}", "{env}", "{method}")),
+        **INDEX.updates(update),
     log:
-        "logs/{scale}/{env}/{method}/index.log",
-    benchmark:
-        "logs/{scale}/{env}/{method}/index.benchmark.jsonl"
-    priority: 45
+        INDEX.log,
+    priority: INDEX.priority
     conda:
-        BASE_PACKAGES
-    threads: job_threads
+        INDEX.conda
+    threads: INDEX.threads
     resources:
-        # The keys, a normalised copy, and the index: three times the embeddings.
-        mem_mb=megabytes(small=1000, paper=4000),
-        runtime=minutes(30, 120),
+        **INDEX.resources,
     params:
-        settings=params_of("memory_settings", "scale", "env", "method"),
-        code=memory_code_of("index"),
+        **INDEX.params,
     shell:
-        "recollect index --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
-        " --threads {threads} > {log} 2>&1"
+        INDEX.command

@@ -1,30 +1,22 @@
 """Traces: what a policy saw, did and read in some tasks of its evaluation; some figures and the inspection pages read them."""
 
+INSPECT = rule_of("inspect")
+
 
 rule inspect:
     input:
-        unpack(inputs_to_inspect),
+        INSPECT.reads,
     output:
-        trace=paths.trace("{scale}", "{env}", "{method}", "{seed}"),
-        manifest=paths.manifest(paths.trace("{scale}", "{env}", "{method}", "{seed}")),
+        **INSPECT.writes,
     log:
-        "logs/{scale}/{env}/{method}/seed_{seed}/inspect.log",
-    benchmark:
-        "logs/{scale}/{env}/{method}/seed_{seed}/inspect.benchmark.jsonl"
-    priority: evaluate_priority
-    group:
-        run_group
+        INSPECT.log,
+    priority: INSPECT.priority
     conda:
-        packages_to_play
-    threads: job_threads
+        INSPECT.conda
+    threads: INSPECT.threads
     resources:
-        # An evaluation, and what is written down of it.
-        mem_mb=megabytes(small=1500, paper=12000),
-        runtime=minutes(60, 240),
-        gpu=play_gpus_of_run,
+        **INSPECT.resources,
     params:
-        settings=params_of("evaluate_settings", "scale", "env", "method"),
-        code=params_of("inspect_code", "scale", "env", "method"),
+        **INSPECT.params,
     shell:
-        "recollect inspect --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
-        " --seed {wildcards.seed} --device auto --threads {threads} > {log} 2>&1"
+        INSPECT.command

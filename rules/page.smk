@@ -1,34 +1,26 @@
 """Inspection pages: one HTML file per traced run, in which a person walks through it step by step."""
 
-
-# Seconds each.
-localrules:
-    page,
+PAGE = rule_of("page")
 
 
 rule page:
     input:
-        trace=paths.trace("{scale}", "{env}", "{method}", "{seed}"),
+        PAGE.reads,
     output:
         html=report(
-            paths.page("{scale}", "{env}", "{method}", "{seed}"),
+            PAGE.writes["html"],
             caption="../workflow/report/page.rst",
             category="Inspection pages",
             labels={"environment": "{env}", "method": "{method}", "seed": "{seed}"},
         ),
-        manifest=paths.manifest(paths.page("{scale}", "{env}", "{method}", "{seed}")),
+        manifest=PAGE.writes["html_manifest"],
     log:
-        "logs/{scale}/{env}/{method}/seed_{seed}/page.log",
-    benchmark:
-        "logs/{scale}/{env}/{method}/seed_{seed}/page.benchmark.jsonl"
+        PAGE.log,
     conda:
-        BASE_PACKAGES
+        PAGE.conda
     resources:
-        mem_mb=1000,
-        runtime=30,
+        **PAGE.resources,
     params:
-        settings=params_of("page_text", "scale", "env", "method"),
-        code=params_of("page_code", "scale", "env", "method"),
+        **PAGE.params,
     shell:
-        "recollect page --scale {wildcards.scale} --env {wildcards.env} --method {wildcards.method}"
-        " --seed {wildcards.seed} > {log} 2>&1"
+        PAGE.command

@@ -1,27 +1,21 @@
 """The report: one page with the figures, their captions, where everything is from, and a table of all runs."""
 
-
-# Seconds; of thousands of runs half a minute.
-localrules:
-    report_page,
+REPORT = rule_of("report", figures=SELECTED.figures)
 
 
 rule report_page:
     input:
-        shown_in_report,
+        REPORT.reads,
+        selected("page"),
     output:
-        html=paths.report("{scale}"),
-        manifest=paths.manifest(paths.report("{scale}")),
+        **REPORT.writes,
     log:
-        "logs/{scale}/report.log",
+        REPORT.log,
     conda:
-        BASE_PACKAGES
+        REPORT.conda
     resources:
-        mem_mb=2000,
-        runtime=30,
+        **REPORT.resources,
     params:
-        figures=" ".join(f"--figure {figure}" for figure in SELECTED.figures),
-        settings=settings_of_report,
-        code=params_of("report_code"),
+        **REPORT.params,
     shell:
-        "recollect report --scale {wildcards.scale} {params.figures} > {log} 2>&1"
+        REPORT.command

@@ -4,105 +4,39 @@
 `--config scale=paper figures=all`). dvc.yaml calls the targets of one stage.
 """
 
-
-localrules:
-    all,
-    figures,
-    smoke,
-    paper,
-    report,
-    data,
-    embedders,
-    vocabularies,
-    embedded,
-    indexed,
-    trained,
-    evaluated,
-    inspected,
-    pages,
-    measured,
-
-
-rule all:
-    input:
-        selected("figure"),
-        selected("page"),
-
-
-# Every figure of config/figures, at the scale of the papers.
-rule paper:
-    input:
-        dependencies.artifacts("figure", PAPER, names("figures")),
+FIGURES = plan.files_of_figures(SELECTED.scale, SELECTED.figures)
+TARGETS = {
+    "all": [FIGURES, selected("page")],
+    # Every figure of config/figures, at the scale of the papers.
+    "paper": [plan.files_of_figures("paper", names("figures"))],
+    # The selected figures on toy sizes: proves the wiring in minutes.
+    "smoke": [
+        plan.files_of_figures("smoke", SELECTED.figures),
+        selected("page", scale="smoke"),
+    ],
+    "report": [REPORT.writes["html"].format(scale=SELECTED.scale)],
+    "data": [
+        selected(stage) for stage in ("generate", "embed_images", "fetch", "fetch_data")
+    ],
+    # The runs that memories embed with.
+    "embedders": [lambda wildcards: plan.embedders(SELECTED.scale, SELECTED.figures)],
+    # What agents that retrieve words see with.
+    "vocabularies": [selected("train_vision_language"), selected("embed_vocabulary")],
+    "memories": [selected("embed"), selected("index")],
+    "trained": [selected("run", "policy")],
+    "evaluated": [selected("run", "scores"), selected("evaluate")],
+    # Of the figures that are drawn from traces, and from speeds.
+    "inspected": [selected("inspect")],
+    "pages": [selected("page")],
+    "measured": [selected("measure")],
+    "figures": [FIGURES],
+}
 
 
-# The selected figures on toy sizes: proves the wiring in minutes.
-rule smoke:
-    input:
-        selected("figure", "smoke"),
-        selected("page", "smoke"),
+for target, files in TARGETS.items():
 
-
-rule report:
-    input:
-        paths.report(SELECTED.scale),
-
-
-rule data:
-    input:
-        selected("generate"),
-        selected("embed_images"),
-        selected("fetch"),
-
-
-rule embedders:
-    input:
-        dependencies.embedders(SELECTED.scale, SELECTED.figures),
-
-
-# What agents that retrieve words see with.
-rule vocabularies:
-    input:
-        selected("train_vision_language"),
-        selected("embed_vocabulary"),
-
-
-rule embedded:
-    input:
-        selected("embed"),
-
-
-rule indexed:
-    input:
-        selected("index"),
-
-
-rule trained:
-    input:
-        selected("train"),
-
-
-rule evaluated:
-    input:
-        selected("evaluate"),
-
-
-# Of the figures that are drawn from traces.
-rule inspected:
-    input:
-        selected("inspect"),
-
-
-rule pages:
-    input:
-        selected("page"),
-
-
-# Of the figures that are drawn from speeds.
-rule measured:
-    input:
-        selected("measure"),
-
-
-rule figures:
-    input:
-        selected("figure"),
+    rule:
+        name:
+            target
+        input:
+            *files,

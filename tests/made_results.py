@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ import yaml
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.sealed import read_json, sealing, write_json, write_table
 from recollect.settings.resolve import method_mapping
-from recollect.stages import paths, provenance
+from recollect.stages import paths, provenance, records
 from recollect.stages.figure import figure
 from recollect.stages.inputs import figure_runs
+from recollect.stages.stage import Job
 
 SCALE = "demo"
 ROOM, MAZE = "dark_room_10x10", "tmaze_passive_5"
@@ -38,7 +38,7 @@ def last_score(seed: int) -> float:
 
 
 def write_run(env: str, method: str, seed: int) -> None:
-    """The files that training and evaluation leave, and what Snakemake says of their time."""
+    """The files that training and evaluation leave, and what they say of their time."""
     of = (SCALE, env, method)
     if method_mapping(*of).get("data") == "online":
         rows = [
@@ -77,12 +77,11 @@ def described(stage: str, scale: str, env: str, method: str) -> dict[str, Any]:
     return provenance.describe(settings, code, [])
 
 
-def write_time(env: str, method: str, seed: int, rule: str, seconds: float, said: str = "") -> None:
-    """What Snakemake and the job itself leave in `logs/`."""
-    folder = Path("logs") / SCALE / env / method / f"seed_{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{rule}.benchmark.jsonl").write_text(json.dumps({"s": seconds}) + "\n")
-    (folder / f"{rule}.log").write_text(said)
+def write_time(env: str, method: str, seed: int, stage: str, seconds: float, *, resumed: bool = False) -> None:
+    """What a job leaves in `logs/`."""
+    job = Job(stage, SCALE, env, method, str(seed))
+    known = records.Record(job, seconds, resumed, megabytes=500.0, device="cpu", settings="")
+    write_json(records.place(job), known._asdict(), kind=records.KIND)
 
 
 def few_runs() -> str:

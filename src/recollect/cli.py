@@ -1,17 +1,22 @@
-"""The command line: one command per stage, each a thin call; every job of the workflow is one of these commands."""
+"""The command line: one command per stage, read off the stages; every job of the workflow is one of these commands."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
 from recollect.settings.errors import UserError
+from recollect.settings.overrides import method_with
+from recollect.stages.selection import chosen_figures, default_selection
+from recollect.stages.stage import Stage, job_of
+from recollect.stages.table import STAGES
 
 app = typer.Typer(
     add_completion=False,
@@ -21,16 +26,24 @@ app = typer.Typer(
 )
 
 Scale = Annotated[str, typer.Option(help="smoke, demo, paper, or a file of yours in config/scales.")]
+WILDCARDS: dict[str, Any] = {
+    "scale": Scale,
+    "env": Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")],
+    "method": Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")],
+    "seed": Annotated[int, typer.Option(help="Seed of the run.")],
+    "figure": Annotated[str, typer.Option(help="Figure: a file of config/figures.")],
+    "model": Annotated[str, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")],
+    "dataset": Annotated[str, typer.Option("--data", help="A name of config/published_data.yaml.")],
+    "vocabulary": Annotated[str, typer.Option(help="A name of config/token_vocabularies.yaml.")],
+}
+Seeds = Annotated[list[int], typer.Option("--seed", help="Seed of the run, again for more, one after the other.")]
 DefaultScale = Annotated[str | None, typer.Option(help="As `scale`; none: that of config/config.yaml.")]
-Env = Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")]
-Method = Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")]
 Change = Annotated[
     list[str] | None,
     typer.Option(
         "--set", help="A hyperparameter that differs, KEY=VALUE, again for more; results lie under another name."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
 Pack = Annotated[int, typer.Option(min=1, envvar="RECOLLECT_PACK", help="How many jobs may share one GPU.")]
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0: as many as cores.")]
@@ -56,163 +69,117 @@ def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
         yield held
 
 
-@app.command()
-def generate(scale: Scale, env: Env, device: Device = "auto", pack: Pack = 1, threads: Threads = 0) -> None:
-    """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device."""
-    from recollect.settings.resolve import environment_mapping, uses_gpu
-    from recollect.stages.generate import generate as stage
-
-    source = environment_mapping(scale, env).get("source") or {}
-    with job(threads, device if uses_gpu(str(source.get("algorithm", "ppo"))) else "cpu", pack) as held:
-        stage(scale, env, device=held)
+# ---------------------------------------------------------------------------------------------------- one per stage
 
 
-@app.command()
-def embed(
-    scale: Scale, env: Env, method: Method, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
+def add_command(stage: Stage) -> None:
+    """Add the command of a stage: the names of a job, the options of its function, and those that all jobs have."""
+    hints = get_type_hints(stage.run, include_extras=True)
+    options = {
+        name: (_option(hints[name]), parameter.default)
+        for name, parameter in inspect.signature(stage.run).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and get_origin(hints[name]) is Annotated
+    }
+    parameters: dict[str, tuple[Any, Any]] = {name: (WILDCARDS[name], inspect.Parameter.empty) for name in stage.over}
+    if stage.parts:
+        parameters["seed"] = (Seeds, inspect.Parameter.empty)
+    if stage.changes:
+        parameters["change"] = (Change, None)
+    parameters |= options
+    if "device" in hints:
+        parameters |= {"device": (Device, "auto"), "pack": (Pack, 1)}
+    if not stage.local:
+        parameters["threads"] = (Threads, 0)
+
+    def command(**given: Any) -> None:
+        own = {name: given.pop(name) for name in options}
+        _do(stage, {name: value for name, value in own.items() if value and value != options[name][1]}, **given)
+
+    command.__doc__ = (stage.run.__doc__ or "").split("\n")[0]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in parameters.items()
+        ]
+    )
+    app.command(stage.name.replace("_", "-"))(command)
+
+
+def _option(hint: Any) -> Any:
+    """`Annotated[type, (flag,) help]` of a stage's function as the command line has it."""
+    *flags, said = hint.__metadata__
+    return Annotated[hint.__origin__, typer.Option(*flags, help=said)]
+
+
+def _do(
+    stage: Stage,
+    options: dict[str, Any],
+    *,
+    change: list[str] | None = None,
+    device: str | None = None,
+    pack: int = 1,
+    threads: int | None = None,
+    **names: Any,
 ) -> None:
-    """Compute the keys of a method's memory."""
-    with job(threads, device, pack) as held:
-        from recollect.stages.embed import embed as stage
-
-        stage(scale, env, method, device=held)
-
-
-@app.command()
-def embed_images(scale: Scale, env: Env, device: Device = "auto", pack: Pack = 1, threads: Threads = 0) -> None:
-    """Encode the images of an environment's learning histories."""
-    with job(threads, device, pack) as held:
-        from recollect.stages.embed_images import embed_images as stage
-
-        stage(scale, env, device=held)
-
-
-@app.command()
-def train_vision_language(
-    scale: Scale,
-    model: Annotated[str, typer.Option(help="A name of config/vision_language_models.yaml, source: trained.")],
-    threads: Threads = 0,
-) -> None:
-    """Train a small model of images and texts, or go on with it."""
-    with job(threads):
-        from recollect.stages.train_vision_language import train_vision_language as stage
-
-        stage(scale, model)
+    """Run a stage for some names; with several seeds one after the other, of which one that fails stops no other."""
+    if change:
+        names["method"] = method_with(names["method"], change)
+    wants_gpu = stage.asks.gpu
+    if callable(wants_gpu):
+        wants_gpu = wants_gpu(*(names[name] for name in stage.shared))
+    if device == "auto" and not wants_gpu:
+        device = "cpu"
+    if threads is None:
+        return _one(stage, names, options, None)
+    with job(threads, device or "cpu", pack) as held:
+        seeds = names.get("seed")
+        if not isinstance(seeds, list):
+            return _one(stage, names, options, held if device else None)
+        together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
+    return None
 
 
-@app.command()
-def embed_vocabulary(
-    scale: Scale,
-    vocabulary: Annotated[str, typer.Option(help="A name of config/token_vocabularies.yaml.")],
-    device: Device = "auto",
-    pack: Pack = 1,
-    threads: Threads = 0,
-) -> None:
-    """Embed the words that a vision-language model and a language model share."""
-    with job(threads, device, pack) as held:
-        from recollect.stages.embed_vocabulary import embed_vocabulary as stage
+def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
+    from recollect.stages.records import timed
 
-        stage(scale, vocabulary, device=held)
+    def work() -> object:
+        return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
-
-@app.command()
-def index(scale: Scale, env: Env, method: Method, threads: Threads = 0) -> None:
-    """Build the search index of a method's memory."""
-    with job(threads):
-        from recollect.stages.index import index as stage
-
-        stage(scale, env, method)
+    of = job_of(stage.name, {name: str(value) for name, value in names.items()})
+    if stage.keeps and not stage.parts and stage.is_made(of):
+        logging.getLogger("recollect").info("%s: kept, it is of today's settings, code and inputs", of)
+        return
+    returned = work() if stage.parts or options else timed(stage, of, device or "cpu", work)
+    if isinstance(returned, str):
+        print(returned)
 
 
-@app.command()
-def train(
-    scale: Scale,
-    env: Env,
-    method: Method,
-    seed: Seed,
-    change: Change = None,
-    device: Device = "auto",
-    pack: Pack = 1,
-    threads: Threads = 0,
-) -> None:
-    """Train one run, or go on with it."""
-    from recollect.settings.overrides import method_with
+def together(seeds: list[int], work: Callable[[int], None]) -> None:
+    """Do the work of each seed; when all have been tried, say which failed.
 
-    chosen = method_with(method, change or ())
-    with job(threads, device, pack) as held:
-        from recollect.stages.train import train as stage
-
-        stage(scale, env, chosen, seed, device=held)
-
-
-@app.command()
-def evaluate(
-    scale: Scale,
-    env: Env,
-    method: Method,
-    seed: Seed,
-    change: Change = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="A policy that the run kept: best, latest or an epoch; none: the run's own.")
-    ] = None,
-    device: Device = "auto",
-    pack: Pack = 1,
-    threads: Threads = 0,
-) -> None:
-    """Score a trained policy."""
-    from recollect.settings.overrides import method_with
-
-    chosen = method_with(method, change or ())
-    with job(threads, device, pack) as held:
-        from recollect.stages.evaluate import evaluate as stage
-
-        stage(scale, env, chosen, seed, checkpoint=checkpoint, device=held)
+    Raises:
+        UserError: some failed; of a single one what it raised itself.
+    """
+    if len(seeds) == 1:
+        return work(seeds[0])
+    failed: list[int] = []
+    for seed in seeds:
+        try:
+            work(seed)
+        except Exception as error:
+            failed.append(seed)
+            logging.getLogger("recollect").error(
+                "seed %d failed: %s", seed, error, exc_info=not isinstance(error, UserError)
+            )
+    if failed:
+        what = f"{len(failed)} of {len(seeds)} runs failed: seeds {', '.join(map(str, failed))}"
+        raise UserError(what, where="the messages above", do="mend it and run the same command: what is made is kept")
+    return None
 
 
-@app.command()
-def inspect(
-    scale: Scale,
-    env: Env,
-    method: Method,
-    seed: Seed,
-    split: Annotated[str, typer.Option(help="Task split that is played.")] = "eval",
-    task: Annotated[list[int] | None, typer.Option(help="Task to trace, again for more; none: a few of them.")] = None,
-    device: Device = "auto",
-    pack: Pack = 1,
-    threads: Threads = 0,
-) -> None:
-    """Trace some tasks of a policy's evaluation: what it saw, did and read."""
-    with job(threads, device, pack) as held:
-        from recollect.stages.inspect import inspect as stage
-
-        stage(scale, env, method, seed, split=split, tasks=task or (), device=held)
-
-
-@app.command()
-def page(scale: Scale, env: Env, method: Method, seed: Seed) -> None:
-    """Write the inspection page of a traced run."""
-    from recollect.stages.page import page as stage
-
-    stage(scale, env, method, seed)
-
-
-@app.command()
-def measure(
-    scale: Scale, env: Env, method: Method, seed: Seed, device: Device = "auto", pack: Pack = 1, threads: Threads = 0
-) -> None:
-    """Measure how fast a method learns and acts on this machine."""
-    with job(threads, device, pack) as held:
-        from recollect.stages.measure import measure as stage
-
-        stage(scale, env, method, seed, device=held)
-
-
-@app.command()
-def figure(scale: Scale, figure: Annotated[str, typer.Option(help="Figure: a file of config/figures.")]) -> None:
-    """Draw a figure from scores, traces or speeds."""
-    from recollect.stages.figure import figure as stage
-
-    stage(scale, figure)
+for _stage in STAGES.values():
+    if _stage.name not in ("fetch", "fetch_data", "report"):  # below: these take what they are about in other ways
+        add_command(_stage)
 
 
 @app.command()
@@ -223,10 +190,7 @@ def report(
     ] = None,
 ) -> None:
     """Write the report: one page with figures, captions, provenance and a table of all runs."""
-    from recollect.stages.finished import default_figures, default_scale
-    from recollect.stages.report import report as stage
-
-    stage(scale or default_scale(), figure or default_figures())
+    STAGES["report"].run(scale or default_selection().scale, figure or default_selection().figures)
 
 
 @app.command()
@@ -240,12 +204,13 @@ def fetch(
     """Fetch a frozen language model or published data once, at a pinned revision, with checked hashes."""
     if (model is None) == (data is None) or (revision is not None and data is None):
         raise UserError("one thing is fetched at a time", where="recollect fetch", do="name --model or --data")
-    from recollect.stages import fetch as stage
-
     if model is not None:
-        stage.fetch(model)
+        STAGES["fetch"].run(model)
     elif data is not None:
-        print(stage.fetch_data(data, revision))
+        print(STAGES["fetch_data"].run(data, revision=revision))
+
+
+# ------------------------------------------------------------------------------------------------ about the workflow
 
 
 @app.command()
@@ -275,7 +240,7 @@ def settings(
 @app.command(context_settings={"ignore_unknown_options": True})
 def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. snakemake --cores 2.")]) -> None:
     """Run a command, e.g. snakemake, whose jobs start without the imports of each."""
-    from recollect.launch import warm as run
+    from recollect.warm import warm as run
 
     typed = sys.argv[sys.argv.index("warm") + 1 :]  # not `command`, from which a `--` in the middle is gone
     raise typer.Exit(run(typed[1:] if typed[0] == "--" else typed))
@@ -284,10 +249,17 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
 @app.command()
 def finished(scale: DefaultScale = None) -> None:
     """Name the figures and the report of a scale."""
-    from recollect.stages.finished import default_scale
     from recollect.stages.finished import finished as stage
 
-    print(stage(scale or default_scale()))
+    print(stage(scale or default_selection().scale))
+
+
+@app.command()
+def dvc() -> None:
+    """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`."""
+    from recollect.stages.pipeline import pipeline
+
+    print(pipeline(), end="")
 
 
 Figures = Annotated[
@@ -305,11 +277,10 @@ def forecast(
     threads: Threads = 1,
 ) -> None:
     """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known."""
-    from recollect.stages.finished import default_scale
-    from recollect.stages.forecast import chosen_figures, measurements
     from recollect.stages.forecast import forecast as stage
+    from recollect.stages.forecast import measurements
 
-    chosen, scale = chosen_figures(figures), scale or default_scale()
+    chosen, scale = chosen_figures(figures), scale or default_selection().scale
     known = measurements()
     if measure:
         with job(threads, device) as held:
@@ -322,11 +293,9 @@ def forecast(
 @app.command()
 def why(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Say what of figures is stale, and the reason in words."""
-    from recollect.stages.finished import default_scale
-    from recollect.stages.forecast import chosen_figures
     from recollect.stages.why import why as stage
 
-    print(stage(scale or default_scale(), chosen_figures(figures)))
+    print(stage(scale or default_selection().scale, chosen_figures(figures)))
 
 
 def main() -> None:

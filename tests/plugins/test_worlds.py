@@ -16,7 +16,8 @@ from recollect.environments.base import World
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
-from recollect.stages import dependencies
+from recollect.stages.stage import Job
+from recollect.stages.worlds import check_worlds
 
 LEVEL = "contributed/dmlab30/psychlab_continuous_recognition"
 
@@ -160,12 +161,11 @@ def test_a_missing_package_stops_a_run_before_any_job_with_what_to_do(
 ) -> None:
     monkeypatch.setitem(sys.modules, "deepmind_lab", None)
     monkeypatch.setitem(sys.modules, "avalon", None)
-    job = {"scale": "paper", "env": name, "method": "ppo", "seed": "0"}
-    monkeypatch.setattr(dependencies, "method_mapping", lambda *_: {})
+    of = ("paper", name, "ppo", "0")
     with pytest.raises(UserError, match=f"needs the package '{package}'") as refused:
-        dependencies.check_worlds([("evaluate", job)])
+        check_worlds([Job("run", *of)])
     assert do in refused.value.do
-    dependencies.check_worlds([("figure", job)])  # what does not play needs nothing
+    check_worlds([Job("figure", *of)])  # what does not play needs nothing
     with pytest.raises(UserError, match=package):
         make(name, 1)
 

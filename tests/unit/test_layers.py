@@ -26,10 +26,11 @@ ALLOWED = {
     "evaluation": SCIENCE,
     "figures": SCIENCE,
     "stages": SCIENCE | PAPERS | {"sources", "evaluation", "figures"},
-    "cli": {"settings", "artifacts", "stages", "launch"},
-    "launch": {"artifacts", "cli"},
+    "warm": {"artifacts"},
+    "cli": {"settings", "artifacts", "stages", "warm"},
+    "launch": {"warm", "cli"},
 }
-LONGEST = 430
+LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 
 
@@ -76,6 +77,43 @@ def test_imports_run_one_way(part: str) -> None:
     assert files
     wrong = {path.relative_to(PACKAGE).as_posix(): found for path in files if (found := breaches(part, parsed(path)))}
     assert not wrong
+
+
+# Files of circles that stand today, with imports inside of functions. The list only shrinks.
+KNOWN_CIRCLES: set[str] = set()
+
+
+def imported_files(path: Path) -> set[Path]:
+    """The files of ours that a file imports, anywhere in it but for types alone."""
+    tree = parsed(path)
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    found: set[Path] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in for_types:
+            for name in imported(node):
+                inside = PACKAGE.joinpath(*name.split(".")[1:])
+                found |= {inside.with_suffix(".py"), inside.parent.with_suffix(".py")}
+    return {file for file in found if file.is_file() and file != path}
+
+
+def test_no_two_files_of_a_part_import_each_other_in_a_circle() -> None:
+    direct = {path: {other for other in imported_files(path) if part_of(other) == part_of(path)} for path in modules()}
+    circles: set[str] = set()
+    for path in direct:
+        seen, waiting = set[Path](), list(direct[path])
+        while waiting:
+            one = waiting.pop()
+            if one not in seen:
+                seen.add(one)
+                waiting += direct.get(one, ())
+        if path in seen:
+            circles.add(path.relative_to(PACKAGE).as_posix())
+    assert circles == KNOWN_CIRCLES
 
 
 def test_every_part_has_its_place_in_the_order() -> None:

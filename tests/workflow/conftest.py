@@ -26,7 +26,8 @@ WORKFLOW = [
 STAND_IN = r"""#!PYTHON -ES
 import hashlib, json, pathlib, sys
 stage, words = sys.argv[1], sys.argv[2:]
-o = {k.removeprefix("--"): v for k, v in zip(words[::2], words[1::2])}
+pairs = [(k.removeprefix("--"), v) for k, v in zip(words[::2], words[1::2])]
+o = dict(pairs)
 with open("RAN", "a") as f:
     f.write(" ".join(["recollect", *sys.argv[1:]]) + "\n")
 data = "data/{scale}/{env}/".format(**o) if "env" in o else ""
@@ -38,7 +39,11 @@ outputs = {
     "generate": [data + "histories.safetensors"],
     "embed": [memory + "embeddings.safetensors"],
     "index": [memory + "memory.faiss", memory + "memory_rows.safetensors"],
-    "train": [run + "policy.safetensors", run + "train.parquet"],
+    "run": [
+        "results/{scale}/runs/{env}/{method}/seed_{}/".format(seed, **o) + file
+        for name, seed in pairs if name == "seed" and stage == "run"
+        for file in ("policy.safetensors", "train.parquet", "scores.parquet")
+    ],
     "evaluate": [run + "scores.parquet"],
     "inspect": [run + "trace.safetensors"],
     "page": [run.rstrip("/").replace("/runs/", "/inspect/") + ".html"],

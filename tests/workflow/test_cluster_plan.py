@@ -10,21 +10,29 @@ import pytest
 
 LOCAL = {"all", "figure", "fetch", "fetch_data", "page", "report_page"}
 PAPER = ("--config", "scale=paper", "figures=all")
-ONE_RUN = (24 + 4 + 4) * 60  # minutes that one run asks for with its scores and traces
+ONE_RUN = (24 + 4) * 60  # minutes that one run asks for with its scores
+
+
+def jobs(workflow: Any, *arguments: str) -> list[str]:
+    """What Snakemake says of every job of a plan, and of every group of jobs."""
+    said = workflow.snakemake("--profile", "cluster", "--dry-run", *arguments).split("\nJob stats:\n")[1]
+    return [block for block in re.split(r"^\[.*\][ \n]", said, flags=re.MULTILINE)[1:] if name_of(block)]
+
+
+def name_of(block: str) -> str:
+    """The rule of a job, or the group."""
+    said = re.match(r"(?:Group job|rule|localrule) (\w+)", block)
+    return said[1] if said else ""
 
 
 def planned(workflow: Any, *arguments: str) -> list[str]:
-    """What Snakemake says of every call of `sbatch` that a plan means; a group's first line names it, a rule's its rule."""
-    said = workflow.snakemake("--profile", "cluster", "--dry-run", *arguments).split("\nJob stats:\n")[1]
-    blocks = re.split(r"^\[.*\][ \n]", said, flags=re.MULTILINE)[1:]
-    names = [re.match(r"(?:Group job|rule|localrule) (\w+)", block) for block in blocks]
-    return [block for block, name in zip(blocks, names, strict=True) if name and name[1] not in LOCAL]
+    """The jobs that mean a call of `sbatch`."""
+    return [block for block in jobs(workflow, *arguments) if name_of(block) not in LOCAL]
 
 
 def submissions(plan: list[str]) -> Counter[str]:
     """How many calls there are, by kind of group or rule."""
-    said = [re.match(r"Group job ([a-z]+)_|rule (\w+):", block) for block in plan]
-    return Counter((one[1] or one[2]) if one else "unknown" for one in said)
+    return Counter(name_of(block).split("_")[0] for block in plan)
 
 
 def minutes_of(block: str) -> int:
@@ -32,37 +40,41 @@ def minutes_of(block: str) -> int:
     return sum(map(int, re.findall(r"^ *resources: .*runtime=(\d+)", block, re.MULTILINE)))
 
 
+def seeds_of(block: str) -> list[str]:
+    """The seeds that a job trains."""
+    return re.findall(r"--seed (\d+)", block) if "recollect run" in block else []
+
+
 @pytest.fixture(scope="module")
 def paper(finished_once: Any) -> list[str]:
     """The plan of all figures at the scale of the papers."""
-    return planned(finished_once[0], *PAPER)
+    return jobs(finished_once[0], *PAPER)
 
 
 def test_a_run_with_its_scores_is_one_submission_and_a_memory_another(untouched: Any) -> None:
     rules = Counter(line.split()[0] for line in untouched.planned("--config", "scale=smoke"))
     found = submissions(planned(untouched, "--config", "scale=smoke"))
-    alone = {"generate": rules["generate"], "embed_vocabulary": rules["embed-vocabulary"]}
-    assert found == {"run": rules["train"], "memory": rules["index"], **alone}
+    alone = {"generate": rules["generate"], "embed": rules["embed-vocabulary"], "inspect": rules["inspect"]}
+    assert found == {"run": rules["run"], "memory": rules["index"], **alone}
 
 
 @pytest.mark.slow
-def test_all_figures_of_the_papers_take_fewer_than_three_thousand_submissions(paper: list[str]) -> None:
-    found = submissions(paper)
-    assert found["run"] > 1000 and found["memory"] and found["generate"] and not found["unknown"]
-    assert found.total() < 3000, found
-    trained = re.findall(r"^ *rule train:", "".join(paper), re.MULTILINE)
-    assert len(trained) > 5000, "runs are missing from the plan"
+def test_all_figures_of_the_papers_take_fewer_than_three_thousand_jobs(paper: list[str]) -> None:
+    submitted = [block for block in paper if name_of(block) not in LOCAL]
+    found = submissions(submitted)
+    assert found["run"] > 1000 and found["memory"] and found["generate"]
+    # A group of the profile is one call of sbatch for two jobs.
+    assert len(submitted) < len(paper) + found["memory"] < 3000, found
+    assert sum(len(seeds_of(block)) for block in submitted) > 5000, "runs are missing from the plan"
 
 
 @pytest.mark.slow
-def test_seeds_that_share_a_submission_ask_for_no_more_than_one_of_them_would(paper: list[str]) -> None:
-    runs = [block for block in paper if block.startswith("Group job run_")]
+def test_seeds_that_share_a_job_ask_for_no_more_than_one_of_them_would(paper: list[str]) -> None:
+    runs = [block for block in paper if seeds_of(block)]
     minutes = [minutes_of(block) for block in runs]
-    seeds = [len(set(re.findall(r"seed=(\d+)$", block, re.MULTILINE))) for block in runs]
+    seeds = [len(set(seeds_of(block))) for block in runs]
     assert max(seeds) > 3 and max(minutes) <= ONE_RUN
-    # Of what a pack holds only one has the GPU, memory and cores at a time: all ask for the GPU.
-    shared = [block for block, count in zip(runs, seeds, strict=True) if count > 1]
-    assert not any("gpu=0" in block for block in shared)
+    assert all("gpu=1" in block for block in runs)
 
 
 @pytest.mark.parametrize("hours", [32, 12])
@@ -74,16 +86,17 @@ def test_no_submission_asks_for_more_hours_than_a_job_may_take(hours: int, untou
 
 
 @pytest.mark.slow
-def test_runs_of_a_day_share_their_submission_with_no_other(paper: list[str]) -> None:
-    for name in ("tmaze_passive_1500_dqn_gpt", "procgen_ad", "amago_tmaze_10000_amago_gru"):
-        (first, *others) = [block for block in paper if block.startswith(f"Group job run_paper_{name} ")]
-        assert others, name
-        assert all(len(re.findall(r"^ *rule train:", block, re.MULTILINE)) == 1 for block in (first, *others))
+def test_runs_of_a_day_share_their_job_with_no_other(paper: list[str]) -> None:
+    for env, method in (("tmaze_passive_1500", "dqn_gpt"), ("procgen", "ad"), ("amago_tmaze_10000", "amago_gru")):
+        runs = [block for block in paper if f"--env {env} --method {method} " in block and seeds_of(block)]
+        assert len(runs) > 1 and all(len(seeds_of(block)) == 1 for block in runs), (env, method)
 
 
 @pytest.mark.slow
-def test_without_sizes_of_packs_every_seed_is_a_submission(untouched: Any) -> None:
-    target = ["--config", "scale=paper", "--", "results/paper/figures/memory_rl_passive_tmaze.pdf"]
-    together, apart = (planned(untouched, *words, *target) for words in ([], ["--group-components", "pack_1=1"]))
-    trained = sum(len(re.findall(r"^ *rule train:", block, re.MULTILINE)) for block in together)
+def test_every_seed_may_be_a_job_of_its_own(untouched: Any) -> None:
+    target = ["--", "results/paper/figures/memory_rl_passive_tmaze.pdf"]
+    together, apart = (
+        planned(untouched, "--config", "scale=paper", *words, *target) for words in ([], ["seeds_together=1"])
+    )
+    trained = sum(len(seeds_of(block)) for block in together)
     assert submissions(apart)["run"] == trained > submissions(together)["run"]

@@ -42,13 +42,12 @@ def test_the_longest_chain_goes_first(finished_once: tuple[Any, list[str]]) -> N
     _, ran = finished_once
     chain = [
         f"generate {ROOM}",
-        f"train {ROOM} dt 0",
+        f"run {ROOM} dt 0",
         f"embed {ROOM} radt",
         f"index {ROOM} radt",
-        f"train {ROOM} radt 0",
-        "train tmaze_passive_\\d+ dqn_lstm 0",
-        f"train {ROOM} ad 0",
-        f"evaluate {ROOM} dt 0",
+        f"run {ROOM} radt 0",
+        "run tmaze_passive_\\d+ dqn_lstm 0",
+        f"run {ROOM} ad 0",
     ]
     places = [next(i for i, command in enumerate(ran) if re.fullmatch(pattern, command)) for pattern in chain]
     assert places == sorted(places)
@@ -65,7 +64,7 @@ def test_a_second_run_does_nothing(untouched: Any) -> None:
 def test_words_and_time_stamps_rerun_nothing(finished: Any) -> None:
     finished.edit("src/recollect/radt/dt.py", '"""', '"""Other words. ')
     finished.edit("src/recollect/memory_rl/dqn.py", '"""', '"""Other words. ')
-    finished.edit("rules/train.smk", '"""', '"""Other words. ')
+    finished.edit("rules/run.smk", '"""', '"""Other words. ')
     for path in [
         *finished.folder.rglob("*.smk"),
         *finished.folder.rglob("*.yaml"),
@@ -82,12 +81,10 @@ def test_an_edited_loss_retrains_what_uses_it_and_nothing_else(
         file.write("\nLOSS_SCALE = 2.0\n")
     planned, everything = finished.planned(), finished_once[1]
     for pattern in (
-        f"train {ROOM} dt .*",
-        f"evaluate {ROOM} dt .*",
+        f"run {ROOM} dt .*",
         f"embed {ROOM} radt",
         f"index {ROOM} radt",
-        f"train {ROOM} radt .*",
-        f"evaluate {ROOM} radt .*",
+        f"run {ROOM} radt .*",
         FIGURE,
     ):
         assert of(planned, pattern) == of(everything, pattern) != []
@@ -98,7 +95,7 @@ def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any)
     with (finished.folder / "src/recollect/memory_rl/dqn.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     planned = finished.planned()
-    assert of(planned, "train tmaze_passive_.* dqn_.*")
+    assert of(planned, "run tmaze_passive_.* dqn_.*")
     assert of(planned, f".*{ROOM}.*") == []
 
 
@@ -106,12 +103,16 @@ def test_a_changed_hyperparameter_retrains_its_method_alone(
     finished: Any, finished_once: tuple[Any, list[str]]
 ) -> None:
     finished.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
-    assert finished.planned() == of(finished_once[1], f"(train|evaluate) {ROOM} ad .*", FIGURE)
+    assert finished.planned() == of(finished_once[1], f"run {ROOM} ad .*", FIGURE)
 
 
 def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished_once: tuple[Any, list[str]]) -> None:
     finished.edit(f"config/environments/{ROOM}.yaml", "episodes: 40", "episodes: 39")
-    assert finished.planned() == of(finished_once[1], f"evaluate {ROOM} .*", FIGURE)
+    """Its runs are jobs again, and so is what reads the policy of one; each command keeps what is of today, so none trains
+    (tests/unit/stages/test_run.py).
+    """
+    again = of(finished_once[1], f"run {ROOM} .*", f"(embed|index) {ROOM} radt", FIGURE)
+    assert finished.planned() == again and not of(again, "generate .*")
 
 
 def test_a_changed_caption_redraws_only_its_figure(finished: Any) -> None:
@@ -124,7 +125,7 @@ def test_an_added_seed_trains_alone(finished: Any) -> None:
         file.write("seeds: [0, 1, 77]\n")
     planned = finished.planned()
     methods = ("ad", "dt", "radt")
-    assert planned == sorted([FIGURE, *(f"{stage} {ROOM} {m} 77" for stage in ("train", "evaluate") for m in methods)])
+    assert planned == sorted([FIGURE, *(f"run {ROOM} {m} 77" for m in methods)])
 
 
 def test_a_deleted_figure_is_redrawn_alone(finished: Any) -> None:
@@ -135,9 +136,13 @@ def test_a_deleted_figure_is_redrawn_alone(finished: Any) -> None:
 
 def test_changed_bytes_of_an_artifact_reach_all_that_read_it(finished: Any) -> None:
     """Which then stops with the message of a corrupted file: a manifest says what the bytes were."""
-    policy = finished.folder / f"results/demo/runs/{ROOM}/ad/seed_0/policy.safetensors"
+    policy = finished.folder / f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
     policy.write_bytes(b"corrupted")
-    assert finished.planned() == sorted([f"evaluate {ROOM} ad 0", FIGURE])
+    runs = [f"run {ROOM} radt {seed}" for seed in range(2)]
+    assert set(finished.planned()) >= {f"embed {ROOM} radt", f"index {ROOM} radt", *runs, FIGURE}
+    scores = finished.folder / f"results/demo/runs/{ROOM}/ad/seed_0/scores.parquet"
+    scores.write_bytes(b"corrupted")
+    assert not [job for job in finished.planned() if " ad " in job]
 
 
 def test_one_figure_at_another_scale_is_a_target_of_its_own(untouched: Any) -> None:
@@ -148,7 +153,7 @@ def test_one_figure_at_another_scale_is_a_target_of_its_own(untouched: Any) -> N
 def test_a_figure_of_traces_inspects_its_runs_and_nothing_else(untouched: Any) -> None:
     planned = untouched.planned("results/demo/figures/radt_visits.pdf")
     methods = ("ad", "dt", "radt", "radt_agnostic")
-    new = [f"{stage} {ROOM} radt_agnostic" for stage in ("embed", "index", "train")]  # a method that was not drawn yet
+    new = [f"{stage} {ROOM} radt_agnostic" for stage in ("embed", "index", "run")]  # a method that was not drawn yet
     assert planned == sorted(
         [
             "figure radt_visits",
@@ -163,12 +168,11 @@ def test_a_variant_trains_what_differs_and_shares_the_rest(untouched: Any) -> No
     runs = f"results/demo/runs/{ROOM}"
     assert untouched.planned(f"{runs}/radt.every_25/seed_0/scores.parquet") == [f"evaluate {ROOM} radt.every_25 0"]
     assert untouched.planned(f"{runs}/radt.task_weight_0/seed_0/scores.parquet") == [
-        f"evaluate {ROOM} radt.task_weight_0 0",
-        f"train {ROOM} radt.task_weight_0 0",
+        f"run {ROOM} radt.task_weight_0 0",
     ]
     own_memory = untouched.planned(f"{runs}/radt.pool_last/seed_0/policy.safetensors")
     assert own_memory == [
-        f"{stage} {ROOM} radt.pool_last{seed}" for stage, seed in (("embed", ""), ("index", ""), ("train", " 0"))
+        f"{stage} {ROOM} radt.pool_last{seed}" for stage, seed in (("embed", ""), ("index", ""), ("run", " 0"))
     ]
 
 
@@ -190,7 +194,7 @@ def test_the_default_target_is_named_all_and_follows_the_scale(untouched: Any) -
 def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
     paper = untouched.snakemake("--dry-run", "paper")
     asked = dict(re.findall(r"^rule (\w+):.*?resources:[^\n]*gpu=(\d)", paper, re.MULTILINE | re.DOTALL))
-    assert asked["train"] == "1"
+    assert asked["run"] == "1"
     jobs = [job for job in re.split(r"\n(?=(?:local)?rule )", paper) if f"env={ROOM}, method=radt" in job]
     offline = re.findall(r"gpu=(\d)", "".join(jobs))
     assert offline and set(offline) == {"1"}

@@ -138,11 +138,10 @@ def test_every_dvc_command_is_known_and_there_are_stages_to_repeat() -> None:
 
 
 def rules() -> set[str]:
-    return {
-        name
-        for file in (ROOT / "rules").glob("*.smk")
-        for name in re.findall(r"^rule (\w+):", file.read_text(), flags=re.MULTILINE)
-    }
+    """Names that can be asked for: of rules, and of targets."""
+    texts = [file.read_text() for file in (ROOT / "rules").glob("*.smk")]
+    named = re.findall(r"^rule (\w+):|^    \"(\w+)\": \[", "\n".join(texts), flags=re.MULTILINE)
+    return {rule or target for rule, target in named}
 
 
 def targets_of(line: list[str]) -> tuple[Any, list[str]]:
@@ -187,7 +186,7 @@ def test_every_snakemake_command_finds_its_jobs_in_a_dry_run(page: str, tmp_path
             timeout=300,
         )
         assert done.returncode == 0, f"{' '.join(line)}\n{done.stdout}{done.stderr}"
-        assert "recollect train" in done.stdout + done.stderr, line
+        assert "recollect run" in done.stdout + done.stderr, line
 
 
 # -------------------------------------------------------------------------------------------------------- links, images
@@ -252,14 +251,10 @@ def test_no_page_names_a_path_of_a_machine() -> None:
 
 
 def test_the_paths_of_the_formats_page_are_those_of_the_code() -> None:
-    """Each function of stages/paths.py, called with the wildcards' names, gives a path of the page, and no other is there."""
-    expected: set[str] = set()
-    for name, function in inspect.getmembers(paths, inspect.isfunction):
-        if function.__module__ != paths.__name__ or name in ("manifest", "run_folder", "figure"):
-            continue
-        wanted = [p if p != "name" else "model" for p in inspect.signature(function).parameters]
-        expected.add(function(*(f"{{{wildcard}}}" for wildcard in wanted)).as_posix())
-    expected |= {paths.figure("{scale}", "{figure}", suffix).as_posix() for suffix in (".pdf", ".png", ".csv", ".json")}
+    """Each template of stages/paths.py is a path of the page, and no other is there."""
+    places = {name: place for name, place in vars(paths).items() if isinstance(place, paths.Place)}
+    expected = {place.template for name, place in places.items() if name not in ("run_folder", "_figure")}
+    expected |= {place.template for place in paths.FIGURE_FILES.values()}
     rows = table_after(text_of("docs/formats.md"), "# Formats")
     assert {row["path"].strip("`") for row in rows} == expected
     everywhere = re.findall(r"`((?:data|results)/[\w{}./-]+)`", text_of("docs/formats.md"))

@@ -16,16 +16,15 @@ import pytest
 
 RUNS = [f"results/paper/runs/tmaze_passive_50/dqn_gpt/seed_{seed}/policy.safetensors" for seed in range(6)]
 TWO_GPUS = "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-a)'\necho 'GPU 1: A (UUID: GPU-b)'\n"
-# All of `recollect train` but the training, with a build of torch that could use a GPU.
+# All of `recollect run` but the training, with a build of torch that could use a GPU.
 RECOLLECT = """#!{python}
 import os, pathlib, subprocess, sys, time
 from unittest import mock
 import torch
 from recollect import cli
 from recollect.artifacts import lease
-from recollect.stages import train
 
-def hold(*_, device, **__):
+def hold(stage, names, options, device):
     begin, end = time.time(), time.time() + 60
     pathlib.Path("begun", str(os.getpid())).touch()
     while len(os.listdir("begun")) < int(os.environ["AT_ONCE"]) and time.time() < end:
@@ -35,7 +34,7 @@ def hold(*_, device, **__):
     with open("held", "a") as file:
         print(device, os.environ["CUDA_VISIBLE_DEVICES"], begin, time.time(), file=file)
 
-with mock.patch.object(lease, "_torch_is_cpu_only", lambda: False), mock.patch.object(train, "train", hold):
+with mock.patch.object(lease, "_torch_is_cpu_only", lambda: False), mock.patch.object(cli, "_one", hold):
     cli.main()
 """
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from browser import Unavailable, browser
 
+from recollect.artifacts.sealed import verify
 from recollect.settings.loading import read_yaml
 
 pytestmark = pytest.mark.slow
@@ -37,16 +38,16 @@ def test_smoke_makes_every_default_figure_and_the_report_and_stays_done(
     assert workflow.planned(*all_of_it) == []
     check_report(workflow.folder, len(default), tmp_path)
 
-    log = (workflow.folder / "logs/smoke/dark_room_10x10/radt/seed_0/train.log").read_text()
-    assert log.startswith("$ recollect train --scale smoke --env dark_room_10x10 --method radt --seed 0")
+    log = (workflow.folder / "logs/smoke/dark_room_10x10/radt/seed_0/run.log").read_text()
+    assert log.startswith("$ recollect run --scale smoke --env dark_room_10x10 --method radt --seed 0")
 
-    # A damaged policy stops its evaluation with one message; nothing half-written is left.
-    policy = workflow.folder / "results/smoke/runs/dark_room_10x10/ad/seed_0/policy.safetensors"
+    # A damaged policy stops what reads it with one message; nothing half-written is left.
+    policy = workflow.folder / "results/smoke/runs/dark_room_10x10/dt/seed_0/policy.safetensors"
     policy.write_bytes(policy.read_bytes()[:-1] + b"x")
     said = workflow.snakemake("--cores", "1", "--show-failed-logs", *all_of_it, check=False)
-    assert re.search(r"error: .*\n  where: .*ad/seed_0/policy\.safetensors\n  to do: ", said)
+    assert re.search(r"error: .*\n  where: .*dt/seed_0/policy\.safetensors\n  to do: ", said)
     assert "Traceback" not in said
-    assert not policy.with_name("scores.parquet").exists()
+    verify(workflow.folder / "data/smoke/dark_room_10x10/radt/embeddings.safetensors", kind="embeddings")
 
 
 def check_report(folder: Path, figures: int, scratch: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_killed_scheduler_loses_nothing(real_workflow: Callable[[str], Any]) -
 
     killed.snakemake("--cores", "2", "--show-failed-logs", target)
     assert (
-        "going on from the checkpoint" in (killed.folder / "logs/smoke/dark_room_10x10/dt/seed_0/train.log").read_text()
+        "going on from the checkpoint" in (killed.folder / "logs/smoke/dark_room_10x10/dt/seed_0/run.log").read_text()
     )
     for name in ("policy.safetensors", "policy.safetensors.manifest.json", "train.parquet"):
         assert (killed.folder / RUN / name).read_bytes() == (whole.folder / RUN / name).read_bytes(), name

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from recollect import launch
+from recollect import warm as forks
 
 CALLER = [sys.executable, "-c", "from recollect.launch import main; main()"]
 RUN = [
@@ -45,7 +45,7 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     )
     try:
         wait_for(lambda: os.path.exists(address), 60)
-        yield {**os.environ, "OMP_NUM_THREADS": "1", launch.ADDRESS: address}
+        yield {**os.environ, "OMP_NUM_THREADS": "1", forks.ADDRESS: address}
     finally:
         server.terminate()
         server.wait(10)
@@ -101,7 +101,7 @@ def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path)
 def test_jobs_beneath_warm_fork_and_nothing_of_it_stays(smoke_workdir: Path, tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys, time\n"
-        f"address = os.environ['{launch.ADDRESS}']\n"
+        f"address = os.environ['{forks.ADDRESS}']\n"
         "while not os.path.exists(address): time.sleep(0.01)\n"
         f"sys.exit(subprocess.call({[*CALLER, 'train', *RUN]!r}))\n"
     )
@@ -164,7 +164,7 @@ def test_a_killed_job_is_no_success(smoke_workdir: Path, tmp_path: Path) -> None
 
 
 def test_without_the_process_that_forks_a_command_starts_on_its_own(smoke_workdir: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", launch.ADDRESS: str(tmp_path / "nobody")}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", forks.ADDRESS: str(tmp_path / "nobody")}
     done = subprocess.run([*CALLER, "train", *RUN], cwd=smoke_workdir, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "policy.safetensors" in run_files(smoke_workdir)
@@ -172,21 +172,21 @@ def test_without_the_process_that_forks_a_command_starts_on_its_own(smoke_workdi
 
 def test_code_that_changed_since_it_was_imported_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with preloaded(tmp_path) as warm:
-        monkeypatch.setattr(launch, "identity", lambda: ["another"])
-        assert launch.ask(warm[launch.ADDRESS], ["recollect", "check"]) is None
+        monkeypatch.setattr(forks, "identity", lambda: ["another"])
+        assert forks.ask(warm[forks.ADDRESS], ["recollect", "check"]) is None
 
 
 def test_only_jobs_of_one_thread_fork() -> None:
-    assert launch.one_thread(["recollect", "train", "--threads", "1"])
-    assert not launch.one_thread(["recollect", "train", "--threads", "2"])
-    assert not launch.one_thread(["recollect", "figure"])
+    assert forks.one_thread(["recollect", "train", "--threads", "1"])
+    assert not forks.one_thread(["recollect", "train", "--threads", "2"])
+    assert not forks.one_thread(["recollect", "figure"])
 
 
 def test_a_caller_that_says_nothing_does_not_hold_up_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with preloaded(tmp_path) as warm, socket.socket(socket.AF_UNIX) as silent:
-        silent.connect(warm[launch.ADDRESS])
+        silent.connect(warm[forks.ADDRESS])
         silent.shutdown(socket.SHUT_WR)
         done = subprocess.run(
             [*CALLER, "check", "--threads", "1"], cwd=tmp_path, env=warm, capture_output=True, timeout=60

@@ -15,17 +15,19 @@ import pytest
 
 ROOM = "dark_room_10x10"
 FIGURE = "radt_dark_room_10x10"
-TRAIN = f"train {ROOM}"
+TRAIN = f"run {ROOM}"
 # Run with the copy's own package: what the real commands would have written into the manifests.
 SEAL = """
 import json
-from recollect.stages import paths, why
-from recollect.stages.plan import makes, plan, settings_text
-for job in plan("demo", ["radt_dark_room_10x10"]).needs:
-    for path in makes(job):
+from recollect.stages import paths
+from recollect.stages.plan import plan
+from recollect.stages.table import STAGES
+steps = [step for job in plan("demo", ["radt_dark_room_10x10"]).needs for step in STAGES[job.stage].steps(job)]
+for stage, job in steps:
+    for path in stage.makes(job):
         manifest = paths.manifest(path)
         known = json.loads(manifest.read_text())
-        known["provenance"] = {"settings": settings_text(job), "code": why._CODE[job.rule](job)}
+        known["provenance"] = {"settings": stage.settings_text(job), "code": stage.code_text(job)}
         manifest.write_text(json.dumps(known))
 """
 
@@ -76,7 +78,7 @@ def test_a_changed_hyperparameter_is_named_with_both_values(sealed: Any) -> None
 def test_a_profile_that_groups_jobs_hides_none_of_them(sealed: Any) -> None:
     sealed.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
     said = why(sealed, FIGURE)
-    groups = "groups: [train=a_run, evaluate=a_run, inspect=a_run]\n"
+    groups = "groups: [run=a_run, inspect=a_run]\n"
     (sealed.folder / "grouping").mkdir()
     (sealed.folder / "grouping/config.yaml").write_text(groups)
     environment = {**sealed.environment, "SNAKEMAKE_PROFILE": "grouping"}

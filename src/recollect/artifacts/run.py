@@ -55,6 +55,7 @@ class Run:
         self._settings = hashlib.sha256(settings_text.encode()).hexdigest()
         self._checkpoints = Checkpoints(Path(checkpoint_folder))
         self._last_saved = 0
+        self.resumed = False
         self._frames: list[pd.DataFrame] = []
         self._logged: list[tuple[int, str, float]] = []
 
@@ -81,6 +82,7 @@ class Run:
             return None
         self._frames = [_unpack(newest.arrays, newest.state["texts"])]
         self._last_saved = newest.step
+        self.resumed = True
         log.info("going on from the checkpoint of step %d", newest.step)
         return Checkpoint(newest.step, part(newest.arrays, "of"), newest.state["state"])
 

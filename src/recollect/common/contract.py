@@ -11,40 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium.spaces import Box
 
+from recollect.artifacts.inputs import Inputs as Inputs  # what every method is given
 from recollect.common.image_encoders.registry import ImageEncoder
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, ImageSettings
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Paths of what earlier stages made; None where a method does not use it. ``device`` is cpu or cuda."""
-
-    histories: Path | None = None
-    embeddings: Path | None = None
-    index: Path | None = None
-    rows: Path | None = None
-    embedder_policy: Path | None = None
-    language_model: Path | None = None
-    image_encoder: Path | None = None
-    demonstrations: Path | None = None
-    vision_language_model: Path | None = None
-    token_vocabulary: Path | None = None
-    device: str = "cpu"
-
-    def need(self, name: str) -> Path:
-        path: Path | None = getattr(self, name)
-        if path is None:
-            raise UserError(f"the method needs the input '{name}'", where=f"--{name}", do="pass its path")
-        return path
 
 
 class Policy(Protocol):

@@ -97,7 +97,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         canvas = _plot(table, blocks, figure, options.statistic)
     notes = _notes(table, figure, options)
     if published:
-        sources = dict.fromkeys(item.source for item in figure.references if item.scale == figure.scale)
+        sources = dict.fromkeys(item.source for item in figure.references if figure.is_comparable(item))
         notes.append(f"Published: {'; '.join(sources)}.")
     return Drawn(canvas, with_extra_rows(table, published), _meaning(options), tuple(notes))
 

@@ -70,6 +70,8 @@ class FigureSpec(FigureSettings):
     references: tuple[Reference, ...] = ()  # type: ignore[assignment]  # the settings name groups of them
     labels: dict[str, str] = Field(default_factory=dict, description="Method name -> name in the legend.")
     environment_labels: dict[str, str] = Field(default_factory=dict, description="Environment -> panel title.")
+    published: str | None = Field(None, description="Scale of the published values that are drawn; null: its own.")
+    wiring_test: bool = Field(False, description="Its scale is one whose numbers mean nothing.")
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
 
     @model_validator(mode="after")
@@ -84,8 +86,12 @@ class FigureSpec(FigureSettings):
 
     @property
     def is_wiring_test(self) -> bool:
-        """Whether its numbers mean nothing. The figure then says so."""
-        return self.scale == "smoke" or self.random_models
+        """Whether its numbers mean nothing, which the figure then says."""
+        return self.wiring_test or self.random_models
+
+    def is_comparable(self, published: Reference) -> bool:
+        """Whether a published value was had with the settings of this figure's scale."""
+        return published.scale == (self.published or self.scale)
 
     def label(self, method: str) -> str:
         """The name of a method in the legend."""
@@ -105,7 +111,7 @@ class FigureSpec(FigureSettings):
 
     def references_of(self, panel: str) -> list[Reference]:
         """The published values for one panel that are comparable with this figure: those of the same scale."""
-        return [item for item in self.references if item.panel == panel and item.scale == self.scale]
+        return [item for item in self.references if item.panel == panel and self.is_comparable(item)]
 
 
 @dataclass(frozen=True)

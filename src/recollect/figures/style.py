@@ -209,7 +209,7 @@ def draw_references(axes: Axes, figure: FigureSpec, panel: str, *, until: float 
 
 def published_label(figure: FigureSpec) -> str:
     """The legend's name for published values; it says how they were read."""
-    readings = dict.fromkeys(item.reading for item in figure.references if item.scale == figure.scale)
+    readings = dict.fromkeys(item.reading for item in figure.references if figure.is_comparable(item))
     return f"published ({' and '.join(readings)})"
 
 

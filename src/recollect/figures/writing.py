@@ -112,7 +112,7 @@ def manifest_of(
         "published": [
             item.model_dump(mode="json")
             for item in figure.references
-            if item.scale == figure.scale and item.method in published
+            if figure.is_comparable(item) and item.method in published
         ],
         "inputs": [{"path": Path(file).as_posix(), "sha256": sha256_of(Path(file))} for file in files],
         "outputs": {},

@@ -100,7 +100,9 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     """The memory of a run's agent; that of a policy has `frozen` statistics."""
     hp: Hyperparameters = settings.method.hyperparameters
     memory = memory_of(settings, inputs)
-    model = vision_language_model(hp.vision_language_model, model=inputs.vision_language_model, device=inputs.device)
+    model = vision_language_model(
+        hp.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
+    )
     reader = FeatureReader(
         model,
         memory.embeddings_VD,

@@ -168,7 +168,7 @@ def memory_of(settings: Settings, inputs: Inputs, *, tokens: int = 1) -> Languag
     hp: LanguageHyperparameters = settings.method.hyperparameters
     return language_memory(
         hp.language_model,
-        model=inputs.language_model,
+        model=inputs.get("language_model"),
         memory_length=hp.remembered,
         layers=hp.layers,
         batch_tokens=tokens,

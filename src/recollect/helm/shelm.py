@@ -93,7 +93,9 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
             do="choose a vocabulary of that language model",
         )
     memory = memory_of(settings, inputs, tokens=hp.topk)
-    model = vision_language_model(words.vision_language_model, model=inputs.vision_language_model, device=inputs.device)
+    model = vision_language_model(
+        words.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
+    )
     vocabulary = TokenVocabulary.open(inputs.need("token_vocabulary")).to(inputs.device)
     channels = channels_of(facts_of(settings.environment).image_shape)
     retrieval = TokenRetrieval(model, vocabulary, hp.topk, remembered=hp.cached_frames, channels=channels)

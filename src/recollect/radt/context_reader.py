@@ -70,7 +70,7 @@ class ContextReader:
         verify(inputs.need("index"), kind="index")
         self.index = FlatIndex.load(inputs.need("index"), inputs.device)  # kept: the keys are views of its memory
         rows = read_arrays(inputs.need("rows"), kind="memory rows")
-        self.chunks = Chunks.from_arrays(rows, inputs.rows)
+        self.chunks = Chunks.from_arrays(rows, inputs.need("rows"))
         self.memory = self.training_memory()
         self.stored: Neighbours | None = None
         if self.chosen.values == "full":
@@ -238,11 +238,9 @@ class ContextReader:
             self.chosen.optimisation.batch_size,
             code_fingerprint("recollect.radt.context_reader"),
         ]
-        files = [inputs.histories, inputs.index, inputs.rows]
-        files += [inputs.embeddings, inputs.embedder_policy, inputs.language_model]
-        for path in files:
-            if path is not None:
-                identity.append(sha256_of(path))
+        for name in ("histories", "index", "rows", "embeddings", "embedder_policy", "language_model"):
+            if name in inputs:
+                identity.append(sha256_of(inputs[name]))
         return identity
 
 

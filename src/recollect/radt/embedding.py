@@ -54,7 +54,7 @@ def load_embedder(
         module.load_network(network, arrays, of)
         return DomainSpecificEmbedder(network.to(inputs.device), memory)
     model = load_language_model(
-        language_model(name), folder=inputs.language_model, layers=memory.layers, device=inputs.device
+        language_model(name), folder=inputs.get("language_model"), layers=memory.layers, device=inputs.device
     )
     return DomainAgnosticEmbedder(
         model,

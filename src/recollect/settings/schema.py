@@ -184,6 +184,16 @@ class ScaleSettings(Frozen):
 
     description: str
     seeds: tuple[int, ...]
+    resources: Literal["small", "large"] = Field(
+        "small",
+        description="What a run asks of its machine. small: one or two cores. large: GPUs, more memory, hours, and seeds "
+        "that share a job.",
+    )
+    published: str | None = Field(
+        None,
+        description="Published values that are drawn: those of references with this `scale`; null: its own name's.",
+    )
+    wiring_test: bool = Field(False, description="Its numbers mean nothing, and its figures and pages say so.")
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""embed-images: histories of images + image encoder -> histories of vectors
+"""embed_images: histories of images + image encoder -> histories of vectors
 (`data/{scale}/{env}/encoded_histories.safetensors`), which every method of the environment learns from.
 
 Killed at any instant, the same command goes on from the last part and ends with the same bytes.
@@ -6,23 +6,25 @@ Killed at any instant, the same command goes on from the last part and ends with
 
 from __future__ import annotations
 
-from recollect.artifacts.lock import run_lock
-from recollect.artifacts.sealed import write_arrays
-from recollect.common.encoding import encode_in_parts, remove_parts
-from recollect.common.histories import Histories
-from recollect.common.image_encoders.registry import ImageEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embed_images_inputs
+from recollect.stages.stage import Resources, Stage
 
 
 def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
-    """Encode the images of an environment's histories.
+    """Encode the images of an environment's learning histories.
 
     Raises:
         UserError: the environment says nothing about images, or its histories, images or weights do not fit.
     """
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.sealed import write_arrays
+    from recollect.common.encoding import encode_in_parts, remove_parts
+    from recollect.common.histories import Histories
+    from recollect.common.image_encoders.registry import ImageEncoder
+
     images = environment_settings(scale, env).images
     if images is None:
         raise UserError(
@@ -42,3 +44,18 @@ def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
         target = paths.encoded_histories(scale, env)
         write_arrays(target, {**histories.arrays(), "observation": encoded}, kind="histories", provenance=known)
         remove_parts(folder)
+
+
+STAGE = Stage(
+    name="embed_images",
+    over=("scale", "env"),
+    reads=embed_images_inputs,
+    writes={"histories": paths.encoded_histories},
+    settings=provenance.image_settings,
+    modules=provenance.image_modules,
+    # One part of the images and its vectors; all else is mapped from disk. A network looks at millions of images.
+    asks=Resources((1500, 6000), (120, 480), threads=(1, 4), gpu=True, resumes=True),
+    priority=65,
+    packages="world",
+    run=embed_images,
+)

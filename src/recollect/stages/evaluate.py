@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Annotated
 
-from recollect.artifacts.lock import run_lock
-from recollect.artifacts.progress import Progress
-from recollect.artifacts.scores import concat_scores
-from recollect.artifacts.sealed import read_arrays, read_table, write_table
-from recollect.evaluation.score_table import final_step, learning_rows, step_of
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import algorithm_module, resolve
-from recollect.settings.schema import Settings
+from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import policy_method, run_inputs
+from recollect.stages.inputs import evaluate_inputs, is_trained, learns_from_histories
+from recollect.stages.stage import Resources, Stage
 
 
 def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -> Path:
@@ -39,9 +35,17 @@ def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -
 
 
 def evaluate(
-    scale: str, env: str, method: str, seed: int, *, checkpoint: str | None = None, device: str = "cpu"
+    scale: str,
+    env: str,
+    method: str,
+    seed: int,
+    *,
+    checkpoint: Annotated[
+        str | None, "A policy that the run kept: best, latest or an epoch; none: the run's own."
+    ] = None,
+    device: str = "cpu",
 ) -> None:
-    """Play the environment's evaluation with a finished run's policy.
+    """Score a trained policy: play the environment's evaluation with it.
 
     Args:
         scale, env, method, seed: which run.
@@ -52,33 +56,31 @@ def evaluate(
     Raises:
         UserError: the policy is missing, corrupted, or does not fit the environment.
     """
-    settings: Settings = resolve(scale, env, method, seed)
-    module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
-    inputs = run_inputs(settings, device)
-    trained = policy_method(scale, env, method)
-    source, table = paths.policy(scale, env, trained, seed), paths.train_table(scale, env, trained, seed)
+    from recollect.artifacts.inputs import Inputs
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.progress import Progress
+    from recollect.artifacts.scores import concat_scores
+    from recollect.artifacts.sealed import read_arrays, read_table, write_table
+    from recollect.evaluation.score_table import final_step, learning_rows, step_of
+
+    settings = resolve(scale, env, method, seed)
+    module = algorithm_module(settings.method.algorithm, where=method_path(method))
+    files = evaluate_inputs(scale, env, method, seed)
     target = paths.scores(scale, env, method, seed)
     if checkpoint is not None:
         checkpoint = f"epoch_{int(checkpoint):06d}" if checkpoint.isdecimal() else checkpoint
-        source = kept_policy(scale, env, trained, seed, checkpoint)
+        files["policy"] = kept_policy(scale, env, played_method(scale, env, method), seed, checkpoint)
         target = paths.kept_scores(scale, env, method, seed, checkpoint)
+    inputs = Inputs(device=device, **files)
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.evaluate_code(scale, env, method),
-        [
-            source,
-            table,
-            inputs.language_model,
-            inputs.vision_language_model,
-            inputs.token_vocabulary,
-            inputs.image_encoder,
-            inputs.demonstrations,
-        ],
+        files.values(),
         device,
     )
     with run_lock(target.parent):
-        train_table = read_table(table, kind="train")
-        policy = module.load_policy(settings, read_arrays(source, kind="policy"), inputs)
+        train_table = read_table(inputs["train"], kind="train")
+        policy = module.load_policy(settings, read_arrays(inputs["policy"], kind="policy"), inputs)
         protocol = importlib.import_module(f"recollect.evaluation.{settings.environment.evaluation.protocol}")
         episodes = settings.environment.evaluation.episodes
         with Progress(episodes, f"evaluating {method} on {env}, seed {seed}", "episodes") as progress:
@@ -90,6 +92,25 @@ def evaluate(
                 step=final_step(train_table) if checkpoint is None else step_of(train_table, checkpoint),
                 progress=lambda done: progress.update(done),
             )
-        whole = trained == method and checkpoint is None
-        rows = concat_scores([learning_rows(train_table, final), final] if whole else [final])
-        write_table(target, rows, kind="scores", provenance={**known, "seed": seed})
+        rows = [final]
+        if checkpoint is None and is_trained(scale, env, method):
+            rows = [learning_rows(train_table, final), final]
+        write_table(target, concat_scores(rows), kind="scores", provenance={**known, "seed": seed})
+
+
+STAGE = Stage(
+    name="evaluate",
+    over=("scale", "env", "method", "seed"),
+    reads=evaluate_inputs,
+    writes={"scores": paths.scores},
+    settings=provenance.evaluate_settings,
+    modules=provenance.evaluate_modules,
+    only=lambda *of: not is_trained(*of),  # what is trained is scored by the same job
+    # The caches of all tasks at once, and their growing memories. In-context evaluation batches thousands of windows; online
+    # methods play a few short episodes, and need no GPU for it.
+    asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=learns_from_histories),
+    priority=10,
+    packages="world",
+    changes=True,
+    run=evaluate,
+)

@@ -1,22 +1,28 @@
-"""fetch: frozen models and published data from the hub, once, at a pinned revision with checked hashes."""
+"""fetch, fetch_data: frozen models and published data from the hub, once, at a pinned revision with checked hashes.
+
+They need the network, so they run where Snakemake runs: compute nodes often have none.
+"""
 
 from __future__ import annotations
 
-from recollect.common import language_model_files
-from recollect.helm import vision_language
+from typing import Annotated
+
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import fetched_model, published_data
+from recollect.settings.resolve import canonical, fetched_model, published_data
 from recollect.settings.schema import LanguageModelSettings
-from recollect.sources import published_fetch
 from recollect.stages import paths
+from recollect.stages.stage import Resources, Stage
 
 
 def fetch(name: str) -> None:
-    """Fetch a model into ``data/models/{name}``; a model of another source needs no fetching.
+    """Fetch a frozen model into ``data/models/{name}``; a model of another source needs no fetching.
 
     Raises:
         UserError: the model comes from no hub, there is no network, or a hash differs.
     """
+    from recollect.common import language_model_files
+    from recollect.helm import vision_language
+
     chosen = fetched_model(name)
     if chosen.source != "hub":
         raise UserError(
@@ -30,11 +36,10 @@ def fetch(name: str) -> None:
         vision_language.provide(chosen, paths.model(name).parent)
 
 
-def fetch_data(name: str, revision: str | None = None) -> str:
+def fetch_data(
+    name: str, *, revision: Annotated[str | None, "A commit to fetch instead of the pinned one."] = None
+) -> str:
     """Fetch a published data set into ``data/published/{name}``.
-
-    Args:
-        revision: a commit to fetch instead of the pinned one.
 
     Returns:
         What was fetched, in one sentence.
@@ -42,4 +47,37 @@ def fetch_data(name: str, revision: str | None = None) -> str:
     Raises:
         UserError: no revision is pinned or given, there is no network, or a hash differs.
     """
+    from recollect.sources import published_fetch
+
     return published_fetch.fetch(name, published_data(name), paths.published(name), revision)
+
+
+def model_settings(name: str) -> str:
+    """Where a frozen model comes from and what it must be."""
+    return canonical(fetched_model(name))
+
+
+def data_settings(name: str) -> str:
+    """Where published data come from and what they must be."""
+    return canonical(published_data(name))
+
+
+STAGE = Stage(
+    name="fetch",
+    over=("model",),
+    writes={"model": paths.model},
+    settings=model_settings,
+    asks=Resources((1500, 1500), (60, 60)),
+    local=True,
+    run=fetch,
+)
+DATA = Stage(
+    name="fetch_data",
+    over=("dataset",),
+    writes={"index": paths.published},
+    settings=data_settings,
+    command="fetch --data {wildcards.dataset}",
+    asks=Resources((1500, 1500), (240, 240)),
+    local=True,
+    run=fetch_data,
+)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from recollect.settings.loading import config_folder, read_yaml
 from recollect.stages import paths
-from recollect.stages.dependencies import selection
-
-
-def default_figures() -> list[str]:
-    """The figures of the default target."""
-    return list(selection(read_yaml(config_folder() / "config.yaml")).figures)
-
-
-def default_scale() -> str:
-    """The scale of the default target."""
-    return selection(read_yaml(config_folder() / "config.yaml")).scale
+from recollect.stages.selection import default_selection
 
 
 def finished(scale: str) -> str:
     """Lines that name the figures and the report that are there."""
     lines = [f"Figures at {scale} scale:"]
-    for name in default_figures():
+    for name in default_selection().figures:
         path = paths.figure(scale, name, ".pdf")
         lines.append(f"  {path}" if path.is_file() else f"  {path} (not there yet)")
     report = paths.report(scale)

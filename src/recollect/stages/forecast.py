@@ -2,8 +2,8 @@
 
 The time of each job comes from the best that is known, and the report says how much of it comes from where:
 
-- measured: the same job, or another seed of it, was finished here with today's settings (its benchmark file says how long
-  it took), or `--measure` has just tried it;
+- measured: the same job, or another seed of it, was finished here with today's settings (its record says how long it took),
+  or `--measure` has just tried it;
 - scaled: the nearest job of the same kind (stage, algorithm, sequence model) on the same device was measured, at whatever
   scale or environment; its time is multiplied by the ratio of the two in recollect.stages.workload's rule;
 - recorded, assumed: that rule with the constants of config/speeds.yaml, which names the machine they are of.
@@ -12,9 +12,7 @@ The time of each job comes from the best that is known, and the report says how 
 from __future__ import annotations
 
 import heapq
-import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,33 +21,20 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from recollect.common.work import Work
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml, validated
-from recollect.settings.resolve import environment_mapping, method_mapping, names, uses_gpu
+from recollect.settings.resolve import environment_mapping, names
 from recollect.settings.schema import Frozen
-from recollect.stages import paths
-from recollect.stages.finished import default_figures
-from recollect.stages.plan import Job, Plan, job_of, makes, plan, settings_text
-from recollect.stages.workload import Work, kind_of, work_of
+from recollect.stages.plan import Plan, plan
+from recollect.stages.provenance import digest
+from recollect.stages.records import Record, records
+from recollect.stages.stage import Job, is_large
+from recollect.stages.table import STAGES
+from recollect.stages.workload import kind_of, work_of
 
 Source = Literal["measured", "scaled", "recorded", "assumed"]
 SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
-_WARM = 100.0  # MB: below it Snakemake's benchmark saw the caller of a warm job, not the job
-_LOG = re.compile(
-    r"(?P<env>[\w.-]+)(?:/(?P<method>[\w.,=+\[\]-]+))?(?:/seed_(?P<seed>\d+))?/(?P<rule>[\w.-]+)\.benchmark\.jsonl"
-)
-# Jobs that have no environment: their logs are named by what they make.
-_NAMED = {
-    "figures": ("figure", "figure"),
-    "models": ("train_vision_language", "model"),
-    "token_vocabularies": ("embed_vocabulary", "vocabulary"),
-}
-
-
-def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
-    """What a command names: figures, `all`, or nothing for those of config/config.yaml."""
-    chosen = list(wanted or default_figures())
-    return names("figures") if chosen == ["all"] else chosen
 
 
 class Machine(Frozen):
@@ -70,7 +55,7 @@ class Machine(Frozen):
     def takes(self, job: Job, work: Work) -> float:
         """Seconds of a job by the rule."""
         if not any(work):
-            return self.startup + self.seconds.get(job.rule, 0.0)
+            return self.startup + self.seconds.get(job.stage, 0.0)
         world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
         each = self.worlds.get(world, self.world)
         seconds = work.passes * self.pass_ + work.flop / self.flop + work.env_steps * each
@@ -83,14 +68,6 @@ class Speeds(Frozen):
     machines: dict[str, Machine]
     models: dict[str, float]
     horizons: dict[str, int]
-
-
-class Measurement(NamedTuple):
-    """What a finished job took."""
-
-    seconds: float
-    device: str
-    megabytes: float | None
 
 
 class Estimate(NamedTuple):
@@ -115,54 +92,25 @@ def machines() -> dict[str, Machine]:
 # ------------------------------------------------------------------------------------------------- what was measured
 
 
-def measurements(root: Path = Path()) -> dict[Job, Measurement]:
-    """Every finished job of any scale whose files still are what today's settings would make."""
-    found: dict[Job, Measurement] = {}
+def measurements(root: Path = Path()) -> dict[Job, Record]:
+    """What every finished job of any scale took, or its parts, where that was the whole job with today's settings."""
+    found: dict[Job, Record] = {}
     for scale in names("scales"):
-        for path in sorted((root / "logs" / scale).rglob("*.benchmark.jsonl")):
-            matched = _LOG.fullmatch(path.relative_to(root / "logs" / scale).as_posix())
-            if matched is None:
-                continue
-            words = {name: value or "" for name, value in matched.groupdict().items()}
-            rule, named = _NAMED.get(words["env"], (words["rule"], ""))
-            job = job_of(rule, {**words, named: words["rule"]} if named else words, scale)
-            one = _measured(job, path)
-            if one is not None:
-                found[job] = one
+        for record in records(scale, root):
+            if not record.resumed and _is_of_today(record):
+                found[record.job] = record
     return found
 
 
-def _measured(job: Job, benchmark: Path) -> Measurement | None:
-    """What a benchmark file says, where it is about a whole job with today's settings."""
+def _is_of_today(record: Record) -> bool:
+    stage = STAGES.get(record.job.stage)
     try:
-        said = json.loads(benchmark.read_text(encoding="utf-8").splitlines()[-1])
-        seconds, memory = float(said["s"]), float(said.get("max_rss") or 0)
-        if job.rule == "figure":
-            return Measurement(seconds, "cpu", memory if memory > _WARM else None)
-        log = benchmark.with_name(benchmark.name.replace(".benchmark.jsonl", ".log"))
-        if log.is_file() and "going on from the checkpoint" in log.read_text(encoding="utf-8"):
-            return None  # only the rest of it was timed
-        known = json.loads(paths.manifest(makes(job)[0]).read_text(encoding="utf-8"))["provenance"]
-        if known.get("settings") != settings_text(job):
-            return None
-    except (OSError, ValueError, KeyError, IndexError, UserError):
-        return None
-    return Measurement(seconds, str(known.get("device", "cpu")), memory if memory > _WARM else None)
+        return stage is not None and record.settings == digest(stage.settings_text(record.job))
+    except UserError:  # what it was about is configured no more
+        return False
 
 
 # -------------------------------------------------------------------------------------------------------- estimating
-
-
-def on_gpu(job: Job) -> bool:
-    """Whether a job asks for a GPU: the same at paper scale, and only there, as the rules say (rules/common.smk)."""
-    if job.scale != "paper":
-        return False
-    if job.rule == "generate":
-        source = environment_mapping(job.scale, job.env).get("source") or {}
-        return uses_gpu(source.get("algorithm", "ppo"))
-    if job.rule in ("embed", "evaluate", "inspect"):
-        return method_mapping(job.scale, job.env, job.method).get("data") != "online"
-    return job.rule in ("train", "measure", "embed_vocabulary", "embed_images")
 
 
 class Estimator:
@@ -173,7 +121,7 @@ class Estimator:
         device: `cpu`: as if no job had a GPU; `auto`: each as its rule asks.
     """
 
-    def __init__(self, measured: Mapping[Job, Measurement], device: str = "auto") -> None:
+    def __init__(self, measured: Mapping[Job, Record], device: str = "auto") -> None:
         self.measured, self.device, self.machines = measured, device, machines()
         self._same: dict[tuple[Job, str], list[float]] = {}
         self._like: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -193,7 +141,14 @@ class Estimator:
         return self._known[shape]
 
     def _estimate(self, job: Job) -> Estimate:
-        gpu = on_gpu(job) and self.device != "cpu"
+        """Of a job with parts: the sum of them, which is as sure as the least sure one."""
+        stage = STAGES[job.stage]
+        gpu = stage.on_gpu(job) and self.device != "cpu"
+        parts = [self._estimate_step(step, gpu) for _, step in stage.steps(job)]
+        source = max((part.source for part in parts), key=SOURCES.index)
+        return Estimate(sum(part.seconds for part in parts), source, gpu, sum(part.disk for part in parts))
+
+    def _estimate_step(self, job: Job, gpu: bool) -> Estimate:
         on = "cuda" if gpu else "cpu"
         machine, work = self.machines[on], work_of(job)
         if (job, on) in self._same:
@@ -250,12 +205,19 @@ def wall_seconds(
     return now
 
 
-def asked_memory() -> dict[str, tuple[float, float]]:
-    """rule -> (MB at small scales, MB at paper scale) that the rules ask for; empty outside of the repository."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(Path("rules").glob("*.smk")))
-    pattern = r"^rule (\w+):(?:(?!^rule ).)*?mem_mb=(?:megabytes\(small=(\d+), paper=(\d+)\)|(\d+))"
-    found = re.findall(pattern, text, flags=re.MULTILINE | re.DOTALL)
-    return {rule: (float(small or same), float(paper or same)) for rule, small, paper, same in found}
+def memory_of_largest(plan: Plan, measured: Mapping[Job, Record]) -> tuple[float, bool]:
+    """(MB of the job that needs most, whether that was measured): what jobs of a stage took here, else what they ask for."""
+    took: dict[str, float] = {}
+    for record in measured.values():
+        took[record.job.stage] = max(record.megabytes, took.get(record.job.stage, 0.0))
+    largest = (0.0, False)
+    for name, scale in {(job.stage, job.scale) for job in plan.needs}:
+        stage = STAGES[name]
+        steps = [part.name for part in stage.parts] or [name]
+        seen = [took[step] for step in steps if step in took]
+        asked = float(stage.asks.megabytes[is_large(scale)])
+        largest = max(largest, (max(seen), True) if seen else (asked, False))
+    return largest
 
 
 # -------------------------------------------------------------------------------------------------------- the report
@@ -289,7 +251,7 @@ def forecast(
     *,
     devices: int = 1,
     device: str = "auto",
-    measured: Mapping[Job, Measurement] | None = None,
+    measured: Mapping[Job, Record] | None = None,
 ) -> Forecast:
     """Estimate some figures at a scale; what two of them share is counted once.
 
@@ -313,13 +275,9 @@ def forecast(
     wall = wall_seconds(
         found.needs, lambda job: estimates[job].seconds, lambda job: estimates[job].gpu or not some, devices
     )
-    asked, seen = asked_memory(), dict[str, float]()
-    for job, one in known.items():
-        if job in found.needs and one.megabytes:
-            seen[job.rule] = max(one.megabytes, seen.get(job.rule, 0.0))
-    wanted = {rule: pair[scale == "paper"] for rule, pair in asked.items()} | seen
-    largest = max((job.rule for job in found.needs), key=lambda rule: wanted.get(rule, 0.0))
-    return Forecast(scale, found, estimates, device, devices, wall, wanted.get(largest, 0.0), largest in seen)
+    ran_here = {job: one for job, one in known.items() if job.scale == scale}
+    memory, is_measured = memory_of_largest(found, ran_here)
+    return Forecast(scale, found, estimates, device, devices, wall, memory, is_measured)
 
 
 def _lines(cost: Forecast) -> Iterable[str]:
@@ -330,11 +288,11 @@ def _lines(cost: Forecast) -> Iterable[str]:
     yield f"{len(figures)} figure{'s' * (len(figures) != 1)} at scale {cost.scale}: {len(needs):,} jobs"
     yield ""
     yield f"{'jobs':24}{'count':>8}{unit:>12}{'CPU-hours' if some else '':>12}   from"
-    by_rule: dict[str, list[Job]] = {}
+    by_stage: dict[str, list[Job]] = {}
     for job in needs:
-        by_rule.setdefault(job.rule, []).append(job)
-    for rule, jobs in sorted(by_rule.items(), key=lambda pair: -cost.seconds(pair[1])):
-        yield _row(rule, jobs, cost, some) + _from(of[job].source for job in jobs)
+        by_stage.setdefault(job.stage, []).append(job)
+    for stage, jobs in sorted(by_stage.items(), key=lambda pair: -cost.seconds(pair[1])):
+        yield _row(stage, jobs, cost, some) + _from(of[job].source for job in jobs)
     yield _row("all", list(needs), cost, some)
     yield ""
     yield f"{'figure':40}{'jobs':>8}{'hours':>10}{'of its own':>12}"

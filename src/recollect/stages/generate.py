@@ -6,37 +6,49 @@ instead has a function `files`, which names them: the histories' manifest then h
 
 from __future__ import annotations
 
-from recollect.artifacts.lock import run_lock
-from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import write_arrays
-from recollect.environments import registry
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import algorithm_module, environment_settings, source_hyperparameters, uses_gpu
-from recollect.sources.columns import remove_growing
-from recollect.sources.published_fetch import hashes
+from recollect.settings.resolve import (
+    algorithm_module,
+    environment_mapping,
+    environment_settings,
+    source_hyperparameters,
+    uses_gpu,
+)
 from recollect.stages import inputs, paths, provenance
+from recollect.stages.stage import Resources, Stage
 
 
-def generate(scale: str, env: str, *, device: str = "cpu") -> None:
-    """Make the learning histories of an environment.
+def learns_on_gpu(scale: str, env: str) -> bool:
+    """Source agents that look at images do; the others learn faster on CPU cores."""
+    source = environment_mapping(scale, env).get("source") or {}
+    return uses_gpu(str(source.get("algorithm", "ppo")))
 
-    Args:
-        device: where source agents learn that use a GPU; others learn on the CPU.
+
+def generate(scale: str, env: str, *, device: str = "cpu") -> bool:
+    """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device.
+
+    Returns:
+        Whether it went on from a checkpoint.
 
     Raises:
         UserError: the environment has no source of histories, or a setting is wrong.
     """
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.run import Run
+    from recollect.artifacts.sealed import write_arrays
+    from recollect.environments import registry
+    from recollect.sources.columns import remove_growing
+    from recollect.sources.published_fetch import hashes
+
     environment = environment_settings(scale, env)
-    source = environment.source
+    source, where = environment.source, f"config/environments/{env}.yaml"
     if source is None:
         raise UserError(
             "this environment has no source of histories",
-            where=f"config/environments/{env}.yaml",
+            where=where,
             do="add a `source:` section, or use methods with `data: online`",
         )
-    module = algorithm_module(
-        source.algorithm, where=f"config/environments/{env}.yaml: source.algorithm", does="source"
-    )
+    module = algorithm_module(source.algorithm, where=f"{where}: source.algorithm", does="source")
     chosen = source_hyperparameters(scale, env, source)
     settings, code = provenance.generate_settings(scale, env), provenance.generate_code(scale, env)
     read = inputs.generate_inputs(scale, env)
@@ -46,11 +58,11 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> None:
     tasks = registry.tasks(environment.world, options, source.split)
     if hasattr(module, "files"):
         known["inputs"] |= hashes(module.files(environment.world, tasks, chosen), read.get("published"))
-    target = paths.histories(scale, env)
-    with run_lock(paths.history_checkpoints(scale, env)):
+    target, checkpoints = paths.histories(scale, env), paths.history_checkpoints(scale, env)
+    with run_lock(checkpoints):
         run = Run(
             target.parent,
-            paths.history_checkpoints(scale, env),
+            checkpoints,
             settings_text=settings + code,
             env=env,
             method=source.algorithm,
@@ -59,3 +71,20 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> None:
         arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run, **on)
         write_arrays(target, arrays, kind="histories", provenance=known)
         remove_growing(target.parent)
+    return run.resumed
+
+
+STAGE = Stage(
+    name="generate",
+    over=("scale", "env"),
+    reads=inputs.generate_inputs,
+    writes={"histories": paths.histories},
+    settings=provenance.generate_settings,
+    modules=provenance.generate_modules,
+    # The histories of all tasks are held until they are written: 20 bytes for each of 16 M steps. All agents learn at once
+    # as batched matrix products: two threads where two cores are the promise.
+    asks=Resources((1500, 4000), (60, 480), threads=(2, 8), gpu=learns_on_gpu, resumes=True),
+    priority=70,
+    packages="world",
+    run=generate,
+)

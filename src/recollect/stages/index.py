@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-
-import torch
-
-from recollect.artifacts.lock import run_lock
-from recollect.artifacts.sealed import read_arrays, sealing, write_arrays
-from recollect.common.index import FlatIndex
-from recollect.radt.chunks import Chunks, memory_of
-from recollect.radt.deduplication import deduplicate
 from recollect.settings.resolve import resolve
 from recollect.stages import paths, provenance
-
-log = logging.getLogger(__name__)
+from recollect.stages.inputs import index_inputs
+from recollect.stages.stage import Resources, Stage
 
 
 def index(scale: str, env: str, method: str) -> None:
-    """Drop near-duplicates and build the search index."""
+    """Build the search index of a method's memory: near-duplicates are dropped."""
+    import torch
+
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.sealed import read_arrays, sealing, write_arrays
+    from recollect.radt.chunks import Chunks, memory_of
+    from recollect.radt.memory_index import build_index
+
     memory = memory_of(resolve(scale, env, method, seed=0))
-    source = paths.embeddings(scale, env, method)
+    (source,) = index_inputs(scale, env, method).values()
     known = provenance.describe(
         provenance.memory_settings(scale, env, method),
         provenance.memory_code("index", scale, env, method),
@@ -28,21 +26,23 @@ def index(scale: str, env: str, method: str) -> None:
     )
     with run_lock(source.parent):
         arrays = read_arrays(source, kind="embeddings")
-        keys, chunks = torch.from_numpy(arrays["keys"].copy()), Chunks.from_arrays(arrays, source)
-        if memory.deduplicate != "none":
-            task = torch.from_numpy(chunks.task.copy())
-            found = deduplicate(
-                keys,
-                task,
-                threshold=memory.deduplicate_above,
-                mode=memory.deduplicate,
-                neighbours=memory.deduplicate_neighbours,
-                total_return_N=torch.from_numpy(chunks.total_return.copy()) if memory.deduplicate_worse_only else None,
-            )
-            log.info("deduplication kept %.1f %% of %d entries", 100 * found.fraction, found.total)
-            keys, chunks = keys[torch.from_numpy(found.kept)], chunks.take(found.kept)
-        built = FlatIndex(keys.shape[1])
-        built.add(keys)
+        keys = torch.from_numpy(arrays["keys"].copy())
+        built, chunks = build_index(keys, Chunks.from_arrays(arrays, source), memory)
         with sealing(paths.index(scale, env, method), kind="index", provenance=known) as temporary:
             built.save(temporary)
         write_arrays(paths.rows(scale, env, method), chunks.to_arrays(), kind="memory rows", provenance=known)
+
+
+STAGE = Stage(
+    name="index",
+    over=("scale", "env", "method"),
+    reads=index_inputs,
+    writes={"index": paths.index, "rows": paths.rows},
+    settings=provenance.memory_settings,
+    modules=lambda *of: provenance.memory_modules("index", *of),
+    # The keys, a normalised copy, and the index: three times the embeddings.
+    asks=Resources((1000, 4000), (30, 120), threads=(1, 4)),
+    priority=45,
+    keeps=True,
+    run=index,
+)

@@ -1,10 +1,13 @@
-"""Which artifacts a run reads: one answer for the rules, which parse with it (nothing heavy is imported), and the commands."""
+"""Which files each job reads, by name: one answer for the rules, the manifests and what a method is given.
+
+A new input of a method is one line here. Nothing heavy is imported: Snakemake parses with it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from recollect.settings.layers import method_layers
 from recollect.settings.resolve import (
     base_method,
     environment_mapping,
@@ -12,6 +15,7 @@ from recollect.settings.resolve import (
     figure_settings,
     language_model,
     method_mapping,
+    names,
     played_method,
     published_data,
     token_vocabulary,
@@ -19,16 +23,15 @@ from recollect.settings.resolve import (
 )
 from recollect.stages import paths, provenance
 
-if TYPE_CHECKING:
-    from recollect.common.contract import Inputs
-    from recollect.settings.schema import Settings
+Run = tuple[str, str, int]
+"""(env, method, seed)"""
 
 
 def generate_inputs(scale: str, env: str) -> dict[str, Path]:
     """What `recollect generate` reads: nothing, or the published data set in whose folder the source's files lie."""
     source = environment_mapping(scale, env).get("source") or {}
     folder = Path(str((source.get("hyperparameters") or {}).get("folder", "")))
-    fetched = paths.published("_").parent.parent
+    fetched = paths.published("any").parent.parent
     if fetched not in folder.parents:
         return {}
     name = folder.relative_to(fetched).parts[0]
@@ -58,6 +61,16 @@ def demonstration_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
 def embed_images_inputs(scale: str, env: str) -> dict[str, Path]:
     """What `recollect embed-images` reads."""
     return {"histories": paths.histories(scale, env), **image_encoder_inputs(scale, env)}
+
+
+def embed_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """What `recollect embed` reads."""
+    return {"histories": learned_histories(scale, env), **embedder_inputs(scale, env, method)}
+
+
+def index_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """What `recollect index` reads."""
+    return {"embeddings": paths.embeddings(scale, env, method)}
 
 
 def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
@@ -113,9 +126,30 @@ def vision_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     return found
 
 
-def policy_method(scale: str, env: str, method: str) -> str:
-    """The method whose policy is played: a variant that is not trained plays that of the method it is a variant of."""
-    return played_method(scale, env, method)
+def is_trained(scale: str, env: str, method: str) -> bool:
+    """Whether a method is trained; a variant that differs in acting only is not."""
+    return not method_mapping(scale, env, method).get("evaluation_only")
+
+
+def untrained_methods(scale: str) -> list[str]:
+    """Every listed variant of a scale that is not trained: `radt.every_25`."""
+    found: list[str] = []
+    env = names("environments")[0]  # whether a variant is trained is the same in all
+    for method in names("methods"):
+        layers = method_layers(scale, env, method).own
+        variants = dict.fromkeys(variant for layer in layers for variant in layer.content.get("variants") or {})
+        found += [f"{method}.{variant}" for variant in variants if not is_trained(scale, env, f"{method}.{variant}")]
+    return found
+
+
+def learns_from_histories(scale: str, env: str, method: str) -> bool:
+    """Whether a method learns from learning histories, and not by acting."""
+    return method_mapping(scale, env, method).get("data") == "histories"
+
+
+def has_memory(scale: str, env: str, method: str) -> bool:
+    """Whether a method has an external memory."""
+    return method_mapping(scale, env, method).get("memory") is not None
 
 
 def memory_method(scale: str, env: str, method: str) -> str:
@@ -127,34 +161,61 @@ def memory_method(scale: str, env: str, method: str) -> str:
     return base if same else method
 
 
+def playing_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
+    """What a policy reads besides itself while it plays: frozen models, which do not travel in it, and demonstrations."""
+    embedder = embedder_inputs(scale, env, method)
+    found = {name: path for name, path in embedder.items() if name == "language_model"}
+    found |= image_encoder_inputs(scale, env)
+    found |= demonstration_inputs(scale, env, method)
+    found |= language_memory_inputs(scale, env, method)
+    return found | vision_inputs(scale, env, method)
+
+
 def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """What `recollect train` reads: histories where it learns from them, index and embedder where it has a memory."""
-    content = method_mapping(scale, env, method)
+    """What training reads: histories where it learns from them, index and embedder where it has a memory."""
     found: dict[str, Path] = {}
-    if content.get("data") == "histories":
+    if learns_from_histories(scale, env, method):
         found["histories"] = learned_histories(scale, env)
-    if content.get("memory") is not None:
+    if has_memory(scale, env, method):
         of = (scale, env, memory_method(scale, env, method))
         found |= {"embeddings": paths.embeddings(*of), "index": paths.index(*of), "rows": paths.rows(*of)}
         found |= embedder_inputs(scale, env, method)
-    found |= image_encoder_inputs(scale, env) | demonstration_inputs(scale, env, method)
-    return found | language_memory_inputs(scale, env, method) | vision_inputs(scale, env, method)
+    return found | playing_inputs(scale, env, method)
 
 
-def figure_runs(scale: str, figure: str) -> list[tuple[str, str, int]]:
-    """(env, method, seed) of the runs that a figure is about."""
+def evaluate_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
+    """What evaluation reads: a finished run, and what its policy plays with."""
+    played = (scale, env, played_method(scale, env, method), seed)
+    run = {"train": paths.train_table(*played), "policy": paths.policy(*played)}
+    return {**run, **playing_inputs(scale, env, method)}
+
+
+def inspect_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
+    """What tracing reads: a policy, and what it plays with."""
+    policy = paths.policy(scale, env, played_method(scale, env, method), seed)
+    return {"policy": policy, **playing_inputs(scale, env, method)}
+
+
+def page_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
+    """What `recollect page` reads."""
+    return {"trace": paths.trace(scale, env, method, seed)}
+
+
+def figure_runs(scale: str, figure: str) -> list[Run]:
+    """The runs that a figure is about."""
     chosen = figure_settings(scale, figure)
     return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
 
 
-def figure_inputs(scale: str, figure: str) -> list[Path]:
-    """What `recollect figure` reads: the scores of its runs, or their traces or speeds where its kind wants those."""
+def report_inputs(scale: str, *figures: str) -> dict[str, Path]:
+    """What `recollect report` must have of some figures; what it finds of their runs and pages is shown as well."""
+    listed = [paths.figure(scale, figure, f".{suffix}") for figure in figures for suffix in paths.FIGURE_FILES]
+    return {path.name: path for path in listed}
+
+
+def figure_inputs(scale: str, figure: str) -> dict[str, Path]:
+    """What `recollect figure` reads, by run: its scores, or its traces or speeds where the figure's kind wants those."""
     of_run = {"scores": paths.scores, "traces": paths.trace, "speeds": paths.speed}[figure_reads(scale, figure)]
-    return [of_run(scale, *run) for run in figure_runs(scale, figure)]
-
-
-def run_inputs(settings: Settings, device: str) -> Inputs:
-    """The same as a method is given it."""
-    from recollect.common.contract import Inputs
-
-    return Inputs(device=device, **train_inputs(settings.scale, settings.environment.name, settings.method.name))
+    return {
+        f"{env} {method} {seed}": of_run(scale, env, method, seed) for env, method, seed in figure_runs(scale, figure)
+    }

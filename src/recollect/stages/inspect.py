@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
-from recollect.artifacts.lock import run_lock
-from recollect.artifacts.progress import Progress
-from recollect.artifacts.sealed import read_arrays
-from recollect.evaluation import tracing
-from recollect.settings.resolve import algorithm_module, resolve
-from recollect.settings.schema import Settings
+from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import policy_method, run_inputs
+from recollect.stages.inputs import inspect_inputs, learns_from_histories
+from recollect.stages.stage import Resources, Stage
 
 
 def inspect(
-    scale: str, env: str, method: str, seed: int, *, split: str = "eval", tasks: Sequence[int] = (), device: str = "cpu"
+    scale: str,
+    env: str,
+    method: str,
+    seed: int,
+    *,
+    split: Annotated[str, "Task split that is played."] = "eval",
+    tasks: Annotated[list[int] | None, "--task", "Task to trace, again for more; none: a few of them."] = None,
+    device: str = "cpu",
 ) -> None:
-    """Play the environment's evaluation as `evaluate` does, and write down some of its tasks.
+    """Trace some tasks of a policy's evaluation: what it saw, did and read.
 
     Args:
         split: the task split that is played.
@@ -26,31 +29,27 @@ def inspect(
     Raises:
         UserError: the policy is missing or corrupted, or a task is not there.
     """
-    settings: Settings = resolve(scale, env, method, seed)
+    from recollect.artifacts.inputs import Inputs
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.progress import Progress
+    from recollect.artifacts.sealed import read_arrays
+    from recollect.evaluation import tracing
+
+    settings = resolve(scale, env, method, seed)
     environment = settings.environment
-    module = algorithm_module(settings.method.algorithm, where=f"config/methods/{method}.yaml")
-    inputs = run_inputs(settings, device)
-    source = paths.policy(scale, env, policy_method(scale, env, method), seed)
+    module = algorithm_module(settings.method.algorithm, where=method_path(method))
+    inputs = Inputs(device=device, **inspect_inputs(scale, env, method, seed))
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.inspect_code(scale, env, method),
-        [
-            source,
-            inputs.language_model,
-            inputs.vision_language_model,
-            inputs.token_vocabulary,
-            inputs.image_encoder,
-            inputs.demonstrations,
-        ],
+        inputs.values(),
         device,
     )
-    chosen = tracing.chosen_tasks(environment, split, tasks)
-    target = paths.trace(scale, env, method, seed)
+    chosen = tracing.chosen_tasks(environment, split, tasks or ())
+    episodes, title = environment.evaluation.episodes, f"tracing {method} on {env}, seed {seed}"
     with run_lock(paths.checkpoints(scale, env, method, seed)):  # not of the run: its evaluation may be at work there
-        policy = module.load_policy(settings, read_arrays(source, kind="policy"), inputs)
-        with Progress(
-            environment.evaluation.episodes, f"tracing {method} on {env}, seed {seed}", "episodes"
-        ) as progress:
+        policy = module.load_policy(settings, read_arrays(inputs["policy"], kind="policy"), inputs)
+        with Progress(episodes, title, "episodes") as progress:
             trace = tracing.trace(
                 policy,
                 environment,
@@ -60,4 +59,20 @@ def inspect(
                 seed=seed,
                 progress=lambda done: progress.update(done),
             )
+        target = paths.trace(scale, env, method, seed)
         trace.write(target, {**known, "seed": seed, "split": split, "tasks": chosen})
+
+
+STAGE = Stage(
+    name="inspect",
+    over=("scale", "env", "method", "seed"),
+    reads=inspect_inputs,
+    writes={"trace": paths.trace},
+    settings=provenance.evaluate_settings,
+    modules=provenance.inspect_modules,
+    # An evaluation, and what is written down of it.
+    asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=learns_from_histories),
+    priority=10,
+    packages="world",
+    run=inspect,
+)

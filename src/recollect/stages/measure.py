@@ -1,123 +1,58 @@
 """measure: histories and index -> `speed.parquet`, how fast a method learns and acts on this machine.
 
 A job of its own, because a run cannot say it: its files are a pure function of its settings, it may have been resumed,
-and other runs shared its machine. It trains for a few steps as `train` does and plays for a few episodes as `evaluate`
-does; the policy is thrown away. What is compiled, cached or allocated at first is left out of the clock. RA-DT's authors
-act in one environment at a time (figures 33 and 34); `steps_per_second_alone` is that, `steps_per_second_together` is
-what an evaluation of ours does.
+and other runs shared its machine.
 """
 
 from __future__ import annotations
 
-import platform
-import time
-from typing import Any
-
-import pandas as pd
-import torch
-
-from recollect.artifacts.run import Run
-from recollect.artifacts.scores import scores_frame
-from recollect.artifacts.sealed import write_table
-from recollect.environments import registry
-from recollect.environments.base import Task
-from recollect.evaluation.in_context import Moment, play_in_context
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, resolve
-from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import run_inputs
-
-STEPS = 200  # of training, of which the first quarter is not on the clock
-EPISODES = 3  # in a row, of which the first is not: nothing can be retrieved in it
-SPLIT = "speed"
-
-
-class Clock(Run):
-    """A run that is never saved, resumed or judged, and knows when it logged which step."""
-
-    def __init__(self, settings: Settings) -> None:
-        nowhere = paths.checkpoints(settings.scale, settings.environment.name, settings.method.name, settings.seed)
-        super().__init__(nowhere, nowhere, settings_text="measured")
-        self.at: list[tuple[int, float]] = []
-
-    def resume(self) -> None:
-        """Always a fresh start."""
-
-    def due(self, step: int, every: int) -> bool:
-        """Nothing is saved."""
-        return False
-
-    def log(self, step: int, **metrics: float) -> None:
-        """Note the time; metrics are numbers, so all work on the device is done by now."""
-        if "loss" in metrics:
-            self.at.append((step, time.perf_counter()))
-
-    def steps_per_second(self) -> float:
-        """Over all steps but the first quarter."""
-        begun = next(place for place in self.at if place[0] >= STEPS // 4)
-        return (self.at[-1][0] - begun[0]) / (self.at[-1][1] - begun[1])
-
-
-def acting_speed(policy: Any, environment: EnvironmentSettings, tasks: list[Task], seed: int) -> float:
-    """Environment steps per second of all tasks together, from the second episode on."""
-    few = environment.model_copy(
-        update={"evaluation": environment.evaluation.model_copy(update={"episodes": EPISODES})}
-    )
-    begun, count = 0.0, 0
-
-    def watch(moment: Moment) -> None:
-        nonlocal begun, count
-        if begun:
-            count += int(moment.playing_B.sum())
-        elif moment.episode_B.min() >= 1:
-            begun = time.perf_counter()
-
-    play_in_context(policy, few, tasks, seed=seed, watch=watch)
-    return count / (time.perf_counter() - begun)
-
-
-def machine(device: str) -> str:
-    """What the numbers are of: `NVIDIA H200`, or `x86_64 CPU, 1 thread`."""
-    if device != "cpu":
-        return torch.cuda.get_device_name()
-    threads = torch.get_num_threads()
-    return f"{platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"
+from recollect.stages.inputs import train_inputs
+from recollect.stages.stage import Resources, Stage
 
 
 def measure(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
-    """Let a method learn and act for a while on the clock.
+    """Measure how fast a method learns and acts on this machine.
 
     Raises:
         UserError: a setting or an input is wrong, or the method is none that learns from histories and acts in context.
     """
+    from recollect.artifacts.inputs import Inputs
+    from recollect.artifacts.sealed import write_table
+    from recollect.evaluation import speed
+
     settings = resolve(scale, env, method, seed)
-    chosen, environment = settings.method.hyperparameters, settings.environment
-    if not hasattr(chosen, "optimisation") or environment.evaluation.protocol != "in_context":
+    learns = hasattr(settings.method.hyperparameters, "optimisation")
+    if not learns or settings.environment.evaluation.protocol != "in_context":
         raise UserError(
             f"'{method}' on '{env}' does not learn from histories and act in context, which is what is measured",
             where=method_path(method),
             do="measure another method",
         )
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
-    inputs = run_inputs(settings, device)
+    inputs = Inputs(device=device, **train_inputs(scale, env, method))
     known = provenance.describe(
         provenance.evaluate_settings(scale, env, method),
         provenance.measure_code(scale, env, method),
-        [path for name, path in vars(inputs).items() if name != "device"],
+        inputs.values(),
         device,
     )
-    brief = chosen.optimisation.model_copy(update={"steps": STEPS, "evaluate_every": None})
-    few = settings.method.model_copy(update={"hyperparameters": chosen.model_copy(update={"optimisation": brief})})
-    clock = Clock(settings)
-    policy = module.train(settings.model_copy(update={"method": few}), inputs, clock)
-    tasks = registry.tasks(environment.world, environment.options, environment.evaluation.splits[0])
-    values = {
-        "samples_per_second": clock.steps_per_second() * brief.batch_size,
-        "steps_per_second_alone": acting_speed(policy, environment, tasks[:1], seed),
-        "steps_per_second_together": acting_speed(policy, environment, tasks, seed),
-    }
-    about = {"env": env, "method": method, "seed": seed, "step": STEPS, "split": SPLIT}
-    table = pd.concat([scores_frame(**about, metric=name, value=value) for name, value in values.items()])
-    on = {"seed": seed, "machine": machine(device)}
+    table = speed.speeds(settings, module.train, inputs, paths.checkpoints(scale, env, method, seed))
+    on = {"seed": seed, "machine": speed.machine(device)}
     write_table(paths.speed(scale, env, method, seed), table, kind="speed", provenance={**known, **on})
+
+
+STAGE = Stage(
+    name="measure",
+    over=("scale", "env", "method", "seed"),
+    reads=lambda scale, env, method, seed: train_inputs(scale, env, method),
+    writes={"speed": paths.speed},
+    settings=provenance.evaluate_settings,
+    modules=provenance.evaluate_modules,
+    # As training; as many threads as a small machine has, so that nothing runs beside it.
+    asks=Resources((1500, 16000), (30, 120), threads=(2, 8), gpu=True),
+    packages="world",
+    run=measure,
+)

@@ -1,4 +1,4 @@
-"""packs: how many seeds of one method a job of a cluster takes one after the other, by the forecast.
+"""packs: how many seeds of one method a job takes one after the other, by the forecast, at scales of large runs.
 
 Thousands of runs are minutes long and thousands take a day; which is which stands in no file, so it is forecast, for
 all runs of all figures at once. That imports every algorithm (seconds), so it is done only when the configuration or
@@ -8,22 +8,33 @@ done stay what they were.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from recollect.artifacts.sealed import read_json, write_json
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import names
+from recollect.settings.resolve import figure_reads, names
 from recollect.stages.check import state
+from recollect.stages.inputs import figure_runs, is_trained, untrained_methods
+from recollect.stages.paths import WILDCARDS
+from recollect.stages.selection import JOB_HOURS
+from recollect.stages.stage import is_large
 
 FILE = Path(".snakemake") / "recollect-hours.json"
-JOB_HOURS = 32  # of a SLURM job as the rules ask for it: training 24, and four each for scores and traces
-PACK_HOURS = 20  # of it that a pack takes by the forecast, which may be wrong
+PACK_HOURS = 20  # of a job's hours that a pack takes by the forecast, which may be wrong
+
+NOTHING = r"(?!)"  # a regular expression that matches nothing
+Seeds = tuple[int, ...]
+Pair = tuple[str, str]
+"""(env, method)"""
 
 
 def shrunk(job_hours: float) -> float:
-    """What is left of all limits where a SLURM job may take so many hours, at most 1."""
+    """What is left of all limits where a job may take so many hours, at most 1."""
     return min(1.0, job_hours / JOB_HOURS)
 
 
@@ -31,6 +42,61 @@ def fitting(scale: str, env: str, method: str, job_hours: float = JOB_HOURS) -> 
     """How many runs, trained and scored, fit into one job of so many hours; 1 for what no figure is about."""
     limit = PACK_HOURS * shrunk(job_hours)
     return max(1, int(limit / hours_of(scale).get(f"{env} {method}", limit)))
+
+
+def packs(scale: str, job_hours: float = JOB_HOURS, most: int | None = None) -> dict[Seeds, list[Pair]]:
+    """Seeds that share a job -> the runs that they do so for; nothing at scales of small runs.
+
+    A function of the configuration alone, whatever is asked for, so that a job stays the same job. Seeds share one only
+    where the same figures want them: who asks for one figure gets no other's seeds.
+
+    Args:
+        job_hours: of the longest job.
+        most: seeds in one job.
+    """
+    found: dict[Seeds, list[Pair]] = {}
+    if not is_large(scale) or most == 1:
+        return found
+    for pair, seeds_of_figures in _seeds(scale).items():
+        for seeds in seeds_of_figures:
+            size = min(fitting(scale, *pair, job_hours), most or len(seeds))
+            for pack in _evenly(seeds, size):
+                if len(pack) > 1:
+                    found.setdefault(pack, []).append(pair)
+    return found
+
+
+def _seeds(scale: str) -> dict[Pair, list[Seeds]]:
+    """The seeds of each trained run, those apart that different figures want."""
+    wanted: dict[Pair, dict[int, list[str]]] = {}
+    for figure in names("figures"):
+        if figure_reads(scale, figure) == "speeds":
+            continue
+        for env, method, seed in figure_runs(scale, figure):
+            wanted.setdefault((env, method), {}).setdefault(seed, []).append(figure)
+    found: dict[Pair, list[Seeds]] = {}
+    for pair, figures_of in wanted.items():
+        if is_trained(scale, *pair):
+            together: dict[tuple[str, ...], list[int]] = {}
+            for seed in sorted(figures_of):
+                together.setdefault(tuple(figures_of[seed]), []).append(seed)
+            found[pair] = [tuple(seeds) for seeds in together.values()]
+    return found
+
+
+def _evenly(seeds: Seeds, size: int) -> list[Seeds]:
+    """As few packs as hold at most so many seeds each, of nearly one size."""
+    count = -(-len(seeds) // size)
+    cuts = [round(place * len(seeds) / count) for place in range(count + 1)]
+    return [seeds[first:last] for first, last in pairwise(cuts)]
+
+
+def pattern(pairs: Iterable[Pair]) -> str:
+    """A regular expression for the `env` of a path in which `/method/` follows: it matches these pairs only."""
+    methods: dict[str, list[str]] = {}
+    for env, method in pairs:
+        methods.setdefault(env, []).append(re.escape(method))
+    return "|".join(f"{re.escape(env)}(?=/(?:{'|'.join(listed)})/)" for env, listed in methods.items())
 
 
 @cache
@@ -53,9 +119,43 @@ def forecast(scale: str) -> dict[str, float]:
     from recollect.stages.plan import plan
 
     seconds = Estimator({})
-    hours: dict[str, float] = {}
-    for job in {job._replace(seed="") for job in plan(scale, names("figures")).needs}:
-        if job.rule in ("train", "evaluate"):
-            name = f"{job.env} {job.method}"
-            hours[name] = hours.get(name, 0.0) + seconds(job).seconds / 3600
-    return hours
+    runs = {job._replace(seed="") for job in plan(scale, names("figures")).needs if job.stage == "run"}
+    return {f"{job.env} {job.method}": seconds(job).seconds / 3600 for job in runs}
+
+
+# ------------------------------------------------------------------------------------------------ what the rules match
+
+
+def rules(
+    scales: Iterable[str], job_hours: float = JOB_HOURS, most: int | None = None
+) -> dict[str, tuple[Seeds, dict[str, str]]]:
+    """Name of a rule -> (seeds that it takes, what its wildcards must match); last the rule of runs that go alone.
+
+    Where two rules match, the earlier is meant.
+    """
+    found: dict[str, tuple[Seeds, dict[str, str]]] = {}
+    for scale in scales:
+        for seeds, pairs in packs(scale, job_hours, most).items():
+            found[name(scale, seeds)] = (seeds, {"scale": re.escape(scale), "env": pattern(pairs)})
+    return {**found, "run": ((), {"scale": trained()})}
+
+
+def name(scale: str, seeds: Seeds) -> str:
+    """The name of the rule of a pack."""
+    return f"run_{scale.replace('-', '_')}_{len(seeds)}_seeds_from_{seeds[0]}"
+
+
+def untrained() -> str:
+    """A regular expression for the `scale` of a run's path that matches runs of variants which are not trained."""
+    listed = {scale: untrained_methods(scale) for scale in names("scales")}
+    found = [
+        f"{re.escape(scale)}(?=/runs/[^/]+/(?:{'|'.join(map(re.escape, methods))})/)"
+        for scale, methods in listed.items()
+        if methods
+    ]
+    return "|".join(found) or NOTHING
+
+
+def trained() -> str:
+    """The same for all other runs."""
+    return rf"(?!(?:{untrained()})){WILDCARDS['scale']}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from recollect.artifacts.sealed import sealing
-from recollect.common.traces import Trace
-from recollect.figures.inspection import inspection_page
-from recollect.figures.token_page import token_page
-from recollect.settings.resolve import environment_mapping, method_mapping
+from recollect.settings.resolve import environment_mapping, has_scene, method_mapping, scale_settings
 from recollect.stages import paths, provenance
+from recollect.stages.inputs import page_inputs
+from recollect.stages.stage import Resources, Stage
 
 
 def page(scale: str, env: str, method: str, seed: int) -> None:
@@ -16,7 +14,12 @@ def page(scale: str, env: str, method: str, seed: int) -> None:
     Raises:
         UserError: the trace is missing or corrupted, or its world cannot be drawn and shows no images.
     """
-    source = paths.trace(scale, env, method, seed)
+    from recollect.artifacts.sealed import sealing
+    from recollect.common.traces import Trace
+    from recollect.figures.inspection import inspection_page
+    from recollect.figures.token_page import token_page
+
+    (source,) = page_inputs(scale, env, method, seed).values()
     known = provenance.describe(
         provenance.page_text(scale, env, method), provenance.page_code(scale, env, method), [source]
     )
@@ -26,7 +29,26 @@ def page(scale: str, env: str, method: str, seed: int) -> None:
         trace,
         method=method_mapping(scale, env, method).get("title") or method,
         environment=environment_mapping(scale, env).get("title") or env,
-        wiring_test=scale == "smoke" or provenance.uses_random_model(scale, env, method),
+        wiring_test=scale_settings(scale).wiring_test or provenance.uses_random_model(scale, env, method),
     )
     with sealing(paths.page(scale, env, method, seed), kind="page", provenance=known) as temporary:
         temporary.write_text(html, encoding="utf-8")
+
+
+def has_page(scale: str, env: str, method: str) -> bool:
+    """Whether a run can be shown: its world can be drawn from above, or its method sees images."""
+    world = str(environment_mapping(scale, env).get("world"))
+    return has_scene(world) or bool(provenance.frozen_models(scale, env, method))
+
+
+STAGE = Stage(
+    name="page",
+    over=("scale", "env", "method", "seed"),
+    reads=page_inputs,
+    writes={"html": paths.page},
+    settings=provenance.page_text,
+    modules=lambda *of: ["recollect.figures.inspection", "recollect.figures.token_page"],
+    asks=Resources((1000, 1000), (30, 30)),
+    local=True,
+    run=page,
+)

@@ -1,145 +1,111 @@
 """Where every artifact lies. The rules, the commands and the documentation all read it here.
 
-No time stamp, process id or random id stands in any path; names come from the wildcards `scale`, `env`, `method`,
-`seed` and `figure` (and `model`, `dataset`, `vocabulary`). Paths are relative to the working directory.
+No time stamp, process id or random id stands in any path; names come from the wildcards. Paths are relative to the
+working directory. A path is written once: its template gives the path of given names, and the names of a given path.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from recollect.artifacts.checkpoints import POLICIES
 from recollect.artifacts.sealed import MANIFEST_SUFFIX
 
-
-def histories(scale: str, env: str) -> Path:
-    """Learning histories of an environment."""
-    return Path("data") / scale / env / "histories.safetensors"
-
-
-def encoded_histories(scale: str, env: str) -> Path:
-    """The same histories with encoded images, where observations are images."""
-    return Path("data") / scale / env / "encoded_histories.safetensors"
-
-
-def embeddings(scale: str, env: str, method: str) -> Path:
-    """Keys of a method's memory, before the index."""
-    return Path("data") / scale / env / method / "embeddings.safetensors"
+WILDCARDS = {
+    "scale": r"[\w-]+",
+    "env": r"[\w-]+(?:\.[\w-]+)*",  # an environment, or one of gymnasium's by its id: gym.CartPole-v1
+    "method": r"[\w-]+(?:\.[\w.,=+\[\]-]+)?",  # a method, method.variant or method.KEY=VALUE
+    "seed": r"\d+",
+    "figure": r"[\w-]+",
+    "model": r"[\w.-]+",
+    "dataset": r"[\w-]+",
+    "vocabulary": r"[\w-]+",
+    "checkpoint": r"\w+",
+}
+"""What each name in a template may be, as a regular expression."""
 
 
-def index(scale: str, env: str, method: str) -> Path:
-    """Search index of a method's memory."""
-    return Path("data") / scale / env / method / "memory.faiss"
+class Place:
+    """Where the artifacts of one kind lie.
+
+    Args:
+        template: a path with wildcards: `data/{scale}/{env}/histories.safetensors`.
+    """
+
+    def __init__(self, template: str) -> None:
+        self.template = template
+        self.names = tuple(re.findall(r"{(\w+)}", template))
+        pattern = re.escape(template)
+        for name in self.names:
+            pattern = pattern.replace(re.escape(f"{{{name}}}"), f"(?P<{name}>{WILDCARDS[name]})")
+        self._pattern = re.compile(pattern)
+
+    def __call__(self, *names: object) -> Path:
+        """The path of such names, in the order in which they stand in the template."""
+        return self.of(dict(zip(self.names, names, strict=True)))
+
+    def of(self, names: Mapping[str, object]) -> Path:
+        """The path of such names, of which it takes its own."""
+        return Path(self.template.format_map(names))
+
+    def match(self, path: Path | str) -> dict[str, str] | None:
+        """The names in a path; None where it is no such path."""
+        found = self._pattern.fullmatch(Path(path).as_posix())
+        return None if found is None else found.groupdict()
 
 
-def rows(scale: str, env: str, method: str) -> Path:
-    """Row table beside the index: which window each entry is."""
-    return Path("data") / scale / env / method / "memory_rows.safetensors"
+_DATA, _RESULTS, _CHECKPOINTS = "data/{scale}/{env}", "results/{scale}", "results/{scale}/checkpoints"
+_RUN = "{env}/{method}/seed_{seed}"
 
+# Learning histories of an environment; the same with encoded images, where observations are images.
+histories = Place(f"{_DATA}/histories.safetensors")
+encoded_histories = Place(f"{_DATA}/encoded_histories.safetensors")
+# Of a method's memory: keys, their search index, and which window each entry of the index is.
+embeddings = Place(f"{_DATA}/{{method}}/embeddings.safetensors")
+index = Place(f"{_DATA}/{{method}}/memory.faiss")
+rows = Place(f"{_DATA}/{{method}}/memory_rows.safetensors")
+# Models: frozen and fetched; of images and texts and trained here, with how often it is right.
+model = Place("data/models/{model}/model.safetensors")
+trained_model = Place("data/{scale}/models/{model}/model.safetensors")
+model_accuracy = Place("data/{scale}/models/{model}/accuracy.json")
+# Words that a vision-language model and a language model share, embedded.
+token_vocabulary = Place("data/{scale}/token_vocabularies/{vocabulary}.safetensors")
+# The list of a published data set's files, which lie beside it.
+published = Place("data/published/{dataset}/index.json")
 
-def model(name: str) -> Path:
-    """A frozen language model."""
-    return Path("data") / "models" / name / "model.safetensors"
+# A run: its policy, what was logged while training, its scores, and what it saw, did and read in some tasks.
+run_folder = Place(f"{_RESULTS}/runs/{_RUN}")
+policy = Place(f"{_RESULTS}/runs/{_RUN}/policy.safetensors")
+train_table = Place(f"{_RESULTS}/runs/{_RUN}/train.parquet")
+scores = Place(f"{_RESULTS}/runs/{_RUN}/scores.parquet")
+trace = Place(f"{_RESULTS}/runs/{_RUN}/trace.safetensors")
+# A policy that a run kept while it trained (`best`, `latest`, `epoch_000050`), and the scores of one.
+kept_policy = Place(f"{_CHECKPOINTS}/{_RUN}/{POLICIES}/{{checkpoint}}.safetensors")
+kept_scores = Place(f"{_RESULTS}/runs/{_RUN}/scores_{{checkpoint}}.parquet")
+# How fast a run learns and acts: apart from the run itself, whose files are a function of its settings.
+speed = Place(f"{_RESULTS}/speed/{_RUN}.parquet")
+# The inspection page of a run, and the report of a scale.
+page = Place(f"{_RESULTS}/inspect/{_RUN}.html")
+report = Place(f"{_RESULTS}/report.html")
 
+# Checkpoints lie outside declared outputs, so that the workflow engine never deletes them: of runs, of the generation of
+# histories, of images and words embedded so far, of vision-language models.
+checkpoints = Place(f"{_CHECKPOINTS}/{_RUN}")
+history_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories")
+image_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_images")
+vocabulary_checkpoints = Place(f"{_CHECKPOINTS}/_token_vocabularies/{{vocabulary}}")
+model_checkpoints = Place(f"{_CHECKPOINTS}/_models/{{model}}")
 
-def trained_model(scale: str, name: str) -> Path:
-    """A vision-language model that is trained here."""
-    return Path("data") / scale / "models" / name / "model.safetensors"
-
-
-def model_accuracy(scale: str, name: str) -> Path:
-    """How often it is right, beside it."""
-    return Path("data") / scale / "models" / name / "accuracy.json"
-
-
-def token_vocabulary(scale: str, vocabulary: str) -> Path:
-    """Words that a vision-language model and a language model share, embedded."""
-    return Path("data") / scale / "token_vocabularies" / f"{vocabulary}.safetensors"
-
-
-def published(dataset: str) -> Path:
-    """The list of a published data set's files, which lie beside it."""
-    return Path("data") / "published" / dataset / "index.json"
-
-
-def run_folder(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """Results of one run."""
-    return Path("results") / scale / "runs" / env / method / f"seed_{seed}"
-
-
-def policy(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """A trained policy."""
-    return run_folder(scale, env, method, seed) / "policy.safetensors"
-
-
-def train_table(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """What was logged while training."""
-    return run_folder(scale, env, method, seed) / "train.parquet"
-
-
-def scores(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """Scores of a policy."""
-    return run_folder(scale, env, method, seed) / "scores.parquet"
-
-
-def kept_policy(scale: str, env: str, method: str, seed: int | str, checkpoint: str) -> Path:
-    """A policy that a run kept while it trained: `best`, `latest`, `epoch_000050`."""
-    return checkpoints(scale, env, method, seed) / POLICIES / f"{checkpoint}.safetensors"
-
-
-def kept_scores(scale: str, env: str, method: str, seed: int | str, checkpoint: str) -> Path:
-    """Scores of such a policy."""
-    return run_folder(scale, env, method, seed) / f"scores_{checkpoint}.parquet"
-
-
-def trace(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """What a policy saw, did and read in some tasks of its evaluation."""
-    return run_folder(scale, env, method, seed) / "trace.safetensors"
-
-
-def speed(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """How fast a run learns and acts: apart from the run itself, whose files are a function of its settings."""
-    return Path("results") / scale / "speed" / env / method / f"seed_{seed}.parquet"
-
-
-def page(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """The inspection page of a run."""
-    return Path("results") / scale / "inspect" / env / method / f"seed_{seed}.html"
-
-
-def checkpoints(scale: str, env: str, method: str, seed: int | str) -> Path:
-    """Checkpoints of a run, outside declared outputs, so that the workflow engine never deletes them."""
-    return Path("results") / scale / "checkpoints" / env / method / f"seed_{seed}"
-
-
-def history_checkpoints(scale: str, env: str) -> Path:
-    """Checkpoints of the generation of histories."""
-    return Path("results") / scale / "checkpoints" / env / "_histories"
-
-
-def image_checkpoints(scale: str, env: str) -> Path:
-    """Images encoded so far."""
-    return Path("results") / scale / "checkpoints" / env / "_images"
-
-
-def model_checkpoints(scale: str, name: str) -> Path:
-    """Checkpoints of a vision-language model."""
-    return Path("results") / scale / "checkpoints" / "_models" / name
-
-
-def vocabulary_checkpoints(scale: str, vocabulary: str) -> Path:
-    """Words embedded so far."""
-    return Path("results") / scale / "checkpoints" / "_token_vocabularies" / vocabulary
+_figure = Place(f"{_RESULTS}/figures/{{figure}}")
+FIGURE_FILES = {suffix: Place(f"{_figure.template}.{suffix}") for suffix in ("pdf", "png", "csv", "json")}
 
 
 def figure(scale: str, name: str, suffix: str = "") -> Path:
     """A figure's files: `.pdf`, `.png`, `.csv`, `.json`; without suffix the stem."""
-    return Path("results") / scale / "figures" / f"{name}{suffix}"
-
-
-def report(scale: str) -> Path:
-    """The report of a scale."""
-    return Path("results") / scale / "report.html"
+    place = FIGURE_FILES[suffix.removeprefix(".")] if suffix else _figure
+    return place(scale, name)
 
 
 def manifest(path: Path) -> Path:

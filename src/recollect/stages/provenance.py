@@ -143,7 +143,8 @@ def page_text(scale: str, env: str, method: str) -> str:
         environment_mapping(scale, env).get("title", env),
         method_mapping(scale, env, method).get("title", method),
     ]
-    known = {"titles": titles, "random_model": uses_random_model(scale, env, method)}
+    is_test = scale_settings(scale).wiring_test or uses_random_model(scale, env, method)
+    known = {"titles": titles, "wiring_test": is_test}
     return canonical({**known, "templates": [digest(path.read_text(encoding="utf-8")) for path in TEMPLATES]})
 
 
@@ -154,7 +155,9 @@ def figure_text(scale: str, figure: str) -> str:
         "methods": {m: method_mapping(scale, chosen.environments[0], m).get("title", m) for m in chosen.methods},
         "environments": {e: environment_mapping(scale, e).get("title", e) for e in chosen.environments},
     }
-    return canonical({"figure": chosen.model_dump(mode="json"), "titles": titles})
+    at_scale = scale_settings(scale)
+    said = {"published": at_scale.published, "wiring_test": at_scale.wiring_test}
+    return canonical({"figure": chosen.model_dump(mode="json"), "titles": titles, "scale": said})
 
 
 def report_text(scale: str, *figures: str) -> str:
@@ -190,19 +193,19 @@ def image_modules(scale: str, env: str) -> list[str]:
 
 def vision_language_modules() -> list[str]:
     """What trains vision-language models."""
-    return ["recollect.helm.dual_encoder", "recollect.helm.captioned_tiles", "recollect.helm.sentences"]
+    return ["recollect.helm.dual_encoder_training"]
 
 
 def vocabulary_modules() -> list[str]:
     """What embeds token vocabularies."""
-    return ["recollect.helm.token_vocabulary", "recollect.helm.vision_language", "recollect.common.language_models"]
+    return ["recollect.helm.vocabulary_embedding"]
 
 
 def memory_modules(stage: str, scale: str, env: str, method: str) -> list[str]:
     """What embeds the entries of a memory, or indexes them."""
     if stage == "index":
-        return ["recollect.radt.chunks", "recollect.radt.deduplication", "recollect.common.index", *_world(scale, env)]
-    return ["recollect.radt.embedding", "recollect.radt.chunks", *_world(scale, env), *_embedder(scale, env, method)]
+        return ["recollect.radt.memory_index", *_world(scale, env)]
+    return ["recollect.radt.memory_keys", *_world(scale, env), *_embedder(scale, env, method)]
 
 
 def train_modules(scale: str, env: str, method: str) -> list[str]:

@@ -1,5 +1,5 @@
-"""train-vision-language: nothing -> a small model of images and texts (`data/{scale}/models/{model}/model.safetensors`), and how
-often it is right about pictures that it never saw (`accuracy.json` beside it).
+"""train_vision_language: nothing -> a small model of images and texts (`data/{scale}/models/{model}/model.safetensors`), and
+how often it is right about pictures that it never saw (`accuracy.json` beside it).
 
 Killed at any instant, the same command goes on from the newest checkpoint and ends with the same bytes.
 """
@@ -8,63 +8,57 @@ from __future__ import annotations
 
 import json
 
-from recollect.artifacts.lock import run_lock
-from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import write_arrays, write_json
-from recollect.common.language_models import vocabulary
-from recollect.helm import dual_encoder
-from recollect.helm.captioned_tiles import captions
-from recollect.helm.sentences import SentenceEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
-from recollect.settings.resolve import language_model
-from recollect.settings.resolve import vision_language_model as model_settings
+from recollect.settings.resolve import vision_language_model
 from recollect.stages import paths, provenance
+from recollect.stages.stage import Resources, Stage
 
-COMMON, EVERY = 8000, 8  # of the first so many tokens of the language model, every so manieth word
 
+def train_vision_language(scale: str, name: str) -> bool:
+    """Train a small model of images and texts, or go on with it.
 
-def train_vision_language(scale: str, name: str) -> None:
-    """Train a dual encoder, or go on with it.
+    Returns:
+        Whether it went on from a checkpoint.
 
     Raises:
         UserError: the model is not one that is trained, or a setting is wrong.
     """
-    settings = model_settings(name, scale)
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.run import Run
+    from recollect.artifacts.sealed import write_arrays, write_json
+    from recollect.helm.dual_encoder import KIND, Hyperparameters
+    from recollect.helm.dual_encoder_training import trained_encoder
+
+    settings = vision_language_model(name, scale)
     where = f"config/vision_language_models.yaml: {name}"
     if settings.source != "trained":
         what = f"'{name}' comes from source '{settings.source}' and is not trained"
         raise UserError(what, where=where, do="nothing, or fetch it")
-    chosen = validated(dual_encoder.Hyperparameters, settings.hyperparameters, where=f"{where}: hyperparameters")
+    chosen = validated(Hyperparameters, settings.hyperparameters, where=f"{where}: hyperparameters")
     known = provenance.describe(provenance.vision_language_settings(scale, name), provenance.vision_language_code(), [])
     folder = paths.model_checkpoints(scale, name)
     with run_lock(folder):
-        sentences = SentenceEncoder(settings.language_model)
-        said = {word for caption in captions() for word in caption.split()}
-        common = vocabulary(language_model(settings.language_model))[:COMMON]
-        others = [word for word in common if word.isalpha() and len(word) > 2 and word not in said]
-        learned, unseen = others[::EVERY], others[EVERY // 2 :: EVERY]
         run = Run(paths.trained_model(scale, name).parent, folder, settings_text=provenance.digest(repr(known)))
-        network = dual_encoder.train(chosen, sentences, learned, run)
-        trained = dual_encoder.DualEncoder(network, settings.language_model, "cpu")
-        words = [caption for caption in captions() if " " not in caption]
-        judged = dual_encoder.accuracy(trained, [*words, *unseen], chosen)
-        about = {
-            "width": chosen.width,
-            "channels": chosen.channels,
-            "sentence_width": network.text.in_features,
-            "language_model": settings.language_model,
-        }
-        write_json(
-            paths.model_accuracy(scale, name),
-            {**judged, "words": len(words), "other_words": len(unseen)},
-            kind="accuracy",
-            provenance=known,
-        )
+        trained, about, judged = trained_encoder(chosen, settings.language_model, run)
+        write_json(paths.model_accuracy(scale, name), judged, kind="accuracy", provenance=known)
         write_arrays(
             paths.trained_model(scale, name),
-            {name: weight.detach().numpy() for name, weight in network.state_dict().items()},
-            kind=dual_encoder.KIND,
+            {name: weight.detach().numpy() for name, weight in trained.network.state_dict().items()},
+            kind=KIND,
             provenance=known,
             metadata={"about": json.dumps(about, sort_keys=True)},
         )
+    return run.resumed
+
+
+STAGE = Stage(
+    name="train_vision_language",
+    over=("scale", "model"),
+    writes={"model": paths.trained_model, "accuracy": paths.model_accuracy},
+    settings=provenance.vision_language_settings,
+    modules=lambda scale, name: provenance.vision_language_modules(),
+    asks=Resources((2000, 2000), (60, 60)),
+    priority=58,
+    run=train_vision_language,
+)

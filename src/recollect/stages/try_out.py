@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from recollect.artifacts.inputs import Inputs
+from recollect.evaluation.speed import Clock
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path
-from recollect.stages.forecast import Measurement
-from recollect.stages.inputs import run_inputs
-from recollect.stages.measure import Clock
-from recollect.stages.plan import Job, plan
+from recollect.stages import paths
+from recollect.stages.inputs import train_inputs
+from recollect.stages.plan import plan
+from recollect.stages.records import Record
+from recollect.stages.stage import Job
 from recollect.stages.workload import settings_of, work_of
 
 SECONDS = 20.0
@@ -38,33 +41,34 @@ class Stopwatch(Clock):
         return (ended - begun) / (last - first) * steps
 
 
-def try_out(job: Job, device: str) -> Measurement | None:
+def try_out(job: Job, device: str) -> Record | None:
     """Train for a few seconds; None where what the run reads is not there, or it logs nothing on its way.
 
     Args:
         job: a training run, of any seed.
         device: where it learns.
     """
-    settings, steps = settings_of(job.scale, job.env, job.method), work_of(job).own_steps
+    of = (job.scale, job.env, job.method)
+    settings, steps = settings_of(*of), work_of(job).own_steps
     module = algorithm_module(settings.method.algorithm, where=method_path(job.method))
-    watch: Any = Stopwatch(settings)
+    watch: Any = Stopwatch(paths.checkpoints(*of, 0))
     begun = time.perf_counter()
     try:
-        module.train(settings, run_inputs(settings, device), watch)
+        module.train(settings, Inputs(device=device, **train_inputs(*of)), watch)
+        seconds = time.perf_counter() - begun  # it was over before
     except _Enough:
-        pass
+        if not steps:
+            return None
+        seconds = watch.seconds_of(steps)
     except UserError:
         return None
-    else:
-        return Measurement(time.perf_counter() - begun, device, None)  # it was over before
-    return Measurement(watch.seconds_of(steps), device, None) if steps else None
+    return Record(job, seconds, resumed=False, megabytes=0.0, device=device, settings="")
 
 
-def try_all(
-    scale: str, figures: Iterable[str], known: Mapping[Job, Measurement], device: str
-) -> dict[Job, Measurement]:
+def try_all(scale: str, figures: Iterable[str], known: Mapping[Job, Record], device: str) -> dict[Job, Record]:
     """Try every training run of some figures, one seed of each, that was not measured on this device."""
     seen = {job._replace(seed="") for job, one in known.items() if one.device == device}
-    runs = {job._replace(seed=""): job for job in plan(scale, figures).needs if job.rule == "train"}
+    jobs = [job._replace(stage="train") for job in plan(scale, figures).needs if job.stage == "run"]
+    runs = {job._replace(seed=""): job for job in jobs}
     tried = {job: try_out(job, device) for shape, job in runs.items() if shape not in seen}
     return {job: one for job, one in tried.items() if one is not None}

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +22,25 @@ from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.sealed import verify, write_json
 from recollect.settings.errors import UserError
 from recollect.stages import paths, provenance
-from recollect.stages.plan import Job, job_of, makes, plan, reads, settings_text
+from recollect.stages.plan import maker, pages, plan
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 SNAPSHOTS = Path(".snakemake") / "recollect-code"
 _RECORDS = Path(".snakemake") / "metadata"
 _BLOCK = re.compile(r"^(?:local)?rule (\w+):\n((?:    .*\n?)+)", re.MULTILINE)
 _FOLLOWS = "Input files updated by another job"
 
-_CODE: dict[str, Callable[[Job], str]] = {
-    "generate": lambda job: provenance.generate_code(job.scale, job.env),
-    "embed_images": lambda job: provenance.image_code(job.scale, job.env),
-    "train_vision_language": lambda job: provenance.vision_language_code(),
-    "embed_vocabulary": lambda job: provenance.vocabulary_code(),
-    "embed": lambda job: provenance.memory_code("embed", *job[1:4]),
-    "index": lambda job: provenance.memory_code("index", *job[1:4]),
-    "train": lambda job: provenance.train_code(*job[1:4]),
-    "evaluate": lambda job: provenance.evaluate_code(*job[1:4]),
-    "inspect": lambda job: provenance.inspect_code(*job[1:4]),
-    "measure": lambda job: provenance.measure_code(*job[1:4]),
-    "figure": lambda job: provenance.figure_code(job.scale, job.env),
-}
-
 
 # ------------------------------------------------------------------------------------------- the code as it was then
 
 
-def remember(codes: Iterable[str]) -> None:
-    """Keep which modules there are, for those who ask later what has changed since jobs with these fingerprints ran."""
-    modules = package()
-    known = {"codes": sorted(set(codes)), "modules": modules}
+def remember(jobs: Iterable[Job]) -> None:
+    """Keep which modules there are, for those who ask later what has changed since these jobs ran."""
+    shapes = {job._replace(seed="") for job in jobs}
+    steps = [step for job in shapes for step in STAGES[job.stage].steps(job)]
+    codes = {stage.code_text(step) for stage, step in steps}
+    known = {"codes": sorted(codes - {""}), "modules": package()}
     path = SNAPSHOTS / f"{provenance.digest(json.dumps(known, sort_keys=True))}.json"
     if known["codes"] and not path.is_file():
         write_json(path, known, kind="code")
@@ -78,26 +68,6 @@ def modules_then(code: str) -> dict[str, str] | None:
     return None
 
 
-_MODULES: dict[str, Callable[[Job], list[str]]] = {
-    "generate": lambda job: provenance.generate_modules(job.scale, job.env),
-    "embed_images": lambda job: provenance.image_modules(job.scale, job.env),
-    "train_vision_language": lambda job: provenance.vision_language_modules(),
-    "embed_vocabulary": lambda job: provenance.vocabulary_modules(),
-    "embed": lambda job: provenance.memory_modules("embed", *job[1:4]),
-    "index": lambda job: provenance.memory_modules("index", *job[1:4]),
-    "train": lambda job: provenance.train_modules(*job[1:4]),
-    "evaluate": lambda job: provenance.evaluate_modules(*job[1:4]),
-    "inspect": lambda job: provenance.inspect_modules(*job[1:4]),
-    "measure": lambda job: provenance.evaluate_modules(*job[1:4]),
-    "figure": lambda job: provenance.figure_modules(job.scale, job.env),
-}
-
-
-def modules_of(job: Job) -> set[str]:
-    """The modules that a job's result is a function of now."""
-    return set(reachable(*_MODULES[job.rule](job)))
-
-
 # --------------------------------------------------------------------------------------------------- one job in words
 
 
@@ -123,7 +93,8 @@ def _short(value: Any) -> str:
 
 def in_words(job: Job, reason: str) -> str | None:
     """Why a job runs, of Snakemake's reason; None where it only follows another job that runs."""
-    gone = [path for path in makes(job) if not path.is_file()]
+    stage = STAGES[job.stage]
+    gone = [path for path in stage.makes(job) if not path.is_file()]
     if gone:
         made = [path for path in gone if _recorded(path)]
         return f"missing: {made[0]} was made and is gone" if made else "never made"
@@ -137,7 +108,7 @@ def in_words(job: Job, reason: str) -> str | None:
         elif part.startswith("Code has changed"):
             words.append("the rule's own command changed")
         elif part.startswith(("Updated input files", "Set of input files has changed")):
-            there = [path for path in reads(job) if path.as_posix() in part]
+            there = [path for path in stage.inputs(job).values() if path.as_posix() in part]
             listed = ", ".join(path.as_posix() for path in there[:3])
             words.append(f"an input changed: {listed}" if listed else "its inputs are others than they were")
         else:
@@ -146,36 +117,29 @@ def in_words(job: Job, reason: str) -> str | None:
 
 
 def _params(job: Job) -> list[str]:
-    """Which of the two params changed, by the manifest beside what the job made."""
-    try:
-        known = json.loads(paths.manifest(makes(job)[0]).read_text(encoding="utf-8"))["provenance"]
-        if job.rule == "figure":  # its manifest names hashes and files; settings stand in the JSON beside it
-            known = _of_figure(job, known)
-        then, code = known.get("settings"), known.get("code")
-    except (OSError, ValueError, KeyError):
-        return ["settings or code changed; the manifest that says which cannot be read"]
-    words = []
-    if then is not None and then != settings_text(job):
-        changed = list(differences(json.loads(then), json.loads(settings_text(job))))
-        words.append(
-            "settings changed: " + ", ".join(changed[:4]) + f" and {len(changed) - 4} more" * (len(changed) > 4)
-        )
-    if code is not None and job.rule in _CODE and code != _CODE[job.rule](job):
-        words.append(_code_words(job, code))
+    """Which of settings and code changed, by the manifests beside what the job, or each of its parts, made."""
+    words: list[str] = []
+    for stage, step in STAGES[job.stage].steps(job):
+        try:
+            known = json.loads(paths.manifest(stage.makes(step)[0]).read_text(encoding="utf-8"))["provenance"]
+        except (OSError, ValueError, KeyError):
+            return ["settings or code changed; the manifest that says which cannot be read"]
+        then, code = known.get("settings"), known.get("code") or known.get("code_fingerprint")  # the latter: a figure's
+        now = stage.settings_text(step)
+        if then is not None and then != now:
+            changed = list(differences(json.loads(then), json.loads(now)))
+            more = f" and {len(changed) - 4} more" * (len(changed) > 4)
+            words.append("settings changed: " + ", ".join(changed[:4]) + more)
+        if code is not None and code != stage.code_text(step):
+            words.append(_code_words(stage.modules_of(step), code))
     return words or ["settings or code changed; the manifest does not say which"]
 
 
-def _of_figure(job: Job, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings and code of a figure."""
-    found = {"settings": known.get("settings"), "code": known.get("code") or known.get("code_fingerprint")}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _code_words(job: Job, code: str) -> str:
+def _code_words(entries: Iterable[str], code: str) -> str:
     then = modules_then(code)
     if then is None:
         return "code changed; which modules is not known, because the jobs of that time were not run from this folder"
-    now, reached = package(), modules_of(job)
+    now, reached = package(), reachable(*entries)
     changed = [name for name in sorted(reached) if now.get(name) != then.get(name)]
     listed = ", ".join(name.removeprefix("recollect.") for name in changed[:4])
     return f"code changed: {listed}" + f" and {len(changed) - 4} more" * (len(changed) > 4)
@@ -197,7 +161,9 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
     Raises:
         UserError: Snakemake refuses.
     """
-    targets = [paths.figure(scale, figure, ".pdf").as_posix() for figure in figures]
+    wanted = [STAGES["figure"].makes(Job("figure", scale, figure))[0] for figure in figures]
+    wanted += [STAGES["page"].makes(page)[0] for figure in figures for page in pages(scale, figure)]
+    targets = list(dict.fromkeys(path.as_posix() for path in wanted))
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--nolock", "--", *targets]
     # A profile of the user's (SNAKEMAKE_PROFILE) groups jobs and prints them otherwise; what is stale is the same.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SNAKEMAKE_")}
@@ -210,10 +176,13 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
             do="mend what it names, and see the whole with `snakemake --dry-run --cores 1`",
         )
     found: dict[Job, str] = {}
-    for rule, block in _BLOCK.findall(done.stdout):
+    for _, block in _BLOCK.findall(done.stdout):
         lines = dict(re.findall(r"^    (\w+): (.*)$", block, re.MULTILINE))
-        wildcards = dict(pair.split("=", 1) for pair in lines.get("wildcards", "").split(", ") if "=" in pair)
-        found[job_of(rule, wildcards, scale)] = lines.get("reason", "")
+        # By what it makes: one job of Snakemake may take several seeds.
+        for file in lines.get("output", "").split(", "):
+            job = maker(Path(file.split(" (")[0]), scale)  # without Snakemake's flags
+            if job is not None:
+                found[job] = lines.get("reason", "")
     return found
 
 
@@ -234,7 +203,7 @@ def why(scale: str, figures: Iterable[str]) -> str:
         state = f"{len(chosen)} of {len(jobs)} jobs would run" if chosen else "nothing would run"
         lines.append(f"{figure} ({scale}): {state if chosen or broken else 'up to date'}")
         lines += [f"  {text}" for text in _grouped((job, words[job]) for job in chosen)]
-        following = Counter(job.rule for job in chosen if words[job] is None)
+        following = Counter(job.stage for job in chosen if words[job] is None)
         if following:
             listed = ", ".join(f"{count} {rule}" for rule, count in sorted(following.items()))
             lines.append(f"  and {sum(following.values())} that read what those make: {listed}")
@@ -245,7 +214,7 @@ def why(scale: str, figures: Iterable[str]) -> str:
 
 
 def _damage(job: Job) -> str | None:
-    for path in makes(job):
+    for path in STAGES[job.stage].makes(job):
         if path.is_file():
             try:
                 verify(path)

@@ -251,9 +251,9 @@ def test_pages_are_one_or_two_columns_wide() -> None:
     assert draw(tmaze_scores(), length_spec()).figure.get_figwidth() == 7.0
 
 
-@pytest.mark.parametrize(("scale", "random_models"), [("smoke", False), ("demo", True)])
-def test_a_wiring_test_says_so(scale: str, random_models: bool) -> None:
-    drawn = draw(in_context_scores(), in_context_spec(scale=scale, random_models=random_models))
+@pytest.mark.parametrize("said", [{"scale": "toys", "wiring_test": True}, {"random_models": True}])
+def test_a_wiring_test_says_so(said: dict[str, Any]) -> None:
+    drawn = draw(in_context_scores(), in_context_spec(**said))
     assert SMOKE_WORDS in [text.get_text() for text in texts_of(drawn)]
 
 

@@ -164,7 +164,7 @@ def test_early_and_late_never_overlap_and_leave_the_first_episode_out() -> None:
             traces(("radt", "radt_agnostic", "ad", "dt"), room=(10, 10)),
             spec(methods=["radt", "radt_agnostic", "ad", "dt"]),
         ),
-        (traces(room=(20, 40)), spec(scale="smoke")),
+        (traces(room=(20, 40)), spec(scale="smoke", wiring_test=True)),
         (traces(horizon=40, length=10), spec("attention_maps")),
         (traces(horizon=40, length=10, layers=4, tokens=4), spec("attention_maps", scale="smoke", random_models=True)),
     ],

@@ -14,9 +14,9 @@ from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError
 from recollect.settings.loading import models_in
 from recollect.settings.overrides import method_with
-from recollect.settings.resolve import method_mapping, resolve
+from recollect.settings.resolve import method_mapping, played_method, resolve
 from recollect.settings.schema import EnvironmentSettings, FigureSettings, MethodSettings, VisionLanguageModelSettings
-from recollect.stages import inputs, paths, provenance
+from recollect.stages import paths, provenance
 
 ROOM = "dark_room_10x10"
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -93,11 +93,9 @@ def test_its_results_have_a_place_and_a_provenance_of_their_own() -> None:
 
 
 def test_a_variant_that_differs_in_acting_is_trained_when_more_is_changed() -> None:
-    assert inputs.policy_method("smoke", ROOM, "radt.every_25") == "radt"
+    assert played_method("smoke", ROOM, "radt.every_25") == "radt"
     name = "radt.every_25,network.layers=2"
-    assert inputs.policy_method("smoke", ROOM, name) == name and "evaluation_only" not in method_mapping(
-        "smoke", ROOM, name
-    )
+    assert played_method("smoke", ROOM, name) == name and "evaluation_only" not in method_mapping("smoke", ROOM, name)
 
 
 @pytest.mark.parametrize(

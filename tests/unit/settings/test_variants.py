@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import method_mapping, names, resolve
+from recollect.settings.resolve import method_mapping, names, played_method, resolve
 from recollect.stages import inputs, paths, provenance
 
 ROOM = "dark_room_10x10"
@@ -133,9 +133,9 @@ def test_an_equal_memory_is_shared_and_another_is_not(workdir: Path) -> None:
 
 
 def test_a_variant_that_differs_in_acting_plays_its_methods_policy(workdir: Path) -> None:
-    assert inputs.policy_method("smoke", ROOM, "radt.every_25") == "radt"
-    assert inputs.policy_method("smoke", ROOM, "radt_agnostic.every_25") == "radt_agnostic"
-    assert inputs.policy_method("smoke", ROOM, "radt.task_weight_0") == "radt.task_weight_0"
+    assert played_method("smoke", ROOM, "radt.every_25") == "radt"
+    assert played_method("smoke", ROOM, "radt_agnostic.every_25") == "radt_agnostic"
+    assert played_method("smoke", ROOM, "radt.task_weight_0") == "radt.task_weight_0"
 
 
 def test_a_variant_that_is_judged_in_another_way_plays_the_policy_of_the_variant_that_is_its_base(
@@ -144,8 +144,8 @@ def test_a_variant_that_is_judged_in_another_way_plays_the_policy_of_the_variant
     own, base = (resolve("paper", ROOM, name, 0) for name in ("ad.k_50_episodes_200", "ad.k_50"))
     assert own.method.hyperparameters == base.method.hyperparameters
     assert (own.environment.evaluation.episodes, base.environment.evaluation.episodes) == (200, 40)
-    assert inputs.policy_method("paper", ROOM, "ad.k_50_episodes_200") == "ad.k_50"
-    assert inputs.policy_method("paper", ROOM, "dpt.episodes_200") == "dpt"
+    assert played_method("paper", ROOM, "ad.k_50_episodes_200") == "ad.k_50"
+    assert played_method("paper", ROOM, "dpt.episodes_200") == "dpt"
     assert inputs.train_inputs("paper", ROOM, "ad.k_50_episodes_200") == inputs.train_inputs("paper", ROOM, "ad.k_50")
     texts = [provenance.evaluate_settings("paper", ROOM, name) for name in ("ad.k_50_episodes_200", "ad.k_50")]
     assert texts[0] != texts[1]

@@ -21,8 +21,9 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import published_data
 from recollect.settings.schema import PublishedDataSettings
 from recollect.sources.published_fetch import fetch, hashes
-from recollect.stages import dependencies, inputs
+from recollect.stages import inputs
 from recollect.stages.check import check
+from recollect.stages.selection import check_targets
 
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
 FILES = {"10x10/[0,0]_[0,5].npz": b"one", "10x10/[0,0]_[2,0].npz": b"two", "README.md": b"text", "a/old.pkl": b"pickle"}
@@ -169,9 +170,9 @@ def test_the_rule_generate_waits_for_the_data_set_that_its_files_lie_in(workdir)
         reads("data/published/dark_rom/10x10")
     assert "'dark_room'" in error.value.do
     assert inputs.generate_inputs("paper", "dark_room_10x10") == {}
-    dependencies.check_targets([index.as_posix()])
+    check_targets([index.as_posix()])
     with pytest.raises(UserError, match="no published data set named 'dark_rom'"):
-        dependencies.check_targets(["data/published/dark_rom/index.json"])
+        check_targets(["data/published/dark_rom/index.json"])
 
 
 def test_an_unknown_data_set_is_found_before_anything_runs(workdir):

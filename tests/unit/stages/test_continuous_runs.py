@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 
+from recollect.artifacts.inputs import Inputs
 from recollect.artifacts.sealed import read_arrays, read_table
 from recollect.common import language_models
 from recollect.common.contract import facts_of
@@ -34,7 +35,7 @@ from recollect.stages.embed import embed
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
 from recollect.stages.index import index
-from recollect.stages.inputs import run_inputs
+from recollect.stages.inputs import playing_inputs
 from recollect.stages.train import train
 
 ENV, EPISODES, HORIZON = "dm_control", 3, 12
@@ -103,7 +104,9 @@ def policy_of(method: str) -> Any:
     settings = resolve("mini", ENV, method, 0)
     module = algorithm_module(settings.method.algorithm, where=method)
     return module.load_policy(
-        settings, read_arrays(paths.policy("mini", ENV, method, 0), kind="policy"), run_inputs(settings, "cpu")
+        settings,
+        read_arrays(paths.policy("mini", ENV, method, 0), kind="policy"),
+        Inputs(**playing_inputs("mini", ENV, method)),
     )
 
 

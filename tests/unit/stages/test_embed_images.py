@@ -24,9 +24,10 @@ from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
-from recollect.stages import dependencies, embed_images, inputs, paths, provenance
+from recollect.stages import embed_images, inputs, paths, provenance
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
+from recollect.stages.plan import plan
 from recollect.stages.train import train
 
 ENV, WIDTH, EPISODES, STEPS, ROWS = "picture_corridor", 24, 6, 20, 32
@@ -109,7 +110,7 @@ def pictures(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("RECOLLECT_MINE", str(folder))
     # The fingerprint of the code looks into the package's own folder only.
     monkeypatch.setattr(provenance, "code_fingerprint", lambda *modules: "code")
-    monkeypatch.setattr(embed_images, "encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
+    monkeypatch.setattr("recollect.common.encoding.encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
     (workdir / "config/environments" / f"{ENV}.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
     (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
     for task in registry.tasks(ENV, {}, "train"):
@@ -236,8 +237,8 @@ def test_trained_weights_are_an_input_of_all_that_encodes(pictures: Path) -> Non
         read_arrays(target)["observation"], trained(read_arrays(paths.histories("mini", ENV))["observation"])
     )
     assert inputs.train_inputs("mini", ENV, "dt") == {"histories": target, "image_encoder": weights}
-    assert dependencies.evaluate_models("mini", ENV, "dt") == {"image_encoder": weights}
-    assert dependencies.embed_inputs("mini", ENV, "radt")["histories"] == target
+    assert inputs.playing_inputs("mini", ENV, "dt") == {"image_encoder": weights}
+    assert inputs.embed_inputs("mini", ENV, "radt")["histories"] == target
     weights.unlink()
     with pytest.raises(UserError, match=r"impala\.safetensors"):
         train("mini", ENV, "dt", 0)
@@ -268,6 +269,6 @@ def test_environments_without_images_and_unknown_encoders_are_refused(pictures: 
 def test_the_rules_encode_images_before_anything_learns(pictures: Path) -> None:
     figure = {"kind": "in_context_curve", "environments": [ENV], "methods": ["dt"], "options": {"metric": "return"}}
     (pictures / "config/figures/pictures.yaml").write_text(yaml.safe_dump(figure))
-    assert dependencies.artifacts("embed_images", "mini", ["pictures"]) == [paths.encoded_histories("mini", ENV)]
-    assert dependencies.artifacts("generate", "mini", ["pictures"]) == [paths.histories("mini", ENV)]
-    assert dependencies.artifacts("embed_images", "demo", ["radt_dark_room_10x10"]) == []
+    assert plan("mini", ["pictures"]).files("embed_images") == [paths.encoded_histories("mini", ENV)]
+    assert plan("mini", ["pictures"]).files("generate") == [paths.histories("mini", ENV)]
+    assert plan("demo", ["radt_dark_room_10x10"]).files("embed_images") == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recollect import cli
-from recollect.stages.finished import default_figures
+from recollect.stages.selection import default_selection
 
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
@@ -28,4 +28,6 @@ def test_without_a_name_it_is_about_what_the_configuration_selects(
         assert "radt_dark_room_10x10" in text and "smoke" in text and "demo" not in text
     assert "at demo scale" in said(capsys, monkeypatch, "finished", "--scale", "demo")
     (workdir / "config/config.yaml").write_text("scale: smoke\nfigures: all\n")
-    assert sorted(default_figures()) == sorted(path.stem for path in (workdir / "config/figures").glob("*.yaml"))
+    assert sorted(default_selection().figures) == sorted(
+        path.stem for path in (workdir / "config/figures").glob("*.yaml")
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +10,12 @@ import yaml
 
 from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError
-from recollect.stages import paths, plan, try_out
-from recollect.stages.forecast import Measurement, forecast, measurements, wall_seconds
-from recollect.stages.plan import Job
+from recollect.stages import records, try_out
+from recollect.stages.forecast import forecast, measurements, wall_seconds
+from recollect.stages.provenance import digest
+from recollect.stages.records import Record
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 ROOM = "dark_room_10x10"
 RUN = ("smoke", ROOM, "dt", "0")
@@ -23,7 +25,13 @@ MACHINE = {"name": "made up", "startup": 10, "pass": 1, "flop": 1e30, "world": 0
 TRAIN = 10 + 60 * 3 + 2 * 300  # 60 updates of three passes; twice on the way, three episodes of 100 steps
 EVALUATE = 10 + 300
 FIGURE = 10 + 5
-GENERATED = {GENERATE: Measurement(100.0, "cpu", None)}
+
+
+def took(job: Job, seconds: float, megabytes: float = 0.0, settings: str = "", *, resumed: bool = False) -> Record:
+    return Record(job, seconds, resumed, megabytes, "cpu", settings)
+
+
+GENERATED = {GENERATE: took(GENERATE, 100.0)}
 
 
 @pytest.fixture
@@ -52,29 +60,41 @@ def test_a_run_shared_by_two_figures_is_counted_once(made: Path) -> None:
     cost = forecast("smoke", ["one", "two"], measured=GENERATED)
     assert cost.seconds() == 100 + 2 * TRAIN + 2 * EVALUATE + 2 * FIGURE
     assert cost.seconds(cost.plan.figures["one"]) == cost.seconds(cost.plan.figures["two"]) == cost.seconds() - FIGURE
-    assert len(cost.plan.needs) == 1 + 2 + 2 + 2
+    assert len(cost.plan.needs) == 1 + 2 + 2
 
 
 def test_what_was_measured_beats_what_is_recorded_and_another_size_is_scaled(made: Path) -> None:
-    measured = {**GENERATED, Job("train", *RUN): Measurement(7.0, "cpu", 640.0)}
+    train, evaluate = (Job(name, *RUN) for name in ("train", "evaluate"))
+    measured = {**GENERATED, train: took(train, 7.0, 640.0), evaluate: took(evaluate, 2.0, 500.0)}
     cost = forecast("smoke", ["one"], measured=measured)
-    train = cost.estimates[Job("train", *RUN)]
-    assert (train.seconds, train.source) == (7.0, "measured")
-    assert cost.estimates[Job("train", "smoke", ROOM, "dt", "1")] == train  # another seed
-    assert cost.memory == 640.0 and "of a job that ran here" in cost.text()
+    run = cost.estimates[Job("run", *RUN)]
+    assert (run.seconds, run.source) == (9.0, "measured")
+    assert cost.estimates[Job("run", "smoke", ROOM, "dt", "1")] == run  # another seed
+    only_one = forecast("smoke", ["one"], measured={**GENERATED, train: took(train, 7.0)})
+    assert only_one.estimates[Job("run", *RUN)].source == "recorded"  # as sure as the least sure part
+    assert only_one.estimates[Job("run", *RUN)].seconds == 7.0 + EVALUATE
 
     path = made / "config/scales/demo.yaml"  # the same job with twice the updates and nothing else
     smoke = yaml.safe_load((made / "config/scales/smoke.yaml").read_text())
     smoke["methods"]["dt"]["hyperparameters"]["optimisation"] |= {"steps": 120}
     path.write_text(yaml.safe_dump(smoke))
-    larger = forecast("demo", ["one"], measured=measured).estimates[Job("train", "demo", *RUN[1:])]
+    larger = forecast("demo", ["one"], measured=measured).estimates[Job("run", "demo", *RUN[1:])]
     assert larger.source == "scaled"
-    assert larger.seconds == pytest.approx(7.0 * (10 + 120 * 3 + 4 * 300) / TRAIN)
+    assert larger.seconds == pytest.approx(7.0 * (10 + 120 * 3 + 4 * 300) / TRAIN + 2.0)
+
+
+def test_the_largest_job_is_what_one_needed_here_or_asks_for(made: Path) -> None:
+    train = Job("train", *RUN)
+    asked = forecast("smoke", ["one"], measured=GENERATED)
+    assert asked.memory == 2000 and "asked for by the rules" in asked.text()  # that of a figure
+    known = forecast("smoke", ["one"], measured={**GENERATED, train: took(train, 7.0, 2640.0)})
+    assert known.memory == 2640.0 and "of a job that ran here" in known.text()
 
 
 def test_a_cpu_says_nothing_about_a_gpu(made: Path) -> None:
-    measured = {**GENERATED, Job("train", *RUN): Measurement(7.0, "cpu", None)}
-    job = Job("train", "paper", *RUN[1:])
+    measured = {Job(name, *RUN): took(Job(name, *RUN), 7.0) for name in ("train", "evaluate")}
+    measured |= GENERATED
+    job = Job("run", "paper", *RUN[1:])
     on_gpu = forecast("paper", ["one"], measured=measured)
     assert on_gpu.estimates[job].gpu and on_gpu.estimates[job].source == "assumed"
     assert "GPU-hours" in on_gpu.text() and "nothing timed" in on_gpu.text()
@@ -82,51 +102,45 @@ def test_a_cpu_says_nothing_about_a_gpu(made: Path) -> None:
     assert not on_cpu.estimates[job].gpu and on_cpu.estimates[job].source == "scaled"
 
 
-def leave_a_run(seconds: float, settings: str, log: str = "$ recollect train") -> None:
-    """What a finished training leaves behind, as far as a forecast reads it."""
-    write_json(paths.policy(*RUN), {}, kind="policy", provenance={"settings": settings, "device": "cpu"})
-    place = Path("logs/smoke") / ROOM / "dt/seed_0"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "train.benchmark.jsonl").write_text(json.dumps({"s": seconds, "max_rss": 512.0}) + "\n")
-    (place / "train.log").write_text(log)
-
-
-def test_a_finished_run_counts_only_with_todays_settings_and_if_it_was_timed_whole(made: Path) -> None:
-    job = Job("train", *RUN)
-    leave_a_run(42.0, plan.settings_text(job))
-    assert measurements() == {job: Measurement(42.0, "cpu", 512.0)}
-    leave_a_run(42.0, plan.settings_text(job), log="$ recollect train\ngoing on from the checkpoint of step 10")
-    assert measurements() == {}
-    leave_a_run(42.0, "{}")
-    assert measurements() == {}
-
-
 @pytest.mark.parametrize(
-    ("job", "log"),
+    "job",
     [
-        (Job("train_vision_language", "demo", "tiles"), "models/tiles"),
-        (Job("embed_vocabulary", "demo", "tiles"), "token_vocabularies/tiles"),
-        (Job("figure", "demo", "radt_dark_room_10x10"), "figures/radt_dark_room_10x10"),
-        (Job("train", "demo", ROOM, "dt.context=5,x=[1]", "0"), f"{ROOM}/dt.context=5,x=[1]/seed_0/train"),
+        Job("train", *RUN),
+        Job("train_vision_language", "demo", "tiles"),
+        Job("embed_vocabulary", "demo", "tiles"),
+        Job("figure", "demo", "radt_dark_room_10x10"),
+        Job("evaluate", "demo", ROOM, "dt.context=5,episodes_by=return", "0"),
     ],
 )
-def test_every_kind_of_job_that_leaves_its_seconds_is_found(
-    job: Job, log: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[Job] = []
-    monkeypatch.setattr("recollect.stages.forecast._measured", lambda job, path: found.append(job))
-    path = Path("logs/demo") / f"{log}.benchmark.jsonl"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    measurements()
-    assert found == [job]
+def test_a_finished_job_counts_only_with_todays_settings_and_if_it_was_timed_whole(job: Job, made: Path) -> None:
+    def leave(settings: str, *, resumed: bool = False) -> None:
+        write_json(records.place(job), took(job, 42.0, 512.0, settings, resumed=resumed)._asdict(), kind=records.KIND)
+
+    today = digest(STAGES[job.stage].settings_text(job))
+    leave(today)
+    assert measurements() == {job: took(job, 42.0, 512.0, today)}
+    leave(today, resumed=True)
+    assert measurements() == {}
+    leave("other")
+    assert measurements() == {}
+
+
+def test_a_job_writes_down_what_it_took_when_it_ends_well(made: Path) -> None:
+    job = Job("train", *RUN)
+    assert records.timed(STAGES["train"], job, "cpu", lambda: True) is True
+    (record,) = records.records("smoke")
+    assert record.job == job and record.resumed and record.megabytes > 1
+    records.place(job).unlink()
+    with pytest.raises(UserError):
+        records.timed(STAGES["train"], job, "cpu", lambda: STAGES["fetch"].run("minilm"))
+    assert records.records("smoke") == []
 
 
 def test_seconds_of_training_are_carried_to_the_whole_run(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 12.0, 14.0, 99.0])
     monkeypatch.setattr(try_out, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(try_out, "SECONDS", 13.0)
-    watch = try_out.Stopwatch(try_out.settings_of("smoke", "tmaze_passive_5", "dqn_ff"))
+    watch = try_out.Stopwatch(Path("nowhere"))
     for step in (0, 5, 10):
         watch.log(step, loss=1.0)
     with pytest.raises(try_out._Enough):

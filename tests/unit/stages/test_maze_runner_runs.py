@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from recollect.artifacts.inputs import Inputs
 from recollect.artifacts.sealed import read_arrays, read_table
 from recollect.common import language_models
 from recollect.common.contract import facts_of
@@ -28,7 +29,7 @@ from recollect.stages.embed import embed
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
 from recollect.stages.index import index
-from recollect.stages.inputs import run_inputs
+from recollect.stages.inputs import playing_inputs
 from recollect.stages.train import train
 
 ENV, EPISODES = "maze_runner_15x15", 3
@@ -95,7 +96,7 @@ def returns_alone(method: str, task: int) -> list[float]:
     settings = resolve("mini", ENV, method, 0)
     module = algorithm_module(settings.method.algorithm, where=method)
     arrays = read_arrays(paths.policy("mini", ENV, method, 0), kind="policy")
-    policy = module.load_policy(settings, arrays, run_inputs(settings, "cpu"))
+    policy = module.load_policy(settings, arrays, Inputs(**playing_inputs("mini", ENV, method)))
     chosen = registry.tasks(settings.environment.world, settings.environment.options, "eval")[task]
     returns: list[float] = play_in_context(policy, settings.environment, [chosen], seed=0)[0].tolist()
     return returns

@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from recollect.artifacts.sealed import read_table, verify, write_arrays
+from recollect.evaluation import speed
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import resolve
-from recollect.stages import dependencies, inputs, measure, paths
+from recollect.stages import inputs, measure, paths
+from recollect.stages.plan import plan
+from recollect.stages.selection import check_targets
 
 ROOM = "dark_room_10x10"
 SMOKE = ("smoke", ROOM)
@@ -32,7 +34,7 @@ def histories(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "episode": np.tile(np.arange(steps, dtype=np.int32) // 100, tasks),
     }
     write_arrays(paths.histories(*SMOKE), arrays, kind="histories")
-    monkeypatch.setattr(measure, "STEPS", 8)
+    monkeypatch.setattr(speed, "STEPS", 8)
     return workdir
 
 
@@ -46,11 +48,10 @@ def test_speeds_are_measured_and_no_run_is_left_behind(histories: Path) -> None:
     assert not (histories / "results/smoke/runs").exists() and not (histories / "results/smoke/checkpoints").exists()
 
 
-def test_the_clock_leaves_out_the_first_quarter(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "STEPS", 8)
-    clock = measure.Clock(resolve(*SMOKE, "dt", 0))
+def test_the_clock_leaves_out_the_first_quarter(workdir: Path) -> None:
+    clock = speed.Clock(Path("nowhere"))
     clock.at = [(1, 0.0), (2, 10.0), (4, 11.0), (8, 13.0)]  # ten seconds of compiling, then two steps a second
-    assert clock.steps_per_second() == pytest.approx(6 / 3)
+    assert clock.steps_per_second(8) == pytest.approx(6 / 3)
 
 
 def test_what_does_not_learn_from_histories_is_refused(workdir: Path) -> None:
@@ -62,11 +63,12 @@ def test_a_figure_of_speeds_needs_no_run(workdir: Path) -> None:
     (workdir / "config/figures/mine.yaml").write_text(
         yaml.safe_dump({"kind": "throughput", "environments": [ROOM], "methods": ["radt", "dt"], "seeds": [0]})
     )
-    made = {stage: dependencies.artifacts(stage, "smoke", ["mine"]) for stage in dependencies.STAGES}
-    assert (
-        made["measure"] == inputs.figure_inputs("smoke", "mine") == [paths.speed(*SMOKE, m, 0) for m in ("radt", "dt")]
-    )
-    assert made["train"] == made["evaluate"] == [] and made["index"] == [paths.index(*SMOKE, "radt")]
-    dependencies.check_targets([paths.speed(*SMOKE, "radt", 0).as_posix()])
+    made = plan("smoke", ["mine"])
+    speeds = [paths.speed(*SMOKE, m, 0) for m in ("radt", "dt")]
+    assert made.files("measure") == list(inputs.figure_inputs("smoke", "mine").values()) == speeds
+    embedders = [job[1:] for job in made.needs if job.stage == "run"]
+    assert embedders == [(*SMOKE, "dt", "0")] and made.files("evaluate") == []
+    assert made.files("index", "index") == [paths.index(*SMOKE, "radt")]
+    check_targets([paths.speed(*SMOKE, "radt", 0).as_posix()])
     with pytest.raises(UserError, match="'radt'"):
-        dependencies.check_targets([paths.speed(*SMOKE, "rdt", 0).as_posix()])
+        check_targets([paths.speed(*SMOKE, "rdt", 0).as_posix()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,24 @@ def test_a_damaged_file_of_hours_is_made_again(made: Path) -> None:
     packs.hours_of("paper")
     packs.FILE.write_text("{}")
     assert packs.fitting("paper", ROOM, "dt") == 10
+
+
+def test_packs_hold_the_seeds_that_the_same_figures_want_and_every_run_once(made: Path) -> None:
+    two = yaml.safe_load((made / "config/figures/one.yaml").read_text())
+    (made / "config/figures/one.yaml").write_text(yaml.safe_dump({**two, "seeds": list(range(7))}))
+    (made / "config/figures/two.yaml").write_text(yaml.safe_dump({**two, "seeds": [5, 6, 7]}))
+    takes(made, hours=2.4)  # four fit
+    found = packs.packs("paper")
+    assert sorted(seed for seeds in found for seed in seeds) == [0, 1, 2, 3, 4, 5, 6]  # 7 alone is no pack
+    assert (5, 6) in found and all(len(seeds) <= 4 for seeds in found)
+    assert packs.packs("paper", most=1) == packs.packs("smoke") == {}
+    assert all(len(seeds) <= 2 for seeds in packs.packs("paper", most=2))
+
+
+def test_the_rule_of_a_pack_matches_its_runs_only() -> None:
+    pattern = re.compile(rf"results/paper/runs/(?P<env>{packs.pattern([(ROOM, 'dt'), (OTHER, 'ad.k_1')])})/")
+    matched = [(ROOM, "dt"), (OTHER, "ad.k_1")]
+    others = [(ROOM, "ad.k_1"), (OTHER, "dt"), (ROOM, "dtt"), (ROOM, "dt.x")]
+    for env, method in matched + others:
+        found = pattern.match(f"results/paper/runs/{env}/{method}/seed_1/policy.safetensors")
+        assert (found is not None and found["env"] == env) == ((env, method) in matched)

@@ -19,12 +19,13 @@ PLAN = """
 import sys
 from recollect.settings.still import hold_still
 from recollect.stages import check, plan
+from recollect.stages.table import STAGES
 from recollect.settings.resolve import names
 hold_still()
 check.resolve_all = None  # what an earlier process found must be enough
 check.check_once()
 jobs = {job for scale in names("scales") for job in plan.plan(scale, names("figures")).needs}
-texts = {plan.settings_text(job) for job in jobs}
+texts = {STAGES[job.stage].settings_text(job) for job in jobs}
 print(len(jobs), len(texts), "torch" in sys.modules)
 """
 

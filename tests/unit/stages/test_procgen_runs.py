@@ -18,13 +18,15 @@ from recollect.environments import procgen
 from recollect.environments.worker import find_python
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings, resolve, uses_gpu
-from recollect.stages import dependencies, paths
+from recollect.stages import paths
 from recollect.stages.embed import embed
 from recollect.stages.embed_images import embed_images
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
 from recollect.stages.index import index
+from recollect.stages.stage import Job
 from recollect.stages.train import train
+from recollect.stages.worlds import check_worlds
 
 ENV, EPISODES = "procgen", 3
 LEARNING = {
@@ -149,20 +151,18 @@ def test_the_missing_python_is_said_before_any_work_where_it_plays_and_only_ther
 ) -> None:
     monkeypatch.delenv("RECOLLECT_PROCGEN_PYTHON", raising=False)
     write_scale(workdir)
-    of = {"scale": "mini", "env": ENV, "method": "dt", "seed": "0"}
-    for rule in ("generate", "evaluate", "inspect"):
+    of = ("mini", ENV, "dt", "0")
+    for stage in ("generate", "run", "evaluate", "inspect"):
         with pytest.raises(UserError, match="make procgen"):
-            dependencies.check_worlds([(rule, of)])
-    with pytest.raises(UserError, match="make procgen"):
-        dependencies.check_worlds([("train", {**of, "scale": "paper"})])  # which is judged while it learns
-    dependencies.check_worlds([("train", of), ("embed_images", of), ("figure", {"scale": "mini", "figure": "x"})])
-    dependencies.check_worlds([("generate", {"scale": "paper", "env": "dark_room_10x10"})])
+            check_worlds([Job(stage, *of)])
+    check_worlds([Job("embed_images", *of), Job("figure", "mini", "x")])
+    check_worlds([Job("generate", "paper", "dark_room_10x10")])
     files = {"source": {"algorithm": "published_files", "hyperparameters": {"folder": "x", "layout": "episodes"}}}
     content = {**SCALE, "environments": {ENV: files}}
     (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
-    dependencies.check_worlds([("generate", of)])  # reads what others have played
+    check_worlds([Job("generate", *of)])  # reads what others have played
     with pytest.raises(UserError, match="make procgen"):
-        dependencies.check_worlds([("evaluate", of)])
+        check_worlds([Job("run", *of)])
 
 
 def test_only_source_agents_that_look_at_images_ask_for_a_gpu() -> None:

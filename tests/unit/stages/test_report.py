@@ -20,7 +20,8 @@ from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
 from recollect.settings.errors import UserError
 from recollect.stages import paths
-from recollect.stages.report import commit, report
+from recollect.stages.report import report
+from recollect.stages.report_rows import commit
 
 
 def page(*figures: str) -> str:
@@ -123,7 +124,7 @@ def test_runs_that_lie_elsewhere_are_rows_without_links(few: str) -> None:
 
 
 def test_an_interrupted_run_is_not_said_to_have_taken_its_last_part(few: str) -> None:
-    write_time(ROOM, "ad", 0, "train", 30.0, "going on from the checkpoint of step 100\n")
+    write_time(ROOM, "ad", 0, "train", 30.0, resumed=True)
     assert [row["Wall time"] for row in rows(page(few))][:2] == ["≥ 34 s", "1 min 45 s"]
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from recollect.artifacts.inputs import Inputs
 from recollect.artifacts.sealed import read_arrays, read_table, verify
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
-from recollect.stages import dependencies, inputs, paths
+from recollect.stages import inputs, paths
 from recollect.stages.embed import embed
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
@@ -90,16 +91,16 @@ def test_everything_at_once_from_the_configuration_to_scores(little: Path) -> No
     assert verify(paths.policy("little", ENV, "radt", 0))["sha256"] == bytes_before
     settings = resolve("little", ENV, "radt", 0)
     module = algorithm_module("radt", where="")
-    policy = module.load_policy(settings, first, inputs.run_inputs(settings, "cpu"))
+    policy = module.load_policy(settings, first, Inputs(**inputs.playing_inputs("little", ENV, "radt")))
     assert policy.demonstrations.names == tuple(("eval", task) for task in range(20))
 
 
 def test_demonstrations_are_an_input_of_training_and_evaluation(little: Path) -> None:
     wanted = paths.histories("little", SHOWN)
     assert inputs.train_inputs("little", ENV, "radt")["demonstrations"] == wanted
-    assert dependencies.evaluate_models("little", ENV, "radt")["demonstrations"] == wanted
+    assert inputs.playing_inputs("little", ENV, "radt")["demonstrations"] == wanted
     assert "demonstrations" not in inputs.train_inputs("little", ENV, "dt")
-    assert "demonstrations" not in dependencies.evaluate_models("smoke", "dark_room_10x10", "radt")
+    assert "demonstrations" not in inputs.playing_inputs("smoke", "dark_room_10x10", "radt")
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from recollect.artifacts.sealed import manifest_path, read_json
-from recollect.helm import dual_encoder
+from recollect.helm import dual_encoder, vision_language, vocabulary_embedding
 from recollect.helm.token_vocabulary import TokenVocabulary
 from recollect.helm.vision_language import RandomModel, vision_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import token_vocabulary
 from recollect.settings.resolve import vision_language_model as model_settings
-from recollect.stages import dependencies, embed_vocabulary, fetch, inputs, paths, provenance
+from recollect.stages import embed_vocabulary, fetch, inputs, paths, provenance
+from recollect.stages.plan import plan
+from recollect.stages.selection import check_targets
 from recollect.stages.train_vision_language import train_vision_language
 
 VOCABULARY = paths.token_vocabulary("smoke", "random")
@@ -47,15 +49,15 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("stopped_at", [1, 2, 3])
 def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(workdir, monkeypatch, stopped_at):
-    monkeypatch.setattr(embed_vocabulary, "ROWS", 5)  # 13 of the 16 words are known: three parts
+    monkeypatch.setattr(vocabulary_embedding, "ROWS", 5)  # 13 of the 16 words are known: three parts
     encoded: list[int] = []
-    plain = embed_vocabulary.embedded
+    plain = vocabulary_embedding.embedded
 
     def counted(strings, templates, texts):
         encoded.append(len(strings))
         return plain(strings, templates, texts)
 
-    monkeypatch.setattr(embed_vocabulary, "embedded", counted)
+    monkeypatch.setattr(vocabulary_embedding, "embedded", counted)
     embed_vocabulary.embed_vocabulary("smoke", "random")
     whole = VOCABULARY.read_bytes(), manifest_path(VOCABULARY).read_bytes()
     known = len(TokenVocabulary.open(VOCABULARY).strings)
@@ -68,12 +70,12 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(workdir, monkeypatch,
         return counted(strings, templates, texts)
 
     encoded.clear()
-    monkeypatch.setattr(embed_vocabulary, "embedded", stopping)
+    monkeypatch.setattr(vocabulary_embedding, "embedded", stopping)
     if stopped_at < 3:
         with pytest.raises(Stop):
             embed_vocabulary.embed_vocabulary("smoke", "random")
         assert not VOCABULARY.exists()
-    monkeypatch.setattr(embed_vocabulary, "embedded", counted)
+    monkeypatch.setattr(vocabulary_embedding, "embedded", counted)
     embed_vocabulary.embed_vocabulary("smoke", "random")
     assert (VOCABULARY.read_bytes(), manifest_path(VOCABULARY).read_bytes()) == whole
     assert sum(encoded) == known  # no word twice
@@ -108,7 +110,7 @@ def test_settings_of_a_vocabulary_hold_its_templates_and_both_models(workdir):
 
 
 def test_a_model_is_trained_at_a_scale_and_read_back(workdir, monkeypatch):
-    monkeypatch.setattr("recollect.stages.train_vision_language.COMMON", 1500)  # fewer other words, for the time
+    monkeypatch.setattr("recollect.helm.dual_encoder_training.COMMON", 1500)  # fewer other words, for the time
     train_vision_language("smoke", "tiles")
     path, accuracy = paths.trained_model("smoke", "tiles"), paths.model_accuracy("smoke", "tiles")
     judged = read_json(accuracy, kind="accuracy")
@@ -145,16 +147,16 @@ def test_the_graph_knows_what_an_agent_sees_with(workdir):
     )
     figure = {"kind": "learning_curves", "environments": ["dark_room_10x10"], "methods": ["seer", "clip_seer"]}
     (config / "figures" / "seen.yaml").write_text(json.dumps(figure))
-    made = {stage: dependencies.artifacts(stage, "smoke", ["seen"]) for stage in dependencies.STAGES}
-    assert made["train_vision_language"] == [paths.trained_model("smoke", "tiles")]
-    assert made["embed_vocabulary"] == [paths.token_vocabulary("smoke", "tiles")]
-    assert made["fetch"] == [paths.model("clip-rn50")]
+    made = plan("smoke", ["seen"])
+    assert made.files("train_vision_language", "model") == [paths.trained_model("smoke", "tiles")]
+    assert made.files("embed_vocabulary") == [paths.token_vocabulary("smoke", "tiles")]
+    assert made.files("fetch") == [paths.model("clip-rn50")]
     wanted = {
         "vision_language_model": paths.trained_model("smoke", "tiles"),
         "token_vocabulary": paths.token_vocabulary("smoke", "tiles"),
     }
     assert inputs.train_inputs("smoke", "dark_room_10x10", "seer") == wanted
-    assert dependencies.evaluate_models("smoke", "dark_room_10x10", "seer") == wanted
+    assert inputs.playing_inputs("smoke", "dark_room_10x10", "seer") == wanted
     assert inputs.vocabulary_inputs("smoke", "tiles") == {"vision_language_model": wanted["vision_language_model"]}
 
 
@@ -169,15 +171,15 @@ def test_the_graph_knows_what_an_agent_sees_with(workdir):
 )
 def test_an_unknown_name_in_a_target_is_named(workdir, target, hint):
     with pytest.raises(UserError, match=hint):
-        dependencies.check_targets([target])
-    dependencies.check_targets(["data/models/clip-rn50/model.safetensors", "data/demo/models/tiles/accuracy.json"])
+        check_targets([target])
+    check_targets(["data/models/clip-rn50/model.safetensors", "data/demo/models/tiles/accuracy.json"])
 
 
 def test_a_model_of_the_hub_is_fetched_by_its_name(workdir, monkeypatch):
     asked = []
-    monkeypatch.setattr(fetch.vision_language, "provide", lambda settings, folder: asked.append((settings, folder)))
+    monkeypatch.setattr(vision_language, "provide", lambda settings, folder: asked.append((settings, folder)))
     fetch.fetch("clip-vit-b16")
     assert asked == [(model_settings("clip-vit-b16"), paths.model("clip-vit-b16").parent)]
     with pytest.raises(UserError, match="a rule trains it"):
         fetch.fetch("tiles")
-    assert dual_encoder.KIND == fetch.vision_language.KIND
+    assert dual_encoder.KIND == vision_language.KIND

@@ -12,8 +12,11 @@ from recollect.artifacts.sealed import read_table, write_arrays, write_table
 from recollect.common.contract import facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
-from recollect.stages import dependencies, paths
+from recollect.stages import paths
 from recollect.stages.evaluate import evaluate
+from recollect.stages.plan import embedders, plan
+from recollect.stages.selection import check_targets
+from recollect.stages.table import STAGES
 from recollect.stages.train import train
 
 ROOM = "dark_room_10x10"
@@ -64,20 +67,22 @@ def test_it_cannot_be_trained(workdir: Path) -> None:
 
 
 def test_what_ablations_share_is_made_once(workdir: Path) -> None:
-    made = {stage: dependencies.artifacts(stage, "smoke", ABLATIONS) for stage in dependencies.STAGES}
-    assert all(len(set(files)) == len(files) for files in made.values())
-    policies = {path.parts[-3] for path in made["train"]}
-    scored = {path.parts[-3] for path in made["evaluate"]}
+    made = plan("smoke", ABLATIONS)
+    files = [path for stage in STAGES for path in made.files(stage)]
+    trained, played = made.files("run", "scores"), made.files("evaluate")
+    assert len({*files}) == len(files) - len(made.files("train"))
+    policies = {path.parts[-3] for path in trained}
+    scored = {path.parts[-3] for path in (*trained, *played)}
     assert {"radt.every_25", "radt.return_weight_0"} <= scored - policies
     assert {"radt", "radt.task_weight_0", "ad.k_1"} <= policies & scored
-    memories = {path.parts[-2] for path in made["index"]}
+    memories = {path.parts[-2] for path in made.files("index")}
     assert {"radt", "radt_agnostic", "radt.pool_last"} <= memories and "radt.task_weight_0" not in memories
-    embedders = dependencies.embedders("smoke", ABLATIONS)
-    assert paths.policy(*SMOKE, "dt", 0) in embedders
+    first = embedders("smoke", ABLATIONS)
+    assert paths.policy(*SMOKE, "dt", 0) in first
 
 
 def test_a_variant_is_a_target_and_an_unknown_one_is_named_with_the_nearest(workdir: Path) -> None:
     path = "results/smoke/runs/dark_room_10x10/radt.{}/seed_0/scores.parquet"
-    dependencies.check_targets([path.format("every_5"), "data/smoke/dark_room_10x10/radt.pool_last/memory.faiss"])
+    check_targets([path.format("every_5"), "data/smoke/dark_room_10x10/radt.pool_last/memory.faiss"])
     with pytest.raises(UserError, match="did you mean 'every_5'"):
-        dependencies.check_targets([path.format("evry_5")])
+        check_targets([path.format("evry_5")])

@@ -76,7 +76,7 @@ def of_world(modules: dict[Pair, tuple[str, ...]], *worlds: str) -> set[Pair]:
 PLUMBING = {
     "a function beside progress": ("artifacts/progress.py", "\ndef ", "\ndef more():\n    return 1\n\n\ndef "),
     "a word of the progress line": ("artifacts/progress.py", '"steps"', '"training steps"'),
-    "a new artifact": ("stages/paths.py", "\ndef histories(", "\ndef other():\n    return 1\n\n\ndef histories("),
+    "a new artifact": ("stages/paths.py", "\nhistories = ", "\nother = 1\nhistories = "),
     "a field of figures": ("settings/schema.py", "    category: str = ", "    more: int = 0\n    category: str = "),
     "a word of every hint": ("settings/errors.py", "did you mean", "perhaps you mean"),
     "a word of an error": ("settings/loading.py", "correct the file", "mend the file"),

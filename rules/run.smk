@@ -1,0 +1,40 @@
+"""Runs: one method in one environment with one seed, trained and scored in one process.
+
+- Checkpoints lie outside the outputs, so a retry resumes. Outputs are updated and not deleted beforehand: where only the
+  way a policy is judged has changed, the command finds the policy as it should be and does not train again.
+- At scales of large runs, seeds that fit into one job share it: a rule for each such set of seeds (recollect.stages.packs).
+"""
+
+# Packs of the scales that somebody names: also inside a SLURM job, whose command names its scale.
+SAID = " ".join(sys.argv)
+NAMED = {SELECTED.scale, *(scale for scale in names("scales") if scale in SAID)}
+RUNS = packs.rules(sorted(NAMED), SELECTED.job_hours, SELECTED.seeds_together)
+
+
+for rule_name, (seeds, constraints) in RUNS.items():
+    RUN = rule_of("run", seeds=seeds)
+
+    rule:
+        name:
+            rule_name
+        input:
+            RUN.reads,
+        output:
+            **RUN.updates(update),
+        log:
+            RUN.log,
+        wildcard_constraints:
+            **constraints,
+        priority: RUN.priority
+        conda:
+            RUN.conda
+        threads: RUN.threads
+        resources:
+            **RUN.resources,
+        params:
+            **RUN.params,
+        shell:
+            RUN.command
+
+
+workflow.ruleorder(*RUNS)

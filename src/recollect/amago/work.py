@@ -1,0 +1,39 @@
+"""How much work the methods of this room are; see `recollect.common.work`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recollect.common import work
+from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, dense, shape_met, transformer
+from recollect.settings.schema import Settings
+
+
+def network(settings: Settings, length: float) -> Net:
+    """The network of a method on sequences of so many steps."""
+    hp: Any = settings.method.hyperparameters
+    body = transformer(hp.sequence.width, hp.sequence.layers, length)
+    ends = dense(hp.sequence.width, *hp.head)
+    several = hp.critics * (1 + len(hp.further_discounts))
+    return Net(body.flop + several * ends.flop, body.parameters + several * ends.parameters)
+
+
+def trained(settings: Settings) -> Work:
+    """A training run."""
+    hp: Any = settings.method.hyperparameters
+    horizon, observation, _ = shape_met(settings)
+    window = hp.context_of(horizon)
+    net = network(settings, window)
+    updates, steps = hp.epochs * hp.updates_per_epoch, hp.epochs * hp.actors * hp.steps_per_epoch
+    flop = updates * hp.batch_size * window * net.flop * (LEARNING + 1) + steps * net.flop
+    stored = hp.buffer * hp.save_length_of(horizon) * (observation * FLOAT + 16)
+    passes = updates * UPDATE + hp.epochs * hp.steps_per_epoch
+    return Work(flop, passes, steps, 3 * FLOAT * net.parameters + stored, steps)
+
+
+def played(settings: Settings) -> Work:
+    """The evaluation of a policy."""
+    horizon = shape_met(settings).horizon
+    in_context = settings.environment.evaluation.protocol == "in_context"
+    length = settings.method.hyperparameters.context_of(horizon) if in_context else horizon
+    return work.played(settings, network(settings, length).flop)

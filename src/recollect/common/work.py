@@ -1,0 +1,111 @@
+"""How much work a run is, in numbers that hold on any machine: what the `work` module of each paper's room is written with.
+
+Counted are floating-point operations of networks (forward 2 x parameters per token and what attention adds with the
+length of the sequence; learning three times that), passes (what has to happen one after the other: an acting step of all
+instances together is one, an update three), and environment steps. It is a rule of thumb: good for the ratio of two sizes
+of one method, less for the ratio of two methods. No method imports this: it is no part of what a run is a function of.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from recollect.common.contract import facts_of
+from recollect.environments import registry
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder, read_yaml
+from recollect.settings.resolve import environment_settings
+from recollect.settings.schema import Settings
+
+LEARNING, UPDATE = 3, 3  # forward and backward in forwards; forward, backward and optimiser in passes
+EPISODE = 500  # steps of an episode where nothing says it
+FLOAT = 4  # bytes
+
+
+class Work(NamedTuple):
+    """What a job has to do. Fields add up."""
+
+    flop: float = 0.0
+    passes: float = 0.0
+    env_steps: float = 0.0
+    disk: float = 0.0  # bytes that it leaves behind
+    own_steps: float = 0.0  # what the run itself counts, in which it logs; 0: unknown
+
+    def __add__(self, other: Work) -> Work:  # type: ignore[override]
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Net(NamedTuple):
+    """A network: what one token costs forward, and what it weighs."""
+
+    flop: float
+    parameters: float
+
+
+class Shape(NamedTuple):
+    """Steps of an episode, numbers of an observation, and pixels of an image (0: it is none)."""
+
+    horizon: int
+    observation: int
+    pixels: int
+
+
+@cache
+def shape_of(scale: str, env: str) -> Shape:
+    """What a world's episodes look like. Where its packages are not here: what its options say, or `EPISODE` steps."""
+    environment = environment_settings(scale, env)
+    try:
+        facts = facts_of(environment)
+    except UserError:
+        listed = read_yaml(config_folder() / "speeds.yaml").get("horizons") or {}
+        known = next((steps for name, steps in listed.items() if env.startswith(name)), EPISODE)
+        return Shape(int(environment.options.get("horizon") or known), 64, 0)
+    image = facts.image_shape
+    return Shape(facts.horizon, facts.observation_size, prod(sorted(image)[1:]) if image else 0)
+
+
+def shape_met(settings: Settings) -> Shape:
+    """The same of the environment of a run."""
+    return shape_of(settings.scale, settings.environment.name)
+
+
+@cache
+def tasks_of(scale: str, env: str, split: str) -> int:
+    """How many tasks a split has; 1 where the packages of the world are not here."""
+    environment = environment_settings(scale, env)
+    try:
+        return len(registry.tasks(environment.world, environment.options, split))
+    except UserError:
+        return 1
+
+
+def transformer(width: int, layers: int, length: float, *, reads: bool = False) -> Net:
+    """Blocks of a transformer; `reads`: with cross-attention. Attention: scores and sums over half of the sequence."""
+    parameters = layers * (16 if reads else 12) * width**2
+    return Net(2 * parameters + 2 * layers * width * length, parameters)
+
+
+def dense(*widths: int) -> Net:
+    """Linear layers from each width to the next."""
+    parameters = sum(a * b for a, b in pairwise(widths))
+    return Net(2 * parameters, parameters)
+
+
+def frozen_parameters(name: str) -> float:
+    """Parameters that a frozen model computes with (config/speeds.yaml)."""
+    known = read_yaml(config_folder() / "speeds.yaml").get("models") or {}
+    return float(known.get(name, 1e8))
+
+
+def played(settings: Settings, flop_per_step: float, passes_per_step: float = 1.0) -> Work:
+    """The evaluation of a policy: all tasks, or all episodes, at once."""
+    horizon, judged = shape_met(settings).horizon, settings.environment.evaluation
+    if judged.protocol != "in_context":
+        steps = judged.episodes * horizon
+        return Work(steps * flop_per_step, horizon, steps)
+    tasks = sum(tasks_of(settings.scale, settings.environment.name, split) for split in judged.splits)
+    steps = tasks * judged.episodes * horizon
+    return Work(steps * flop_per_step, judged.episodes * horizon * passes_per_step, steps)

@@ -1,0 +1,46 @@
+"""How much work the methods of this room are; see `recollect.common.work`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recollect.common import work
+from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, dense, shape_met, transformer
+from recollect.settings.schema import Settings
+
+GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in one layer
+
+
+def network(settings: Settings, length: float) -> Net:
+    """The network of a method on sequences of so many steps."""
+    hp: Any = settings.method.hyperparameters
+    sequence = hp.sequence
+    if sequence.kind in GATES:
+        parameters = sequence.layers * GATES[sequence.kind] * sequence.width**2
+        body = Net(2 * parameters, parameters)
+    else:
+        body = transformer(sequence.width, sequence.layers, length)
+    ends = dense(shape_met(settings).observation, hp.observation_embedding or 1, sequence.width, *hp.head)
+    return Net(body.flop + ends.flop, body.parameters + ends.parameters)
+
+
+def trained(settings: Settings) -> Work:
+    """A training run, with the evaluations that it makes on its way."""
+    hp: Any = settings.method.hyperparameters
+    horizon, observation, _ = shape_met(settings)
+    window = hp.window(horizon)
+    net = network(settings, window)
+    episodes = hp.warmup_episodes + hp.train_episodes
+    updates = episodes * horizon * hp.updates_per_step
+    judged = hp.train_episodes // hp.evaluate_every
+    acted = (episodes + judged * hp.evaluation_episodes) * horizon
+    flop = updates * hp.batch_size * (window + 1) * net.flop * (LEARNING + 1) + acted * net.flop
+    passes = updates * UPDATE + episodes * horizon / hp.actors + judged * horizon
+    stored = min(max(hp.replay_transitions, hp.replay_episodes * horizon), episodes * horizon)
+    disk = 3 * FLOAT * net.parameters + stored * (observation + 3)
+    return Work(flop, passes, acted, disk, episodes * horizon)
+
+
+def played(settings: Settings) -> Work:
+    """The evaluation of a policy."""
+    return work.played(settings, network(settings, shape_met(settings).horizon).flop)

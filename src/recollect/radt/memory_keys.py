@@ -1,0 +1,62 @@
+"""The entries of a memory before the index: every chunk of the histories, and the key that it is found by."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from recollect.artifacts.progress import Progress
+from recollect.common.contract import Inputs, facts_of
+from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks, memory_of
+from recollect.radt.embedding import load_embedder
+from recollect.radt.supervised import ExperienceStore, open_histories
+from recollect.settings.schema import Settings
+
+BATCH = 256
+
+
+def evenly_spaced(chunks: Chunks, per_task: int | None) -> Chunks:
+    """About so many chunks of each task: all those of episodes evenly spaced over its history; all chunks if None."""
+    if per_task is None:
+        return chunks
+    kept = []
+    for task in np.unique(chunks.task):
+        own = np.flatnonzero(chunks.task == task)
+        episodes = np.unique(chunks.episode[own])
+        wanted = max(1, min(len(episodes), round(per_task * len(episodes) / len(own))))
+        places = np.linspace(0, len(episodes) - 1, wanted).round().astype(int)
+        kept.append(own[np.isin(chunks.episode[own], episodes[np.unique(places)])])
+    return chunks.take(np.concatenate(kept))
+
+
+def memory_entries(settings: Settings, inputs: Inputs) -> dict[str, np.ndarray]:
+    """Cut the histories into chunks and embed the key window of each.
+
+    Args:
+        settings: of a method with a memory.
+        inputs: `histories`, and what the memory's embedder is read from.
+
+    Returns:
+        `keys` float32 [N, width], and the arrays of the N chunks.
+    """
+    memory, facts = memory_of(settings), facts_of(settings.environment)
+    embedder = load_embedder(settings, inputs, facts)
+    histories = open_histories(inputs.need("histories"), facts)
+    store = ExperienceStore(
+        histories,
+        actions=facts.actions,
+        device=inputs.device,
+        reward_scale=settings.method.hyperparameters.reward_scale,
+    )
+    table = histories.episodes
+    cut = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
+    chunks = evenly_spaced(cut, memory.max_entries_per_task)
+    keys = np.zeros((len(chunks), embedder.width), np.float32)
+    with Progress(len(chunks), f"embedding {len(chunks)} windows", "windows") as progress:
+        for first in range(0, len(chunks), BATCH):
+            places = np.arange(first, min(first + BATCH, len(chunks)))
+            rows, mask = chunks.key_windows(places, memory.key_context)
+            with torch.inference_mode():
+                keys[places] = embedder.keys(store.windows(rows, mask)).float().cpu().numpy()
+            progress.update(places[-1] + 1)
+    return {"keys": keys, **chunks.to_arrays()}

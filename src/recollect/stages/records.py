@@ -1,0 +1,75 @@
+"""What a finished job took: a small sealed file beside its log, which forecasts and the report read."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from recollect.artifacts.sealed import read_json, write_json
+from recollect.settings.errors import UserError
+from recollect.stages.provenance import digest
+from recollect.stages.stage import Job, Stage
+
+KIND = "record"
+
+
+class Record(NamedTuple):
+    """What one job took.
+
+    Args:
+        job: which.
+        seconds: wall time, without the start of Python.
+        resumed: it only went on from a checkpoint, so this is the time of the rest.
+        megabytes: most RAM that its process held.
+        device: cpu or cuda.
+        settings: a hash of the settings that it ran with.
+    """
+
+    job: Job
+    seconds: float
+    resumed: bool
+    megabytes: float
+    device: str
+    settings: str
+
+
+def place(job: Job, root: Path = Path()) -> Path:
+    """Where a job's record lies: `logs/demo/dark_room_10x10/radt/seed_0/train.json`."""
+    folders = [job.scale, job.env, job.method, f"seed_{job.seed}" if job.seed else ""]
+    return root.joinpath("logs", *filter(None, folders), f"{job.stage}.json")
+
+
+def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> object:
+    """Do the work of a job, and when it has ended well write down what it took. Returns what the work returns."""
+    settings, begun = digest(stage.settings_text(job)), time.perf_counter()
+    returned = work()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    known = Record(
+        job,
+        seconds=round(time.perf_counter() - begun, 3),
+        resumed=returned is True,
+        megabytes=round(peak / (1e6 if sys.platform == "darwin" else 1e3), 1),
+        device=device,
+        settings=settings,
+    )
+    write_json(place(job), known._asdict(), kind=KIND)
+    return returned
+
+
+def read(path: Path) -> Record | None:
+    """A record; None where there is none or it is damaged."""
+    try:
+        known = read_json(path, kind=KIND)
+        return Record(**{**known, "job": Job(*known["job"])})
+    except (UserError, TypeError, KeyError):
+        return None
+
+
+def records(scale: str, root: Path = Path()) -> list[Record]:
+    """The records of all jobs of a scale."""
+    found = [read(path) for path in sorted((root / "logs" / scale).rglob("*.json"))]
+    return [one for one in found if one is not None]

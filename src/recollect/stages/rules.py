@@ -1,0 +1,179 @@
+"""What a Snakemake rule says of a stage: inputs, outputs, resources, params and command, all read off the stage.
+
+Every job is one `recollect` command. A rule's params are two short hashes: `settings` (all of the configuration that the
+job depends on) and `code` (all of the science that it can reach), so that a change reruns what depends on it and nothing
+else. What the hashes stand for is written in the manifest beside each artifact.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from recollect.settings.resolve import environment_mapping
+from recollect.stages import packs, paths
+from recollect.stages.packs import Seeds
+from recollect.stages.provenance import digest
+from recollect.stages.selection import JOB_HOURS
+from recollect.stages.stage import Job, is_large, job_of
+from recollect.stages.table import STAGES
+
+Wildcards = Mapping[str, str]
+_DIRECTORY = {"figure": "figures/{figure}", "seed": "seed_{seed}"}
+
+
+class StageRule:
+    """One rule.
+
+    Args:
+        name: of the stage.
+        figures: what more a job is about, of a stage that reads figures.
+        seeds: of a job that takes these seeds one after the other; none: each has a job of its own.
+        job_hours: of the longest job at scales of large runs.
+        packages: the conda environment of jobs that make no world.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        figures: tuple[str, ...] = (),
+        seeds: Seeds = (),
+        job_hours: float = JOB_HOURS,
+        packages: str = "base",
+    ) -> None:
+        self.stage, self.figures, self.seeds = STAGES[name], figures, seeds
+        self.job_hours, self.packages = job_hours, packages
+        self.files = cache(self._files)
+        self.hashes = cache(self._hashes)
+
+    # ------------------------------------------------------------------------------------------- inputs and outputs
+
+    @property
+    def writes(self) -> dict[str, str]:
+        """Output name -> path, its manifest beside it."""
+        found: dict[str, str] = {}
+        for seed in self.seeds or ("{seed}",):
+            for name, place in self.stage.writes.items():
+                label = f"{name}_{seed}" if self.seeds else name
+                path = place.template.replace("{seed}", str(seed))
+                found |= {label: path, f"{label}_manifest": paths.manifest(Path(path)).as_posix()}
+        return found
+
+    def updates(self, flag: Callable[[str], Any]) -> dict[str, Any]:
+        """The same with Snakemake's flag `update`: they are not deleted before a job, which keeps what is of today."""
+        return {name: flag(path) for name, path in self.writes.items()}
+
+    def reads(self, wildcards: Wildcards) -> list[str]:
+        """The files that a job reads."""
+        return self.files(self.job(wildcards))
+
+    def _files(self, job: Job) -> list[str]:
+        listed = self.stage.reads(*job.names(self.stage.over).values(), *self.figures)
+        return [path.as_posix() for path in listed.values()]
+
+    # ---------------------------------------------------------------------------------------------- params and command
+
+    def settings(self, wildcards: Wildcards) -> str:
+        """The hash of everything in the configuration that a job depends on."""
+        return self.hashes(self.job(wildcards)._replace(seed=""))[0]
+
+    def code(self, wildcards: Wildcards) -> str:
+        """The fingerprint of the code that a job depends on."""
+        return self.hashes(self.job(wildcards)._replace(seed=""))[1]
+
+    def _hashes(self, job: Job) -> tuple[str, str]:
+        settings = self.stage.settings(*job.names(self.stage.shared).values(), *self.figures)
+        return f"settings {digest(settings)}", f"code {self.stage.code_text(job)}"
+
+    @property
+    def params(self) -> dict[str, Callable[..., str]]:
+        """Name -> function of a job."""
+        settings: dict[str, Callable[..., str]] = {"settings": self.settings}
+        return {**settings, "code": self.code} if self.stage.modules else settings
+
+    @property
+    def log(self) -> str:
+        """Where a job's log lies."""
+        folders = [_DIRECTORY.get(wildcard, f"{{{wildcard}}}") for wildcard in self.stage.over]
+        if self.seeds:
+            folders[-1] = f"seeds_{self.seeds[0]}_to_{self.seeds[-1]}"
+        return "/".join(["logs", *folders, f"{self.stage.name}.log"])
+
+    @property
+    def command(self) -> str:
+        """The command of a job."""
+        if self.stage.command:
+            return f"recollect {self.stage.command} > {{log}} 2>&1"
+        words = ["recollect", self.stage.name.replace("_", "-")]
+        for wildcard in self.stage.over:
+            if wildcard == "seed" and self.seeds:
+                words += [f"--seed {seed}" for seed in self.seeds]
+            else:
+                words.append(f"--{wildcard} {{wildcards.{wildcard}}}")
+        words += [f"--figure {figure}" for figure in self.figures]
+        words += ["--device auto"] if self.stage.asks.gpu else []
+        words += ["--threads {threads}"] if not self.stage.local else []
+        return " ".join([*words, "> {log} 2>&1"])
+
+    # -------------------------------------------------------------------------------------------------------- resources
+
+    def conda(self, wildcards: Wildcards) -> str:
+        """The conda environment of a job."""
+        family = self.packages
+        if self.stage.packages == "world":
+            family = environment_mapping(wildcards["scale"], wildcards["env"]).get("family", family)
+        return f"../envs/{family}.yaml"
+
+    def threads(self, wildcards: Wildcards) -> int:
+        """CPU threads."""
+        return self._at_scale(self.stage.asks.threads, wildcards)
+
+    def mem_mb(self, wildcards: Wildcards, attempt: int) -> int:
+        """RAM in MB, more at each attempt."""
+        return self._at_scale(self.stage.asks.megabytes, wildcards) * attempt
+
+    def runtime(self, wildcards: Wildcards, attempt: int) -> int:
+        """Wall time in minutes. What resumes needs no more at the next attempt. A pack asks for what one run does."""
+        limit = self._at_scale(self.stage.asks.minutes, wildcards)
+        shrunk = int(limit * packs.shrunk(self.job_hours))
+        limit = shrunk if "seed" in self.stage.over else min(limit, int(self.job_hours * 60))
+        return limit if self.stage.asks.resumes else limit * attempt
+
+    def gpu(self, wildcards: Wildcards) -> int:
+        """GPUs: one or none."""
+        return int(self.stage.on_gpu(self.job(wildcards)))
+
+    @property
+    def resources(self) -> dict[str, Callable[..., int]]:
+        """Name -> function of a job."""
+        asked: dict[str, Callable[..., int]] = {"mem_mb": self.mem_mb, "runtime": self.runtime}
+        return {**asked, "gpu": self.gpu} if self.stage.asks.gpu else asked
+
+    def priority(self, wildcards: Wildcards) -> int:
+        """Of jobs that could start, the highest goes first."""
+        chosen = self.stage.priority
+        return chosen(*self.job(wildcards).names(self.stage.over).values()) if callable(chosen) else chosen
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def job(self, wildcards: Any) -> Job:
+        """The job of some wildcards; of a pack that of its first seed, which shares everything with the others."""
+        names = dict(wildcards)
+        if self.seeds:
+            names["seed"] = str(self.seeds[0])
+        return job_of(self.stage.name, names)
+
+    def _at_scale(self, asked: tuple[int, int], wildcards: Wildcards) -> int:
+        return asked["scale" in dict(wildcards) and is_large(wildcards["scale"])]
+
+
+def find_commands() -> None:
+    """Let jobs find the command `recollect` that belongs to this Python, also where its .venv is not activated."""
+    if shutil.which("recollect") is None:
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])

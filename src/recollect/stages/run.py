@@ -1,0 +1,63 @@
+"""run: train and evaluate, in one process -> policy, training table and scores of one run.
+
+What is there already, whole and made of today's settings, code and inputs, is kept: a change of how policies are judged
+trains nothing again. Variants that are not trained are evaluated by a job of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from recollect.settings.resolve import names
+from recollect.stages import evaluate, train
+from recollect.stages.inputs import has_memory, is_trained, learns_from_histories, train_inputs
+from recollect.stages.provenance import embedder_of
+from recollect.stages.records import timed
+from recollect.stages.stage import Job, Resources, Stage
+
+log = logging.getLogger(__name__)
+
+
+def run(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
+    """Train one run and score its policy; what is there and of today is kept.
+
+    A change of how policies are judged trains nothing again.
+
+    Raises:
+        UserError: a setting or an input is wrong, or another process is at work on this run.
+    """
+    job = Job("run", scale, env, method, str(seed))
+    for part, step in STAGE.steps(job):
+        if part.is_made(step):
+            log.info("%s: kept, it is of today's settings, code and inputs", step)
+        else:
+            timed(part, step, device, partial(part.run, scale, env, method, seed, device=device))
+
+
+def priority(scale: str, env: str, method: str, seed: str) -> int:
+    """Longest chain first: generate (70), the embedder's run, embed (50), index (45), what reads a memory, the rest."""
+    embeds = (("method", method, int(seed)) == embedder_of(scale, env, other) for other in names("methods"))
+    if any(embeds):
+        return 60
+    if has_memory(scale, env, method):
+        return 40
+    return 20 if learns_from_histories(scale, env, method) else 30
+
+
+STAGE = Stage(
+    name="run",
+    over=("scale", "env", "method", "seed"),
+    reads=lambda scale, env, method, seed: train_inputs(scale, env, method),
+    writes={**train.STAGE.writes, **evaluate.STAGE.writes},
+    settings=lambda *of: f"{train.STAGE.settings(*of)} {evaluate.STAGE.settings(*of)}",
+    modules=lambda *of: sorted({*train.STAGE.modules(*of), *evaluate.STAGE.modules(*of)}),  # type: ignore[misc]
+    only=is_trained,
+    parts=(train.STAGE, evaluate.STAGE),
+    keeps=True,
+    # As training; a day of it and four hours of scores at most.
+    asks=Resources((1500, 16000), (180, 1680), threads=(1, 4), gpu=True, resumes=True),
+    priority=priority,
+    packages="world",
+    run=run,
+)

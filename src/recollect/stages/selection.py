@@ -1,0 +1,127 @@
+"""What is made when no target is named, and whether the names in targets are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.resolve import (
+    environment_mapping,
+    fetched_model,
+    figure_settings,
+    method_mapping,
+    names,
+    published_data,
+    scale_settings,
+    token_vocabulary,
+    vision_language_model,
+)
+from recollect.settings.schema import Frozen
+from recollect.stages import paths
+from recollect.stages.paths import Place
+
+JOB_HOURS = 28  # of a run at a large scale: 24 of training and four for its scores
+
+
+class Selection(Frozen):
+    """What `snakemake` makes when no target is named: config/config.yaml, and `--config` on the command line."""
+
+    scale: str = Field(description="One of config/scales.")
+    figures: tuple[str, ...] = Field(description="Some of config/figures, or `all` of them.")
+    job_hours: float = Field(JOB_HOURS, ge=1, description="Longest job at a large scale; docs/cluster.md.")
+    seeds_together: int | None = Field(
+        None, ge=1, description="At most so many seeds in one job; 1: each for itself; null: as many as fit."
+    )
+    packages: Literal["base", "gpu"] = Field(
+        "base", description="With `--sdm conda`: envs/gpu.yaml in place of base.yaml."
+    )
+
+    @field_validator("figures", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        """`all`, or one name, as `--config figures=...` gives them."""
+        if value == "all":
+            return names("figures")
+        return [value] if isinstance(value, str) else value
+
+
+def selection(config: Mapping[str, Any]) -> Selection:
+    """The checked selection.
+
+    Raises:
+        UserError: an unknown key, scale or figure; the message names the nearest known one.
+    """
+    chosen = validated(Selection, config, where=f"{config_folder() / 'config.yaml'} or --config")
+    scale_settings(chosen.scale)
+    for figure in chosen.figures:
+        figure_settings(chosen.scale, figure)
+    return chosen
+
+
+def default_selection() -> Selection:
+    """The selection of config/config.yaml."""
+    return selection(read_yaml(config_folder() / "config.yaml"))
+
+
+def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
+    """What a command names: figures, `all`, or nothing for those of config/config.yaml."""
+    chosen = list(wanted or default_selection().figures)
+    return names("figures") if chosen == ["all"] else chosen
+
+
+# ----------------------------------------------------------------------------------------------- targets, by their path
+
+_PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
+
+
+def check_targets(targets: Iterable[str]) -> None:
+    """Check the names in those targets that are paths of artifacts; others are left to Snakemake.
+
+    Raises:
+        UserError: a target names a scale, environment, method, figure, model or data set that is not configured.
+    """
+    for target in targets:
+        for place in _PLACES:
+            found = place.match(target.removeprefix("./"))
+            if found is not None:
+                _check_names(found)
+                break
+
+
+def _check_names(found: Mapping[str, str]) -> None:
+    scale, model = found.get("scale"), found.get("model")
+    if scale is not None:
+        scale_settings(scale)
+    if model is not None:
+        _check_model(model, fetched=scale is None)
+    if "vocabulary" in found:
+        token_vocabulary(found["vocabulary"])
+    if "dataset" in found:
+        published_data(found["dataset"])
+    if scale is not None and "figure" in found:
+        figure_settings(scale, found["figure"])
+    if scale is not None and "env" in found:
+        environment_mapping(scale, found["env"])
+        if "method" in found:
+            method_mapping(scale, found["env"], found["method"])
+
+
+def _check_model(model: str, *, fetched: bool) -> None:
+    if fetched:
+        chosen = fetched_model(model)
+        if chosen.source != "hub":
+            raise UserError(
+                f"the model '{model}' comes from source '{chosen.source}' and is not fetched",
+                where=config_folder() / "language_models.yaml",
+                do="nothing: it is already at hand",
+            )
+    elif vision_language_model(model).source != "trained":
+        raise UserError(
+            f"the vision-language model '{model}' is not trained here",
+            where=config_folder() / "vision_language_models.yaml",
+            do=f"ask for {paths.model(model)}, if it is one that is fetched",
+        )

@@ -1,0 +1,175 @@
+"""What a stage is: one module of this folder, one rule, one command, one kind of artifact. And a job: a stage for some names.
+
+Everything that asks about stages reads it off these objects (recollect.stages.table): the rules, the commands, the inputs in
+manifests, `recollect why`, `recollect forecast` and dvc.yaml. Nothing here imports torch: Snakemake parses with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from recollect.artifacts.fingerprint import code_fingerprint
+from recollect.artifacts.sealed import verify
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import scale_settings
+from recollect.stages import provenance
+from recollect.stages.paths import Place
+
+_OWN = ("scale", "env", "method", "seed")
+
+
+class Job(NamedTuple):
+    """One job. What a stage makes one of stands under `env`: an environment, a figure, a model, a vocabulary."""
+
+    stage: str
+    scale: str
+    env: str = ""
+    method: str = ""
+    seed: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(word for word in (self.stage, *self[2:]) if word)
+
+    def names(self, over: tuple[str, ...]) -> dict[str, str]:
+        """Wildcard -> name."""
+        return {wildcard: getattr(self, wildcard if wildcard in _OWN else "env") for wildcard in over}
+
+
+def job_of(stage: str, names: Mapping[str, str], scale: str = "") -> Job:
+    """The job of a stage with such names. What no scale owns (a fetched model) is counted at `scale`."""
+    other = next((name for wildcard, name in names.items() if wildcard not in _OWN), "")
+    env, method, seed = (str(names.get(wildcard, "")) for wildcard in ("env", "method", "seed"))
+    return Job(stage, str(names.get("scale", scale)), env or str(other), method, seed)
+
+
+class Resources(NamedTuple):
+    """What a job asks of its machine, each number at scales of small and of large runs (`resources` of a scale).
+
+    What a machine is (partitions, number of GPUs) stands in workflow/profiles.
+
+    Args:
+        megabytes: RAM; more at each attempt. Not computed from sizes of inputs: that doubles the time of a large dry run.
+        minutes: wall time; a generous limit at large scales, where jobs are killed at it.
+        threads: one where jobs run side by side: two jobs of one thread do more than one job of two threads.
+        gpu: whether it asks for a GPU at large scales, or a function of the job's names (without seed) that says so.
+        resumes: it goes on from a checkpoint, so it needs no more time at the next attempt.
+    """
+
+    megabytes: tuple[int, int]
+    minutes: tuple[int, int]
+    threads: tuple[int, int] = (1, 1)
+    gpu: bool | Callable[..., bool] = False
+    resumes: bool = False
+
+
+def is_large(scale: str) -> bool:
+    """Whether the runs of a scale are large ones, which ask for GPUs and for more than two cores."""
+    return scale_settings(scale).resources == "large"
+
+
+def _none(*names: str) -> dict[str, Path]:
+    return {}
+
+
+def _empty(*names: str) -> str:
+    return ""
+
+
+def _always(*names: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    Args:
+        name: of its module and rule; its command is the same with dashes.
+        over: the wildcards that name one job, in the order in which the functions below take their names.
+        writes: name -> where the artifact lies.
+        run: does the work of one job. Its keyword-only arguments are options of the command (recollect.cli). It may return
+            True where it only went on from a checkpoint.
+        asks: what a job asks of its machine.
+        reads: names of a job -> name -> file. The one list of a job's inputs: of its rule, its manifest and its method.
+        settings: names without seed -> everything in the configuration that the artifacts depend on.
+        modules: names without seed -> the modules whose code they depend on; None: on none.
+        only: names without seed -> whether there is such a job; another stage may make the same kind of artifact.
+        parts: stages that a job runs one after the other.
+        keeps: what is there and of today is kept, by each part; so its rule updates its outputs and does not delete them.
+        priority: of jobs that could start, the highest goes first: a number, or a function of the job's names.
+        packages: the conda environment of its jobs: `base`, or that of the world that they make.
+        local: it takes seconds or needs the network, so it runs where Snakemake runs.
+        changes: its command takes `--set`.
+        command: what its rule runs, where that is not the command of its name.
+    """
+
+    name: str
+    over: tuple[str, ...]
+    writes: Mapping[str, Place]
+    run: Callable[..., object]
+    asks: Resources
+    reads: Callable[..., Mapping[str, Path]] = _none
+    settings: Callable[..., str] = _empty
+    modules: Callable[..., list[str]] | None = None
+    only: Callable[..., bool] = _always
+    parts: tuple[Stage, ...] = ()
+    keeps: bool = False
+    priority: int | Callable[..., int] = 0
+    packages: Literal["base", "world"] = "base"
+    local: bool = False
+    changes: bool = False
+    command: str = ""
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The wildcards without the seed: what settings and code are a function of."""
+        return tuple(wildcard for wildcard in self.over if wildcard != "seed")
+
+    def makes(self, job: Job) -> list[Path]:
+        """The artifacts of a job, without their manifests."""
+        names = job.names(self.over)
+        return [place.of(names) for place in self.writes.values()]
+
+    def inputs(self, job: Job) -> Mapping[str, Path]:
+        """What a job reads."""
+        return self.reads(*job.names(self.over).values())
+
+    def settings_text(self, job: Job) -> str:
+        """What of the configuration a job depends on, as it stands in its manifest; empty where nothing does."""
+        return self.settings(*job.names(self.shared).values())
+
+    def modules_of(self, job: Job) -> list[str]:
+        """The modules whose code a job depends on."""
+        return [] if self.modules is None else self.modules(*job.names(self.shared).values())
+
+    def code_text(self, job: Job) -> str:
+        """The fingerprint of a job's code, as it stands in its manifest; empty where it depends on none."""
+        return "" if self.modules is None else code_fingerprint(*self.modules_of(job))
+
+    def steps(self, job: Job) -> list[tuple[Stage, Job]]:
+        """What a job runs: its parts, or itself."""
+        return [(part, job._replace(stage=part.name)) for part in self.parts] or [(self, job)]
+
+    def on_gpu(self, job: Job) -> bool:
+        """Whether a job asks for a GPU."""
+        gpu = self.asks.gpu
+        if callable(gpu):
+            gpu = gpu(*job.names(self.shared).values())
+        return gpu and is_large(job.scale)
+
+    def is_made(self, job: Job) -> bool:
+        """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device.
+
+        Raises:
+            UserError: an input is missing or damaged.
+        """
+        today = provenance.describe(self.settings_text(job), self.code_text(job), self.inputs(job).values())
+        try:
+            made: list[dict[str, Any]] = [verify(path)["provenance"] for path in self.makes(job)]
+        except UserError:  # missing, damaged, or its writing was interrupted
+            return False
+        wanted = {**today, "device": "", **({"seed": int(job.seed)} if job.seed else {})}
+        return all({**one, "device": ""} == wanted for one in made)

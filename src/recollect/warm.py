@@ -1,0 +1,259 @@
+"""How a command starts as a fork of a process that has imported everything.
+
+To import torch and pandas takes a job over two seconds of CPU, as long as many jobs of scale `demo` work, and that
+target has a hundred jobs. `recollect warm COMMAND` imports them once, runs the command (Snakemake), and lets every `recollect`
+command beneath it fork from there: the same code on the same files with the same threads, so the same bytes.
+
+- A job forks only where nothing can differ from a start of its own: same interpreter, same package whose files are
+  unchanged since they were imported, one thread (thread pools do not survive a fork). Otherwise it starts on its own.
+- The caller stays, holds the terminal and the exit status, passes on signals; when it is killed, the job ends too.
+- Snakemake's benchmark files then see the caller, not the job: their wall time holds, their memory and CPU time do not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+ADDRESS = "RECOLLECT_WARM"
+"""Environment variable: the socket of the process that forks jobs."""
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LENGTH = 8
+_PATIENCE = 10.0
+_PRELOADED = (
+    "recollect.cli",
+    "recollect.artifacts.run",
+    "recollect.evaluation.score_table",
+    "recollect.evaluation.episodic",
+    "recollect.evaluation.in_context",
+    "recollect.memory_rl.dqn",
+    "recollect.radt.radt",
+    "recollect.radt.ad",
+)
+
+
+def one_thread(argv: Sequence[str]) -> bool:
+    """Whether a command says ``--threads 1``."""
+    return ("--threads", "1") in itertools.pairwise(argv)
+
+
+def identity() -> list[Any]:
+    """What must agree between the caller and the process that forks: interpreter, package, and its files as they are now."""
+    package = Path(__file__).resolve().parent
+    files = sorted((str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in package.rglob("*.py"))
+    return [sys.executable, sys.prefix, str(package), [list(entry) for entry in files]]
+
+
+# ---- the caller ------------------------------------------------------------------------------------------------------
+
+
+def ask(address: str, argv: Sequence[str]) -> int | None:
+    """Have a command run as a fork of the process at `address` and wait for it.
+
+    Returns:
+        Its exit status; None where it must start on its own.
+    """
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            with _short(address) as path:
+                line.connect(path)
+            _send(
+                line,
+                {"argv": list(argv), "cwd": os.getcwd(), "env": dict(os.environ), "identity": identity()},
+                descriptors=(0, 1, 2),
+            )
+            pid = _receive(line)["pid"]
+        except (OSError, EOFError):
+            return None
+        if pid is None:
+            return None
+        for number in _PASSED_ON:
+            signal.signal(number, lambda received, frame: _signal(pid, received))
+        from recollect.artifacts.lock import dies_with_scheduler
+
+        dies_with_scheduler()
+        try:
+            status = int(_receive(line)["status"])
+        except (OSError, EOFError):
+            print("error: the process that `recollect warm` started was killed", file=sys.stderr)
+            return 1
+    return status if status >= 0 else 128 - status
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+# ---- the process that forks ------------------------------------------------------------------------------------------
+
+
+def warm(command: Sequence[str]) -> int:
+    """Run a command whose `recollect` jobs fork from a process that has imported everything; returns its exit status."""
+    if not sys.platform.startswith("linux"):  # elsewhere a fork after such imports is not safe
+        return subprocess.call(list(command))
+    with tempfile.TemporaryDirectory(prefix="recollect-") as folder:
+        address = str(Path(folder) / "socket")
+        threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        server = subprocess.Popen(
+            [sys.executable, "-c", "import sys; from recollect.launch import serve; serve(sys.argv[1])", address],
+            env=os.environ | threads,
+            stdin=subprocess.DEVNULL,
+        )
+        earlier = signal.signal(signal.SIGINT, lambda received, frame: None)  # the command has it from the terminal
+        try:
+            running = subprocess.Popen(list(command), env=os.environ | {ADDRESS: address})
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, lambda received, frame: running.send_signal(received))
+            return running.wait()
+        finally:
+            signal.signal(signal.SIGINT, earlier)
+            server.terminate()
+            server.wait()
+
+
+def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
+    """Import everything, then fork a job for each caller until SIGTERM.
+
+    Args:
+        address: the socket.
+        run_here: runs the command of `sys.argv` in this process.
+    """
+    from recollect.artifacts.lock import dies_with_parent
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the command that is run decides when to end
+    dies_with_parent()
+    mine = identity()
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    listener = socket.socket(socket.AF_UNIX)
+    with _short(address) as path:
+        listener.bind(path)
+    listener.listen(64)
+    waiting = selectors.DefaultSelector()
+    waiting.register(listener, selectors.EVENT_READ)
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj is listener:
+                line, _ = listener.accept()
+                with suppress(OSError, EOFError):
+                    _fork(line, mine, waiting, run_here)
+            else:
+                line, pid = key.data
+                waiting.unregister(key.fileobj)
+                os.close(key.fd)
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with line, suppress(OSError):
+                    _send(line, {"status": status})
+
+
+def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector, run_here: Callable[[], None]) -> None:
+    line.settimeout(_PATIENCE)
+    request, descriptors = _receive_with_descriptors(line)
+    line.settimeout(None)
+    if request["identity"] != mine:
+        _send(line, {"pid": None})
+        line.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return
+    pid = os.fork()
+    if pid == 0:
+        for key in list(waiting.get_map().values()):  # what belongs to the others
+            os.close(key.fd)
+            if key.data is not None:
+                key.data[0].close()
+        _work(line, request, descriptors, run_here)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (line, pid))
+    _send(line, {"pid": pid})
+
+
+def _work(
+    line: socket.socket, request: dict[str, Any], descriptors: list[int], run_here: Callable[[], None]
+) -> NoReturn:
+    """The job itself, in the fork."""
+    status = 1
+    try:
+        for target, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.chdir(request["cwd"])
+        sys.argv = request["argv"]
+        threading.Thread(target=_end_with_caller, args=(os.dup(line.fileno()),), daemon=True).start()
+        run_here()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _end_with_caller(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _short(address: str) -> Iterator[str]:
+    """The same socket by a short path: the kernel takes about a hundred characters, and folders have long names."""
+    folder = os.open(os.path.dirname(address), os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"
+    finally:
+        os.close(folder)
+
+
+# ---- messages: a length, then JSON -----------------------------------------------------------------------------------
+
+
+def _send(line: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    text = json.dumps(message).encode()
+    head = len(text).to_bytes(_LENGTH, "big")
+    socket.send_fds(line, [head], descriptors)
+    line.sendall(text)
+
+
+def _receive(line: socket.socket) -> dict[str, Any]:
+    return _receive_with_descriptors(line)[0]
+
+
+def _receive_with_descriptors(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, descriptors, _, _ = socket.recv_fds(line, _LENGTH, 3)
+    length = int.from_bytes(_exactly(line, _LENGTH, head), "big")
+    message: dict[str, Any] = json.loads(_exactly(line, length, b""))
+    return message, list(descriptors)
+
+
+def _exactly(line: socket.socket, count: int, text: bytes) -> bytes:
+    while len(text) < count:
+        more = line.recv(count - len(text))
+        if not more:
+            raise EOFError
+        text += more
+    return text

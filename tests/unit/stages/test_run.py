@@ -1,0 +1,81 @@
+"""Promises of a run's one job: what is there and of today is kept, each seed stands for itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recollect import cli
+from recollect.settings.errors import UserError
+from recollect.stages import paths, records
+from recollect.stages.run import run
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+
+OF = ("smoke", "tmaze_passive_5", "dqn_ff")
+FILES = (paths.policy, paths.train_table, paths.scores)
+
+
+def times() -> dict[str, int]:
+    return {place(*OF, 0).name: place(*OF, 0).stat().st_mtime_ns for place in FILES}
+
+
+@pytest.fixture
+def made(workdir: Path) -> Path:
+    """A working directory with one small run."""
+    run(*OF, 0)
+    return workdir
+
+
+def test_one_job_makes_three_files_and_says_what_its_parts_took(made: Path) -> None:
+    assert all(STAGES[stage].is_made(Job(stage, *OF, "0")) for stage in ("train", "evaluate"))
+    assert {record.job.stage for record in records.records("smoke")} == {"train", "evaluate"}
+
+
+def test_what_is_of_today_is_kept(made: Path) -> None:
+    before = times()
+    run(*OF, 0)
+    assert times() == before
+
+
+def test_missing_or_damaged_scores_are_made_anew_without_training(made: Path) -> None:
+    before, scores = times(), paths.scores(*OF, 0)
+    content = scores.read_bytes()
+    for damage in (scores.unlink, lambda: scores.write_bytes(b"x" * len(content))):
+        damage()
+        run(*OF, 0)
+        now = times()
+        assert scores.read_bytes() == content
+        assert now.pop("scores.parquet") > before["scores.parquet"]
+        assert now == {name: time for name, time in before.items() if name != "scores.parquet"}
+
+
+def test_a_damaged_policy_or_other_settings_train_again(made: Path) -> None:
+    content = paths.policy(*OF, 0).read_bytes()
+    paths.policy(*OF, 0).write_bytes(b"x" * len(content))
+    run(*OF, 0)
+    assert paths.policy(*OF, 0).read_bytes() == content
+    path = made / "config/methods/dqn_ff.yaml"
+    known = yaml.safe_load(path.read_text())
+    known.setdefault("hyperparameters", {})["discount"] = 0.5
+    path.write_text(yaml.safe_dump(known))
+    assert not STAGES["train"].is_made(Job("train", *OF, "0"))
+    run(*OF, 0)
+    assert paths.policy(*OF, 0).read_bytes() != content
+
+
+def test_a_seed_that_fails_stops_no_other_and_is_named(workdir: Path) -> None:
+    done: list[int] = []
+
+    def work(seed: int) -> None:
+        if seed == 2:
+            raise UserError("it broke", where="here", do="mend it")
+        done.append(seed)
+
+    with pytest.raises(UserError, match=r"1 of 3 runs failed: seeds 2"):
+        cli.together([1, 2, 3], work)
+    assert done == [1, 3]
+    with pytest.raises(UserError, match="it broke"):
+        cli.together([2], work)

@@ -1,0 +1,183 @@
+"""Promises of the stages: the rules name exactly what the commands read, and wrong names are caught early."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recollect.cli import app
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import names
+from recollect.stages import inputs, packs, paths, rules
+from recollect.stages.figure import spec_of
+from recollect.stages.plan import embedders, maker, plan
+from recollect.stages.selection import check_targets, selection
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+
+ROOM = "dark_room_10x10"
+
+
+def test_every_stage_is_one_module_one_rule_and_one_command(root: Path) -> None:
+    rules = "\n".join(path.read_text() for path in (root / "rules").glob("*.smk"))
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+    for name, stage in STAGES.items():
+        assert stage.run.__name__ == name and stage.run.__module__.startswith("recollect.stages.")
+        assert f'rule_of("{name}"' in rules or name == "train"  # which is a part of `run`
+        assert (stage.command or name).replace("_", "-").split()[0] in commands
+
+
+def test_a_stage_says_nothing_that_imports_torch(root: Path) -> None:
+    """Snakemake parses with it."""
+    code = "import sys; from recollect.stages import plan, rules, selection, why, worlds; import recollect.cli"
+    code += "; assert not {'torch', 'pandas', 'matplotlib'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_template_of_a_path_gives_the_path_and_the_names_in_it() -> None:
+    names_of = {"scale": "demo", "env": "room", "method": "radt.context=25,x=[1,2]", "seed": "3", "figure": "one"}
+    names_of |= {"model": "clip-rn50.1", "dataset": "d", "vocabulary": "v", "checkpoint": "best"}
+    places = [place for place in vars(paths).values() if isinstance(place, paths.Place)]
+    assert len(places) > 20
+    for place in places:
+        path = place.of(names_of)
+        assert place.match(path) == {name: names_of[name] for name in place.names}
+        assert path == place(*(names_of[name] for name in place.names))
+    assert paths.policy.match("results/demo/runs/room/a/b/seed_3/policy.safetensors") is None
+
+
+@pytest.mark.parametrize("method", ["radt", "radt_agnostic", "ad", "dt", "dqn_lstm"])
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+def test_rules_declare_what_training_opens(workdir: Path, scale: str, method: str) -> None:
+    env = "tmaze_passive_10" if method.startswith("dqn") else ROOM
+    declared = STAGES["run"].inputs(Job("run", scale, env, method, "0"))
+    assert declared == inputs.train_inputs(scale, env, method)
+    assert rules.StageRule("run").reads({"scale": scale, "env": env, "method": method, "seed": "0"}) == [
+        path.as_posix() for path in declared.values()
+    ]
+
+
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+def test_rules_declare_what_embedding_opens(workdir: Path, scale: str) -> None:
+    for method in ("radt", "radt_agnostic"):
+        declared = dict(STAGES["embed"].inputs(Job("embed", scale, ROOM, method)))
+        assert declared.pop("histories") == paths.histories(scale, ROOM)
+        assert declared == inputs.embedder_inputs(scale, ROOM, method) or scale == "smoke"
+
+
+def test_domain_specific_memory_waits_for_its_embedders_run(workdir: Path) -> None:
+    assert inputs.embed_inputs("smoke", ROOM, "radt")["embedder_policy"] == paths.policy("smoke", ROOM, "dt", 0)
+    run = STAGES["run"].priority
+    assert callable(run) and run("smoke", ROOM, "dt", "0") > run("smoke", ROOM, "radt", "0")
+    assert "language_model" in inputs.embed_inputs("paper", ROOM, "radt_agnostic")
+    assert "language_model" in inputs.playing_inputs("paper", ROOM, "radt_agnostic")
+
+
+def test_a_run_of_two_figures_is_named_once(workdir: Path) -> None:
+    figure = "radt_dark_room_10x10"
+    once = plan("smoke", [figure]).files("run", "scores")
+    assert plan("smoke", [figure, figure]).files("run", "scores") == once
+    assert len(once) == len(set(once)) == len(inputs.figure_runs("smoke", figure))
+
+
+def test_a_figure_of_traces_reads_traces_and_its_runs_have_pages(workdir: Path) -> None:
+    run = (ROOM, "radt", 0)
+    traces, scores = (inputs.figure_inputs("smoke", name) for name in ("radt_attention", "radt_dark_room_10x10"))
+    assert next(iter(traces.values())) == paths.trace("smoke", *run)
+    assert next(iter(scores.values())) == paths.scores("smoke", *run)
+    made = plan("smoke", ["radt_attention"])
+    assert paths.trace("smoke", *run) in made.files("inspect") and paths.page("smoke", *run) in made.files("page")
+    assert paths.policy("smoke", *run) in made.files("run")
+    assert plan("smoke", ["radt_dark_room_10x10"]).files("page") == []
+    both = embedders("smoke", ["radt_visits", "radt_dark_room_10x10"])
+    assert {paths.trace("smoke", ROOM, "dt", 0), paths.scores("smoke", ROOM, "dt", 0)} <= set(both)
+
+
+def test_a_variant_that_differs_in_acting_is_scored_by_a_job_of_its_own(workdir: Path) -> None:
+    run = ("smoke", ROOM, "radt.every_25")
+    assert maker(paths.scores(*run, 0), "smoke") == Job("evaluate", *run, "0")
+    assert maker(paths.policy(*run, 0), "smoke") is None
+    assert maker(paths.scores("smoke", ROOM, "radt", 0), "smoke") == Job("run", "smoke", ROOM, "radt", "0")
+    trained, untrained = (re.compile(rf"results/(?P<scale>{p})/runs/") for p in (packs.trained(), packs.untrained()))
+    for method, plays in (("radt.every_25", True), ("radt.every_25,network.layers=2", False), ("radt", False)):
+        path = paths.scores("smoke", ROOM, method, 0).as_posix()
+        assert (trained.match(path) is None) == (untrained.match(path) is not None) == plays
+
+
+def test_a_scale_of_ones_own_asks_for_what_it_says_and_not_for_what_it_is_called(workdir: Path) -> None:
+    shutil.copy("config/scales/paper.yaml", "config/scales/mylab.yaml")
+    train = rules.StageRule("run")
+    asked = {}
+    for scale in ("paper", "mylab", "demo"):
+        wildcards = {"scale": scale, "env": ROOM, "method": "radt", "seed": "0"}
+        asked[scale] = (
+            train.gpu(wildcards),
+            train.threads(wildcards),
+            train.mem_mb(wildcards, 1),
+            train.runtime(wildcards, 1),
+        )
+    assert asked["mylab"] == asked["paper"] == (1, 4, 16000, 28 * 60)
+    assert asked["demo"] == (0, 1, 1500, 180)
+    published = spec_of("mylab", "radt_dark_room_10x10")
+    assert published.references_of(ROOM) and not spec_of("demo", "radt_dark_room_10x10").references_of(ROOM)
+    shutil.copy("config/scales/smoke.yaml", "config/scales/toys.yaml")
+    assert spec_of("toys", "memory_rl_passive_tmaze").is_wiring_test and not published.is_wiring_test
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("results/demo/inspect/dark_rom_10x10/radt/seed_0.html", "'dark_room_10x10'"),
+        ("results/dmo/figures/radt_dark_room_10x10.pdf", "'demo'"),
+        ("results/demo/figures/radt_dark_rom_10x10.pdf", "'radt_dark_room_10x10'"),
+        ("./results/demo/runs/dark_room_10x11/dt/seed_0/policy.safetensors", "'dark_room_10x10'"),
+        ("results/demo/runs/dark_room_10x10/dtt/seed_0/scores.parquet", "'dt'"),
+        ("data/demo/dark_rom_10x10/histories.safetensors", "'dark_room_10x10'"),
+        ("data/demo/dark_room_10x10/rdt/memory.faiss", "did you mean"),
+        ("results/demo/runs/dark_room_10x10/rdat.context=25/seed_0/scores.parquet", "'radt'"),
+        ("data/models/bert-base-uncase/model.safetensors", "'bert-base-uncased'"),
+        ("results/papr/report.html", "'paper'"),
+    ],
+)
+def test_an_unknown_name_in_a_target_is_named_with_the_nearest(workdir: Path, target: str, hint: str) -> None:
+    with pytest.raises(UserError, match=hint):
+        check_targets(["-n", "all", target])
+
+
+def test_a_model_that_is_not_fetched_is_no_target(workdir: Path) -> None:
+    with pytest.raises(UserError, match="not fetched"):
+        check_targets(["data/models/minilm/model.safetensors"])
+
+
+def test_known_targets_rules_and_options_pass(workdir: Path) -> None:
+    check_targets(
+        [
+            *("--cores", "2", "all", "smoke", "results/demo/report.html", "--config", "scale=demo"),
+            "results/paper/figures/radt_dark_room_10x10.pdf",
+            "results/smoke/runs/tmaze_passive_5/dqn_gpt/seed_0/scores.parquet",
+        ]
+    )
+
+
+def test_all_selects_every_configured_figure(workdir: Path) -> None:
+    assert selection({"scale": "paper", "figures": "all"}).figures == tuple(names("figures"))
+    one = selection({"scale": "paper", "figures": "radt_dark_room_10x10"})
+    assert one.figures == ("radt_dark_room_10x10",)
+
+
+@pytest.mark.parametrize(
+    ("config", "hint"),
+    [
+        ({"scale": "demo", "figures": ["radt_dark_rom_10x10"]}, "'radt_dark_room_10x10'"),
+        ({"scale": "dmo", "figures": []}, "'demo'"),
+        ({"scael": "demo", "figures": []}, "'scale'"),
+    ],
+)
+def test_a_wrong_selection_is_refused(workdir: Path, config: dict[str, object], hint: str) -> None:
+    with pytest.raises(UserError, match=hint):
+        selection(config)
