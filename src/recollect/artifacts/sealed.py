@@ -188,11 +188,7 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 
 
 def read_table(path: str | Path, *, kind: str | None = None) -> pd.DataFrame:
-    """The table of a sealed parquet file, verified.
-
-    Raises:
-        UserError: see `verify`; or it is not a parquet file.
-    """
+    """The table of a sealed parquet file, verified. Raises UserError: see `verify`; or it is not a parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -53,11 +53,7 @@ class WorldOptions(Frozen):
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], world: str) -> Self:
-        """Check options as they stand in a config file.
-
-        Raises:
-            UserError: one is unknown, missing or wrong.
-        """
+        """Check options as they stand in a config file. Raises UserError: one is unknown, missing or wrong."""
         return validated(cls, options, where=f"options of the world {world}", noun="option")
 
 

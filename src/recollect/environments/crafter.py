@@ -97,7 +97,6 @@ class Player:
         self.inner._obs = lambda: None  # nobody looks at what it would draw
 
     def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
         self.inner._seed, self.inner._episode = word, 0
         self.inner.reset()
         self.achievements: dict[str, int] = dict(self.inner._player.achievements)
@@ -105,7 +104,6 @@ class Player:
         self.semantic: np.ndarray | None = None
 
     def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`; what was achieved stands in `goals`."""
         _, reward, over, info = self.inner.step(int(action))
         self.semantic = info["semantic"]
         x, y = info["player_pos"].tolist()
@@ -174,7 +172,6 @@ class Crafter(ReplayedWorld):
         return self._goals_BKW.copy()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; see the class for what is told."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         info.pop("success", None)
         if self.options.instructions:

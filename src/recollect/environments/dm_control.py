@@ -102,7 +102,6 @@ class Simulator:
         self.actions = actions
 
     def begin(self, word: int) -> np.ndarray:
-        """See `simulated.Simulator.begin`."""
         self.inner.task._random = np.random.RandomState(word)
         return in_slots(self.inner.reset().observation)
 

@@ -253,7 +253,6 @@ class MazeRunner(BaseWorld):
         return cells
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if terminated_B.any() or truncated_B.any():
             info["success"] = terminated_B.copy()

@@ -122,13 +122,11 @@ class Simulator:
         self.policy: Any = None
 
     def begin(self, word: int) -> np.ndarray:
-        """See `simulated.Simulator.begin`."""
         self.inner.seed(word)
         self.seen_D = self.inner.reset()[0]
         return self.seen_D
 
     def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """See `simulated.Simulator.step`."""
         self.seen_D, reward, _, _, info = self.inner.step(action_A)
         return self.seen_D, float(reward), bool(info["success"])
 

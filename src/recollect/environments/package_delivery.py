@@ -91,7 +91,6 @@ class PackageDelivery(BaseWorld):
         return np.where(self._destination_BK > 0, self._destination_BK, np.nan)[..., None].astype(np.float32)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also what was achieved, and who succeeded where it ends."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         info["achieved"] = self._achieved_B11
         if terminated_B.any() or truncated_B.any():

@@ -251,7 +251,6 @@ class Procgen(BaseWorld):
         return {**state, "sizes": np.array(told["sizes"], np.int64), "games": np.frombuffer(data, np.uint8).copy()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """See :meth:`recollect.environments.base.World.set_state`."""
         sizes_B, games = np.asarray(state.get("sizes", ())), np.asarray(state.get("games", ()))
         if sizes_B.shape != (self.num_envs,) or games.dtype != np.uint8 or sizes_B.sum() != games.size:
             what = "the games' states are missing, or of another number of games"

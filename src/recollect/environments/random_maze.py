@@ -124,7 +124,6 @@ class RandomMaze(BaseWorld):
         self._window_K = (reach[:, None] * width + reach).ravel()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if terminated_B.any() or truncated_B.any():
             info["success"] = terminated_B.copy()

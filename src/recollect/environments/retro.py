@@ -99,18 +99,15 @@ class Player:
         self.worker = Worker("retro", Path(sys.executable), SCRIPT, fields, options)
 
     def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
         self.worker.ask("begin", which=[{"start": self.starts[word % len(self.starts)]}])
 
     def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`."""
         arrays = self.worker.arrays
         arrays["action"][:] = action
         self.worker.ask("step")
         return float(arrays["reward"][0]), bool(arrays["first"][0])
 
     def look(self) -> np.ndarray:
-        """See `replayed.Player.look`."""
         return self.worker.arrays["frame"][0].copy()
 
 

@@ -110,7 +110,6 @@ class SimulatedWorld(BaseWorld):
         self._solved_B = self._keep_zeros("solved", bool)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if self.knows_success and truncated_B.any():
             info["success"] = self._succeeded_B

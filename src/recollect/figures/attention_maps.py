@@ -92,11 +92,6 @@ def groups(episodes: int, each: int) -> dict[str, range]:
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, a trace that is missing, or a method that reads nothing.
-    """
     options = options_of(figure, Options)
     grid = grid_of(traces, figure)
     of_seeds = grid[only_method(figure)]

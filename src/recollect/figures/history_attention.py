@@ -146,11 +146,6 @@ def _decisions(
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, a trace that is missing, or a method that does not attend to its history.
-    """
     options = options_of(figure, Options)
     method = only_method(figure)
     by_env: dict[str, Read] = {}

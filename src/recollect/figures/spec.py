@@ -179,18 +179,10 @@ def with_extra_rows(table: pd.DataFrame, rows: Sequence[ExtraRow]) -> pd.DataFra
 
 
 def figure_spec(values: Mapping[str, Any]) -> FigureSpec:
-    """Check the description of a figure.
-
-    Raises:
-        UserError: an unknown, missing or wrong key.
-    """
+    """Check the description of a figure. Raises UserError: an unknown, missing or wrong key."""
     return validated(FigureSpec, values, where=f"figure {values.get('name', '(without name)')}")
 
 
 def options_of(figure: FigureSpec, model: type[Model]) -> Model:
-    """The options of a figure as its kind declares them.
-
-    Raises:
-        UserError: an unknown or wrong option.
-    """
+    """The options of a figure as its kind declares them. Raises UserError: an unknown or wrong option."""
     return validated(model, figure.options, where=f"options of figure '{figure.name}' (kind {figure.kind})")

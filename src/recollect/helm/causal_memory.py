@@ -97,7 +97,6 @@ class CausalMemory:
             self.window, self.cache = before
 
     def attention(self) -> Tensor | None:
-        """See `LanguageMemory`; computed anew."""
         if self._shown is None:
             return None
         lengths_B = self._shown.lengths_B

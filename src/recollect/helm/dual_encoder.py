@@ -113,11 +113,7 @@ class DualEncoder:
 
     @classmethod
     def open(cls, model: Path, device: str | torch.device = "cpu") -> DualEncoder:
-        """Read a sealed file.
-
-        Raises:
-            UserError: it is missing, corrupted or another kind of file.
-        """
+        """Read a sealed file. Raises UserError: it is missing, corrupted or another kind of file."""
         arrays = read_arrays(model, kind=KIND)
         about = json.loads(read_metadata(model).get("about", "{}"))
         do = "make it again: `recollect train-vision-language`"

@@ -184,11 +184,9 @@ class SampledPolicy(BatchedPolicy):
         self._action_B = np.zeros(0, np.int64)
 
     def begin(self, rows: int) -> None:
-        """See `BatchedPolicy`."""
         self.agent.start(rows)
 
     def forget(self, mask_B: np.ndarray) -> None:
-        """See `BatchedPolicy`."""
         self.agent.forget(mask_B)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
@@ -226,7 +224,6 @@ class SampledPolicy(BatchedPolicy):
         return [] if self.agent.history is None else self.agent.history.words(tokens)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """See `Agent.learned`."""
         return self.agent.learned()
 
 

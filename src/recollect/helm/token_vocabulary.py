@@ -51,11 +51,7 @@ class TokenVocabulary:
 
     @classmethod
     def open(cls, path: Path) -> TokenVocabulary:
-        """Read a sealed file.
-
-        Raises:
-            UserError: it is missing, corrupted or no token vocabulary.
-        """
+        """Read a sealed file. Raises UserError: it is missing, corrupted or no token vocabulary."""
         arrays = read_arrays(path, kind=KIND)
         about = json.loads(read_metadata(path)["about"])
         lm_ids_V, embeddings_VW = (torch.from_numpy(np.array(arrays[name])) for name in ("lm_ids", "embeddings"))

@@ -73,11 +73,7 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        UserError: the file is missing, is not YAML or is not a mapping.
-    """
+    """The mapping in a YAML file. Raises UserError: the file is missing, is not YAML or is not a mapping."""
     if not path.is_file():
         group = path.parent.name
         do = _plugin_that_has(group, path.stem) or f"{nearest(path.stem, names(group))} (or add the file)"

@@ -176,11 +176,7 @@ class HistoryRecorder:
         return {f"record/{name}": array.copy() for name, array in recorded.items()} | state
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """Continue from `arrays()`.
-
-        Raises:
-            UserError: they are of other tasks, or longer than this record.
-        """
+        """Continue from `arrays()`. Raises UserError: they are of other tasks, or longer than this record."""
         found = part(arrays, "record")
         mine = [task.index for task in self.tasks]
         if not found or found["tasks"].tolist() != mine or len(found["action"]) > len(self.action):
