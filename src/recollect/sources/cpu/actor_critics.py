@@ -2,7 +2,7 @@
 
 Forward, backward and Adam are written out over preallocated buffers, without autograd: at 64 × 64 numbers per
 product, what surrounds the arithmetic would cost more than the arithmetic. What one task computes does not depend, to
-the bit, on how many others are in the ensemble (a test holds this). `plain.perceptron` is what each network must equal.
+the bit, on how many others are in the ensemble (a test holds this). The tests hold each against an ordinary module.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Back-propagation through time is written out over preallocated buffers, as in `actor_critics` and for the same reason.
 What one task computes does not depend, to the bit, on how many others are in the ensemble (a test holds this).
-`plain.RecurrentNetwork` is what each network must equal.
+The tests hold each network against torch's own LSTM.
 
 Shapes: N = 2E networks, S sequences of L steps, D features, H units. Sequences stand [N, L, S, ...], so that one step of
 all of them is one block per network, and all rows together are the R = L · S inputs of the layers behind the LSTM.
