@@ -32,11 +32,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays of numbers from an npz file, in the order of their names. `next_observations` must be as long as rewards.
-
-    Raises:
-        UserError: the file is missing, a pickle, truncated or no npz, holds objects, or lacks an array.
-    """
+    """Arrays of numbers from an npz file, in the order of their names. `next_observations` must be as long as rewards."""
     if not path.is_file():
         raise broken("the file is missing", path)
     refuse_pickle(path)
@@ -83,12 +79,8 @@ class NpzRecording:
     """The complete episodes of one npz file, in time order.
 
     Attributes:
-        where: the file.
         length_M, return_M: int64 and float64 [M], of each episode.
         left_out: rows of a last episode that has no end.
-
-    Raises:
-        UserError: see `read_npz` and `rows_of`; or no episode has an end.
     """
 
     def __init__(self, path: Path, form: Form) -> None:
