@@ -70,11 +70,8 @@ def download(
         raise _failed("The file could not be fetched", error, where, offline) from error
     found = sha256_of(got)
     if sha256 and found != sha256:
-        raise UserError(
-            f"The fetched file has sha256 {found}, but {sha256} is expected.",
-            where=where,
-            do="Do not use it. Check the pinned revision and hash in the config.",
-        )
+        message = f"The fetched file has sha256 {found}, but {sha256} is expected."
+        raise UserError(message, where=where, do="Do not use it. Check the pinned revision and hash in the config.")
     return got
 
 

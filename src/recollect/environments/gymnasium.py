@@ -74,11 +74,9 @@ def registered(options: Options) -> str:
         if candidate in gymnasium.registry:
             return candidate
     after = f" after `import {package}`" if package else ""
-    raise UserError(
-        f"'{name}' cannot be made: gymnasium knows no such id{after}",
-        where="environment.world: gymnasium",
-        do=f"{nearest(name, gymnasium.registry)} Or name the package that registers it: `options: {{package: ...}}`",
-    )
+    message = f"'{name}' cannot be made: gymnasium knows no such id{after}"
+    do = f"{nearest(name, gymnasium.registry)} Or name the package that registers it: `options: {{package: ...}}`"
+    raise UserError(message, where="environment.world: gymnasium", do=do)
 
 
 def _import(package: str, *, needed: bool) -> None:

@@ -177,9 +177,7 @@ def _minigrid():  # type: ignore[no-untyped-def]
         from minigrid.core import world_object
         from minigrid.core.grid import Grid
     except ImportError as error:
-        raise UserError(
-            "the pictures are drawn by the package minigrid, which is not installed",
-            where="vision-language model, source: trained",
-            do="run `pip install minigrid`",
-        ) from error
+        message = "the pictures are drawn by the package minigrid, which is not installed"
+        do = "run `pip install minigrid`"
+        raise UserError(message, where="vision-language model, source: trained", do=do) from error
     return Grid, world_object
