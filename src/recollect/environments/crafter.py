@@ -40,13 +40,11 @@ FEATURES = 2 + ITEMS + 2 + 1
 
 
 class Options(WorldOptions):
-    """Options of Crafter.
+    """Options of Crafter; `instructions`, `observation`: see the head of the file.
 
     Args:
-        instructions: see the head of the file.
-        observation: see the head of the file.
         fewest_goals, most_goals: of an instruction.
-        tech_tree: a third of the instructions are an ordered part of the tech tree, up to one more than was achieved before.
+        tech_tree: a third of the instructions are an ordered part of the tech tree, up to one above what was achieved.
         hide_future: only the current goal and those completed are shown.
         horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
     """

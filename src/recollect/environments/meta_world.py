@@ -85,20 +85,13 @@ EVAL = {
 
 
 class Options(SimulatedOptions):
-    """Options of Meta-World, besides those of every simulated world.
-
-    Args:
-        horizon: steps of an episode.
-    """
+    """Options of Meta-World, besides those of every simulated world."""
 
     horizon: int = Field(default=200, ge=1, le=500)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split, by name; needs no package.
-
-    ``data["target_return"]`` and ``data["normalisation"]`` are of the published data.
-    """
+    """The tasks of a split, by name; needs no package. Reference returns are of the published data."""
     chosen = Options.parse(options, "meta_world")
     check_split(split, "meta_world")
     listed = [

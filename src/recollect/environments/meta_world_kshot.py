@@ -35,15 +35,7 @@ SIZE, ACTION_SIZE = 40, 4
 
 
 class Options(WorldOptions):
-    """Options of Meta-World in k attempts.
-
-    Args:
-        benchmark: see the head of the file.
-        attempts: k.
-        attempt_steps: of an episode.
-        positions: of a task in each split.
-        goal_shown: the goal is in the observation.
-    """
+    """Options of Meta-World in k attempts; `positions` are of a task, `benchmark` see the head of the file."""
 
     benchmark: str = "reach"
     attempts: int = Field(default=2, ge=1)

@@ -52,7 +52,6 @@ class Options(WorldOptions):
 
     @property
     def id(self) -> str:
-        """The package's name of the environment. Raises UserError: there is none of this name."""
         name = f"MiniGrid-{self.task}-v0"
         if name not in gymnasium.registry:
             known = [i[9:-3] for i in gymnasium.registry if i.startswith("MiniGrid-") and i.endswith("-v0")]

@@ -46,11 +46,7 @@ _drawn = SimpleNamespace(list=1)  # the list of the environment that is drawing
 
 
 class Options(WorldOptions):
-    """Options of MiniWorld.
-
-    Args:
-        task: what stands between `MiniWorld-` and `-v0` in the package's name of an environment.
-    """
+    """Options of MiniWorld; the package calls a task `MiniWorld-<task>-v0`."""
 
     task: Literal["CollectHealth", "FourRooms", "MazeS3Fast", "PickupObjects", "PutNext", "Sign", "TMaze", "YMaze"] = (
         "TMaze"

@@ -29,14 +29,7 @@ TRIES = 3  # per package
 
 
 class Options(WorldOptions):
-    """Options of Package Delivery.
-
-    Args:
-        length: cells of the road.
-        fewest_packages, most_packages: of an episode.
-        horizon: steps of an episode.
-        hide_future: only the current destination and those done are shown.
-    """
+    """Options of Package Delivery; `hide_future` shows only the current destination and those done."""
 
     length: int = Field(default=30, ge=10)
     fewest_packages: int = Field(default=2, ge=1)

@@ -181,11 +181,7 @@ class Procgen(BaseWorld):
 
     @property
     def worker(self) -> Worker:
-        """The process that plays; started when it is first needed.
-
-        Raises:
-            UserError: there is no Python for it, or it has no procgen.
-        """
+        """The process that plays, started when first needed. Raises UserError: there is no Python or procgen for it."""
         if self._started is None:
             B = self.num_envs
             fields = {

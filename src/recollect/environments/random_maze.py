@@ -33,12 +33,7 @@ ACTION_NAMES = ("north", "south", "west", "east")
 
 
 class Options(WorldOptions):
-    """Options of RandomMaze.
-
-    Args:
-        smallest, largest: cells along a side of a maze; even numbers become the next odd one.
-        horizon: steps of an episode at most.
-    """
+    """Options of RandomMaze; even sides of a maze become the next odd one."""
 
     smallest: int = Field(default=5, ge=5)
     largest: int = Field(default=25, le=255)

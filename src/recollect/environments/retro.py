@@ -67,11 +67,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def check_game(game: str) -> None:
-    """Refuse a game that cannot be played here.
-
-    Raises:
-        UserError: the package is not installed, does not know the game, or has no ROM of it.
-    """
+    """Raise a UserError where the package is not installed, does not know the game, or has no ROM of it."""
     data, where = needed("stable_retro", "retro", family="amago").data, "options of the world retro: game"
     known = data.list_games(data.Integrations.ALL)
     if game not in known:

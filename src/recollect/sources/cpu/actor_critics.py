@@ -119,8 +119,7 @@ class ActorCritics:
     def backward(self, hidden: list[torch.Tensor], d_out_NAR: torch.Tensor, *, to_inputs: bool = False) -> torch.Tensor:
         """Write the gradients of the parameters, from those of the outputs; `hidden` is from `forward`.
 
-        Returns:
-            The gradient [N, R, D] at the inputs where asked for `to_inputs` (else that of an inner layer).
+        Gives the gradient [N, R, D] at the inputs where asked for `to_inputs` (else that of an inner layer).
         """
         torch.bmm(d_out_NAR, hidden[-1], out=self.gradients[-2])
         torch.sum(d_out_NAR, 2, keepdim=True, out=self.gradients[-1])

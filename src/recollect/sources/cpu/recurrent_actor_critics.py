@@ -24,15 +24,10 @@ State = tuple[torch.Tensor, torch.Tensor]
 
 
 class RecurrentActorCritics(ActorCritics):
-    """The LSTMs, their gradients, and everything behind them; `update`, `arrays` and `load` are those of `ActorCritics`.
+    """The LSTMs (H = `units`), their gradients, and everything behind them; otherwise as `ActorCritics`.
 
-    The four gates stand side by side: input, forget, output, cell. There is one bias, the sum of torch's two.
-
-    Args:
-        draws: one generator per task, for initial weights. The LSTMs are torch's: uniform within ±1/√H.
-        features: of an observation.
-        actions, hidden, activation, device, learning_rate, epsilon: see `ActorCritics`.
-        units: H.
+    The four gates stand side by side: input, forget, output, cell. There is one bias, the sum of torch's two. The first
+    weights are torch's: uniform within ±1/√H.
     """
 
     def __init__(
