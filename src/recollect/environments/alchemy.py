@@ -51,7 +51,11 @@ ROTATIONS_R33 = np.array(
 
 
 class Options(WorldOptions):
-    """Options of Alchemy; without `randomized_mapping` colors and features always mean the same."""
+    """Options of Alchemy.
+
+    `bottleneck`: "random" graphs, or the whole cube ("none"). `rotation`: stones may be seen rotated. Without
+    `randomized_mapping` colors and features mean the same in every episode.
+    """
 
     trials: int = Field(default=10, ge=1)
     trial_steps: int = Field(default=20, ge=1)

@@ -32,7 +32,7 @@ SHOWN = 12  # lines of what a worker said that died
 
 
 def find_python(world: str) -> Path:
-    """The Python that plays a world: of RECOLLECT_<WORLD>_PYTHON, else of `.venv-<world>`; a UserError if there is none."""
+    """The Python that plays a world: of RECOLLECT_<WORLD>_PYTHON, else of `.venv-<world>`; a UserError without any."""
     variable, made = f"RECOLLECT_{world.upper()}_PYTHON", Path(f".venv-{world}") / "bin" / "python"
     do = f"run `make {world}`, which makes .venv-{world}; or name a Python that has {world} in {variable}"
     named = os.environ.get(variable)

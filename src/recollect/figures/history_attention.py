@@ -63,11 +63,7 @@ class Read(NamedTuple):
 
 
 def by_step(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """Attention [M, L, horizon] of each mapped step on the steps of its episode, and which step that is, [M].
-
-    Raises:
-        UserError: the policy does not attend to its history.
-    """
+    """Attention [M, L, horizon] of each mapped step on the steps of its episode, and which step that is, [M]."""
     if "history_attention" not in trace.maps:
         what = f"{trace.about['method']} does not attend to its history, so there is no attention to draw"
         do = "name a method with a transformer, such as dqn_gpt"
@@ -87,11 +83,7 @@ def counted(step: int, horizon: int) -> int:
 
 
 def read(traces: Sequence[Trace], tasks: Sequence[int], options: Options, figure: FigureSpec) -> Read:
-    """The attention of one environment over its seeds and episodes.
-
-    Raises:
-        UserError: an episode has no map of its decision.
-    """
+    """The attention of one environment over its seeds and episodes."""
     horizon, env = int(traces[0].about["horizon"]), str(traces[0].about["env"])
     size = -(-horizon // options.bins)
     bins = -(-horizon // size)

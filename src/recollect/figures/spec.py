@@ -128,8 +128,7 @@ def panels_of(
 ) -> list[Panel]:
     """A panel per metric, split and environment, in this order.
 
-    A panel is named by its environment, and further by its split and metric where they are not the figure's first:
-    `maze_runner_15x15`, `maze_runner_15x15/train`.
+    It is named by its environment, and by split and metric where they are not the first: `maze_runner_15x15/train`.
     """
     first_split, first_metric = one_or_more(splits)[0], one_or_more(metrics)[0]
     panels = []

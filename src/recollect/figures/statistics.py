@@ -48,10 +48,7 @@ def mean(scores: Floats, axis: int = 0) -> Floats:
 
 
 def iqm(scores: Floats, axis: int = 0) -> Floats:
-    """The interquartile mean: the mean of what is left without the lowest and the highest quarter.
-
-    Equal to ``scipy.stats.trim_mean(scores, 0.25)``: a quarter that is not a whole number of scores is rounded down.
-    """
+    """The interquartile mean, ``scipy.stats.trim_mean(scores, 0.25)``: a quarter is rounded down to whole scores."""
     ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=axis)
     count = ordered.shape[axis]
     cut = int(0.25 * count)
@@ -69,15 +66,11 @@ def stratified_bootstrap(
     """Aggregate over seeds and tasks, with the percentile interval of a bootstrap stratified by task.
 
     Args:
-        scores_SN: finite scores, ``[seeds, tasks, ...]``.
-        rng: generator that the resamples are drawn from.
-        statistic: `mean` or `iqm` over all seeds and tasks together.
-        resamples: number of bootstrap resamples.
+        scores_SN: finite scores, ``[seeds, tasks, ...]``; ``[tasks, 1, ...]`` gives the interval of a run over its tasks.
         level: nominal coverage.
 
     Returns:
         The aggregate and its bounds, of the trailing shape. With one seed the bounds are NaN: nothing can be resampled.
-        Tasks in the place of seeds, ``[tasks, 1, ...]``, give the interval of one run over its tasks.
     """
     scores = np.asarray(scores_SN, dtype=np.float64)
     if scores.ndim < 2 or scores.size == 0:
@@ -131,10 +124,7 @@ ACTUAL_COVERAGE: dict[str, dict[int, dict[int, float]]] = {
 
 
 def actual_coverage(seeds: int, tasks: int, statistic: Statistic) -> float | None:
-    """What the nominal 95 % interval really covers, from `ACTUAL_COVERAGE`; ``None`` for more seeds than tabulated.
-
-    Between tabulated numbers of tasks the lower one is used, which does not promise too much.
-    """
+    """What the nominal 95 % interval really covers (of fewer tasks, where between two); ``None``: not tabulated."""
     by_tasks = ACTUAL_COVERAGE[statistic].get(seeds)
     if by_tasks is None:
         return None

@@ -40,11 +40,7 @@ def read_traces(files: Sequence[Path | str]) -> list[Trace]:
 
 
 def grid_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, list[Trace]]:
-    """The traces that a figure draws: method -> one per seed, in the figure's order.
-
-    Raises:
-        UserError: more than one environment, a run without its trace, or one that stands twice.
-    """
+    """The traces that a figure draws: method -> one per seed, in the figure's order; each once, of one environment."""
     where = f"figure '{figure.name}'"
     if len(figure.environments) != 1:
         do = "make one figure per environment"
