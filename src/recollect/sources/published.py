@@ -9,7 +9,7 @@ Source: RA-DT (arXiv 2410.07071), released loader; specification 2.2 to 2.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +143,18 @@ def _numbers(array: np.ndarray, *, merge: bool = True) -> str:
 def broken(message: str, where: object, *, do: str = AGAIN) -> UserError:
     """The error of a file that is not what it should be."""
     return UserError(message, where=where, do=do)
+
+
+def check_names(kind: str, wanted: Sequence[str], there: Sequence[str], where: object) -> None:
+    """Raise a UserError unless a file has all the arrays that are wanted of it."""
+    missing = [name for name in wanted if name not in there]
+    do = AGAIN
+    if "states_encoded" in missing:
+        do = "set `states: states`, or encode the images first"
+    elif "states" in there and "observations" in missing:
+        do = "set `layout: episodes`: this is one episode of a folder of episodes"
+    if missing:
+        raise broken(f"there is no {kind} {', '.join(missing)} (found: {', '.join(there) or 'none'})", where, do=do)
 
 
 def estimates_at_the_limit(rows: Rows, limit: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recollect.sources.columns import Rows
-from recollect.sources.published import CONVERT, PICKLES, Form, broken, flat, rows_of
+from recollect.sources.published import CONVERT, PICKLES, Form, broken, check_names, flat, rows_of
 from recollect.sources.published_npz import read_npz
 
 log = logging.getLogger(__name__)
@@ -37,17 +37,11 @@ def read_hdf5(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         raise broken(message, path, do=do) from None
     try:
         with h5py.File(path, "r") as file:
-            missing = [name for name in names if name not in file]
-            if not missing:
-                return {name: np.asarray(file[name][()]) for name in names}
-            there = ", ".join(file) or "none"
+            check_names("dataset", names, list(file), path)
+            return {name: np.asarray(file[name][()]) for name in names}
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
         first_line = str(error).partition("\n")[0]
         raise broken(f"this is no whole hdf5 file ({type(error).__name__}: {first_line})", path) from error
-    message = f"there is no dataset {', '.join(missing)} (found: {there})"
-    if "states_encoded" in missing:
-        raise broken(message, path, do="set `states: states`, or encode the images first")
-    raise broken(message, path)
 
 
 class EpisodeRecording:
