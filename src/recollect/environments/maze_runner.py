@@ -267,7 +267,7 @@ class MazeRunner(BaseWorld):
         return self._seen_C6.take(self._maze_B + self._cell_B, axis=0)
 
     def shortest_ways(self) -> np.ndarray:
-        """Which actions lead on a shortest way to a goal, bool [B, G, cells, A]: on it to stay, with no way all."""
+        """Actions on a shortest way to each goal, bool [B, G, cells, A]; on it: to stay, without a way: all."""
         side = self.options.side
         ways_BGCA = np.ones((self.num_envs, int(self._count_B.max()), side**2, len(MOVES_A2)), dtype=bool)
         for b, task in enumerate(self.tasks):

@@ -45,7 +45,7 @@ class SimulatedOptions(WorldOptions):
     only: list[str] | None = Field(default=None, min_length=1)
 
     def kept(self, tasks: list[Task], known: Sequence[str], world: str) -> list[Task]:
-        """The tasks of a split that are kept, numbered from 0; `known` are the names of both splits'."""
+        """The tasks of a split that are kept, numbered from 0; `known`: names of both splits."""
         for name in self.only or ():
             if name not in known:
                 where = f"options of the world {world}: only"

@@ -159,7 +159,7 @@ class TMaze(BaseWorld):
     def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
         """Return of the optimal walk (fetch the sign, keep pace, turn to its side), float64 [len(tasks)].
 
-        A UserError where options may make another plan better.
+        Raises a UserError where options may make another plan better.
         """
         maze = self.options
         if maze.back and maze.late == "not_right":

@@ -48,7 +48,7 @@ def mean(scores: Floats, axis: int = 0) -> Floats:
 
 
 def iqm(scores: Floats, axis: int = 0) -> Floats:
-    """The interquartile mean, ``scipy.stats.trim_mean(scores, 0.25)``: a quarter is rounded down to whole scores."""
+    """The interquartile mean, as ``scipy.stats.trim_mean(scores, 0.25)``: a quarter is rounded down to whole scores."""
     ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=axis)
     count = ordered.shape[axis]
     cut = int(0.25 * count)
@@ -66,7 +66,7 @@ def stratified_bootstrap(
     """Aggregate over seeds and tasks, with the percentile interval of a bootstrap stratified by task.
 
     Args:
-        scores_SN: finite scores, ``[seeds, tasks, ...]``; ``[tasks, 1, ...]`` gives the interval of a run over its tasks.
+        scores_SN: finite scores, ``[seeds, tasks, ...]``; ``[tasks, 1, ...]`` gives the interval of a run over tasks.
         level: nominal coverage.
 
     Returns:

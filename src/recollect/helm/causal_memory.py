@@ -124,7 +124,7 @@ def causal_memory(
     batch_tokens: int,
     device: str | torch.device,
 ) -> CausalMemory:
-    """GPT-2 as memory; see `language_memory`. A UserError: the model is another or has too few layers or positions."""
+    """GPT-2 as memory; see `language_memory`. Raises UserError: another model, or too few layers or positions."""
     loaded = load_language_model(settings, folder=folder, layers=layers, device=device)
     published: Any = loaded.model
     config = published.config

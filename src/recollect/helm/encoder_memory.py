@@ -123,7 +123,7 @@ def encoder_memory(
     pooling: Literal["mean", "last"],
     device: str | torch.device,
 ) -> EncoderMemory:
-    """BERT or RoBERTa as memory; see `language_memory`. A UserError as for `causal_memory`."""
+    """BERT or RoBERTa as memory; see `language_memory`. Raises UserError as `causal_memory`."""
     loaded = load_language_model(settings, folder=folder, layers=layers, device=device)
     published: Any = loaded.model
     config = published.config

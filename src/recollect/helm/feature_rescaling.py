@@ -43,7 +43,7 @@ class FeatureRescaling:
     def __call__(self, features_NW: Tensor, *, update: bool = True) -> Tensor:
         """Rescaled features [N, W] of one step's images, one row per agent; with `update`, `running` statistics grow.
 
-        A UserError: another width, a batch of one with `batch`, or no statistics yet.
+        Raises UserError: another width, a batch of one with `batch`, or no statistics yet.
         """
         if features_NW.shape[1] != self.width:
             raise UserError(

@@ -38,13 +38,13 @@ from recollect.settings.seeding import generator, seed_of
 class Hyperparameters(LanguageHyperparameters):
     """Of HELMv2; see also `LanguageHyperparameters`."""
 
-    vision_language_model: str = Field("clip-rn50", description="Of config/vision_language_models.yaml. Paper's.")
+    vision_language_model: str = Field("clip-rn50", description="Its name in the config. Paper: this one.")
     statistics: Statistics = Field("batch", description="Of what features are standardised with. Released: batch.")
     calibration: int = Field(2048, ge=2, description="statistics: frozen. Images of random play that they are of.")
 
 
 class FeatureReader:
-    """Images -> features on the scale of word embeddings, one each; `frames` different images' features are kept."""
+    """Images -> features on the scale of word embeddings, one each; those of `frames` images are kept."""
 
     def __init__(
         self, model: VisionLanguageModel, embeddings_VD: Tensor, statistics: Statistics, *, seed: int, frames: int

@@ -72,7 +72,7 @@ def make_network(
 ) -> ActorCritic:
     """The network that the settings describe, with a policy's arrays or with weights that follow from the seed.
 
-    A UserError: the world is no world of images with discrete actions, or the arrays do not fit.
+    Raises UserError: the world is no world of images with discrete actions, or the arrays do not fit.
     """
     check_world(facts)
     hp: OnPolicyHyperparameters = settings.method.hyperparameters

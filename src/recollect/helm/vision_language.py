@@ -55,7 +55,7 @@ def vision_language_model(
 ) -> VisionLanguageModel:
     """Load a model of config/vision_language_models.yaml from the `model.safetensors` that a rule made.
 
-    A `random` one needs none, but a seed. A UserError: an unknown name, or a file that does not fit.
+    A `random` one needs none, but a seed. Raises UserError: an unknown name, or a file that does not fit.
     """
     settings = resolve.vision_language_model(name)
     if settings.source == "random":

@@ -1,8 +1,8 @@
 """One folder per task with one file per episode, as RA-DT's Procgen data: `<trj_id>.hdf5` or `<trj_id>.npz`.
 
 Beside the episodes stand JSON files that map an episode's name to its place, length and return. What can be computed is
-taken from the rewards. Other returns in `episode_returns.json` are only reported: upstream's are sums in another precision
-and may be of scaled rewards. Every file is opened twice, rewards and ends first; one episode is in memory at a time.
+taken from the rewards. Other returns in `episode_returns.json` are only reported: upstream's are sums in another
+precision and may be of scaled rewards. Every file is opened twice, rewards and ends first; one episode is in memory.
 
 Source: RA-DT (arXiv 2410.07071), released converter; specification 2.3.
 """

@@ -2,8 +2,8 @@
 
 docs/formats.md, "Published data", says which files and how. What differs from the released loader:
 
-- A file's name is not believed: rewards must be paid where it says, in either order of key and door, and the first episode
-  must go in our world as it does in the file (`replay`).
+- A file's name is not believed: rewards must be paid where it says, in either order of key and door, and the first
+  episode must go in our world as it does in the file (`replay`).
 - Every task of the split must have its file; upstream skips what it cannot load. Pickles are refused.
 - The share of the earliest episodes works for files on disk, too. An episode that is cut ends at the cut.
 

@@ -1,8 +1,8 @@
 """Which published file is which task's, and whether the rewards in it agree with its name.
 
 Rooms name their files by cells (x, y): `[start]_[goal].npz`, and for Key-Door `[start]_[A]_[B].npz`, where the card of
-the data says key then door and the released code says door then key. Neither is believed: the rewards decide. On the door
-(on Dark-Room's goal) they repeat; the key pays once, or once per episode. Mazes are named by their seed.
+the data says key then door and the released code says door then key. Neither is believed: the rewards decide. On the
+door (on Dark-Room's goal) they repeat; the key pays once, or once per episode. Mazes are named by their seed.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def payments_of(world: str, task: Task) -> Payments | None:
 
 
 def check_rewards(task: Task, paid: Payments, path: Path) -> bool:
-    """Hold a task against its file's rewards: those of another are a UserError. False: nothing is paid, so none is known."""
+    """Raise a UserError if a file's rewards are of another task. False: nothing is paid, so it cannot be told."""
     key = tuple(task.data["key"]) if "key" in task.data else None
     goal = tuple(task.data["goal" if key is None else "door"])
     wrong = paid.against(goal, key)

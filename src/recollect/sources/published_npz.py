@@ -31,7 +31,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays of numbers from an npz file, in the order of their names. `next_observations` must be as long as rewards."""
+    """Arrays of numbers from an npz file, in the order of `names`. `next_observations` must be as long as rewards."""
     if not path.is_file():
         raise broken("the file is missing", path)
     refuse_pickle(path)
