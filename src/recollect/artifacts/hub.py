@@ -62,8 +62,11 @@ def download(
         raise _failed("The file could not be fetched", error, where, offline) from error
     found = sha256_of(got)
     if sha256 and found != sha256:
-        message = f"The fetched file has sha256 {found}, but {sha256} is expected."
-        raise UserError(message, where=where, do="Do not use it. Check the pinned revision and hash in the config.")
+        raise UserError(
+            f"The fetched file has sha256 {found}, but {sha256} is expected.",
+            where=where,
+            do="Do not use it. Check the pinned revision and hash in the config.",
+        )
     return got
 
 

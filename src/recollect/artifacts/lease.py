@@ -62,9 +62,11 @@ def device_lease(
     found = [] if wanted == "cpu" else _cuda_devices() if devices is None else list(dict.fromkeys(devices))
     if not found:
         if wanted == "cuda":
-            message = f"a GPU is asked for and there is none ({_why_none(devices)})"
-            do = "run with device cpu or auto, or on a machine where `nvidia-smi -L` lists a GPU"
-            raise UserError(message, where="device: cuda", do=do)
+            raise UserError(
+                f"a GPU is asked for and there is none ({_why_none(devices)})",
+                where="device: cuda",
+                do="run with device cpu or auto, or on a machine where `nvidia-smi -L` lists a GPU",
+            )
         yield "cpu"
         return
     folder = Path(lease_folder or os.environ.get(FOLDER_VARIABLE) or _default_folder())
@@ -93,9 +95,11 @@ def _wait_for_one(devices: list[str], pack: int, folder: Path, wait_seconds: flo
                 if held is not None:
                     return device, held
         if deadline is not None and time.monotonic() >= deadline:
-            message = f"all {len(devices)} devices are taken by other jobs ({pack} per device)"
-            do = "run fewer jobs at once (snakemake --resources gpu=N), or share a device on purpose with pack"
-            raise UserError(message, where=folder, do=do)
+            raise UserError(
+                f"all {len(devices)} devices are taken by other jobs ({pack} per device)",
+                where=folder,
+                do="run fewer jobs at once (snakemake --resources gpu=N), or share a device on purpose with pack",
+            )
         if not told:
             log.info("waiting for a free device among %s", ", ".join(devices))
             told = True

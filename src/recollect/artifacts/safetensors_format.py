@@ -65,9 +65,11 @@ def dtype_name(name: str, array: np.ndarray) -> str:
     """The format's name of an array's dtype; a UserError where it has none (object, text, date, structured)."""
     found = _NAMES.get(array.dtype.newbyteorder("<"))
     if found is None:
-        message = f"an array of dtype {array.dtype} cannot be stored"
-        do = "convert it to numbers or booleans first (objects would need pickle, which is never used here)"
-        raise UserError(message, where=name, do=do)
+        raise UserError(
+            f"an array of dtype {array.dtype} cannot be stored",
+            where=name,
+            do="convert it to numbers or booleans first (objects would need pickle, which is never used here)",
+        )
     return found
 
 
@@ -146,8 +148,11 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
     if not sound:
         raise _broken(path, f"the header entry of array '{name}' has a size that is not a whole number")
     if dtype not in DTYPES:
-        message = f"array '{name}' has dtype {dtype}, which is not read here"
-        raise UserError(message, where=path, do=f"store it as one of {[*DTYPES]}")
+        raise UserError(
+            f"array '{name}' has dtype {dtype}, which is not read here",
+            where=path,
+            do=f"store it as one of {[*DTYPES]}",
+        )
     if end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
         raise _broken(path, f"array '{name}' of shape {shape} and dtype {dtype} does not fill its {end - begin} bytes")
     return Entry(dtype, tuple(shape), data_start + begin, data_start + end)

@@ -99,8 +99,11 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.options = self.options_model.parse(options, type(self).__module__.rpartition(".")[2])
         name = type(self).__name__
         if autoreset_mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
-            message = f"autoreset mode {autoreset_mode} is not supported"
-            raise UserError(message, where=name, do="use AutoresetMode.DISABLED or SAME_STEP")
+            raise UserError(
+                f"autoreset mode {autoreset_mode} is not supported",
+                where=name,
+                do="use AutoresetMode.DISABLED or SAME_STEP",
+            )
         if not tasks:
             raise UserError("a world needs at least one task", where=name, do="pass one task per instance")
         seeds_B = np.array(seeds).astype(np.uint64)

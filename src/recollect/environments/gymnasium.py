@@ -70,9 +70,11 @@ def registered(options: Options) -> str:
         if candidate in gymnasium.registry:
             return candidate
     after = f" after `import {package}`" if package else ""
-    message = f"'{name}' cannot be made: gymnasium knows no such id{after}"
-    do = f"{nearest(name, gymnasium.registry)} Or name the package that registers it: `options: {{package: ...}}`"
-    raise UserError(message, where="environment.world: gymnasium", do=do)
+    raise UserError(
+        f"'{name}' cannot be made: gymnasium knows no such id{after}",
+        where="environment.world: gymnasium",
+        do=f"{nearest(name, gymnasium.registry)} Or name the package that registers it: `options: {{package: ...}}`",
+    )
 
 
 def _import(package: str, *, needed: bool) -> None:

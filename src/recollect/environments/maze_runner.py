@@ -242,9 +242,11 @@ class MazeRunner(BaseWorld):
         side, cells = self.options.side, tuple(task.data.get("goals", ()))
         inside = all(0 <= row < side and 0 <= column < side for row, column in cells)
         if "seed" not in task.data or not cells or not inside or any(maze(task.data["seed"], side)[c] for c in cells):
-            message = f"task '{task.name}' has no goals on free cells of a maze of {side} x {side}"
-            do = "take the tasks from tasks(split, ...) with the same size"
-            raise UserError(message, where=type(self).__name__, do=do)
+            raise UserError(
+                f"task '{task.name}' has no goals on free cells of a maze of {side} x {side}",
+                where=type(self).__name__,
+                do="take the tasks from tasks(split, ...) with the same size",
+            )
         return cells
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

@@ -121,9 +121,11 @@ class MetaKeyDoor(BaseWorld):
         for task in self.tasks:
             cells = [task.data.get(place, (-1, -1)) for place in PLACES]
             if task.data and not all(0 <= at < room.size for cell in cells for at in cell):
-                message = f"task '{task.name}' has no start, key and door inside the room of {room.size} x {room.size}"
-                do = "take the tasks from tasks(split, ...) with the same size"
-                raise UserError(message, where=type(self).__name__, do=do)
+                raise UserError(
+                    f"task '{task.name}' has no start, key and door inside the room of {room.size} x {room.size}",
+                    where=type(self).__name__,
+                    do="take the tasks from tasks(split, ...) with the same size",
+                )
 
     def _begin(self, index_N: np.ndarray) -> None:
         room = self.options

@@ -175,7 +175,9 @@ def _minigrid():  # type: ignore[no-untyped-def]
         from minigrid.core import world_object
         from minigrid.core.grid import Grid
     except ImportError as error:
-        message = "the pictures are drawn by the package minigrid, which is not installed"
-        do = "run `pip install minigrid`"
-        raise UserError(message, where="vision-language model, source: trained", do=do) from error
+        raise UserError(
+            "the pictures are drawn by the package minigrid, which is not installed",
+            where="vision-language model, source: trained",
+            do="run `pip install minigrid`",
+        ) from error
     return Grid, world_object

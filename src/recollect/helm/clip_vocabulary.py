@@ -30,8 +30,11 @@ class ClipVocabulary:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
         self.merges = [tuple(line.split()) for line in lines[1:] if line]
         if len(self.merges) != MERGES or any(len(merge) != 2 for merge in self.merges):
-            message = f"this is not CLIP's list of {MERGES} merges, but has {len(self.merges)} lines"
-            raise UserError(message, where=path, do="delete it and fetch the model again")
+            raise UserError(
+                f"this is not CLIP's list of {MERGES} merges, but has {len(self.merges)} lines",
+                where=path,
+                do="delete it and fetch the model again",
+            )
         letters = list(_letters().values())
         words = [*letters, *(letter + END_OF_WORD for letter in letters), *map("".join, self.merges), START, END]
         self.ids = {word: i for i, word in enumerate(words)}

@@ -54,17 +54,21 @@ class FeatureRescaling:
         features_NW = features_NW.float()
         if self.statistics == "batch":
             if len(features_NW) < 2:
-                message = "one agent alone has no spread"
-                do = "use `running` or `frozen`, or two or more agents"
-                raise UserError(message, where="feature statistics: batch", do=do)
+                raise UserError(
+                    "one agent alone has no spread",
+                    where="feature statistics: batch",
+                    do="use `running` or `frozen`, or two or more agents",
+                )
             std_W, mean_W = torch.std_mean(features_NW, dim=0)
         else:
             if self.statistics == "running" and update:
                 self.take_in(features_NW)
             if self.count < 2:
-                message = f"the statistics stand on {self.count} images"
-                do = "give `take_in` the features of some images first"
-                raise UserError(message, where=f"feature statistics: {self.statistics}", do=do)
+                raise UserError(
+                    f"the statistics stand on {self.count} images",
+                    where=f"feature statistics: {self.statistics}",
+                    do="give `take_in` the features of some images first",
+                )
             mean_W, std_W = self.mean_W.float(), (self.squares_W / (self.count - 1)).sqrt().float()
         return (features_NW - mean_W) / (std_W + EPSILON) * self.target_std_W + self.target_mean_W
 

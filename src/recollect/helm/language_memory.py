@@ -92,9 +92,11 @@ def language_memory(
         elif settings.source == "random":
             network = TransformerXL(shortened(RANDOM, layers), seed=seed).eval().requires_grad_(False)
         else:
-            message = f"The language model '{name}' must be fetched before it can be loaded."
-            do = "Give the folder that the workflow's rule filled."
-            raise UserError(message, where=f"config/language_models.yaml: {name}", do=do)
+            raise UserError(
+                f"The language model '{name}' must be fetched before it can be loaded.",
+                where=f"config/language_models.yaml: {name}",
+                do="Give the folder that the workflow's rule filled.",
+            )
         return TransformerXLMemory(network.to(device), vocabulary(settings, model), **common)
     if settings.kind == "gpt2":
         return causal_memory(settings, folder=model, layers=layers, device=device, **common)

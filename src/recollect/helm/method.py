@@ -94,6 +94,8 @@ def check_world(facts: Facts) -> None:
     """Raise a UserError unless actions are discrete and observations images."""
     need_discrete(facts, "PPO on images")
     if not facts.image_shape:
-        message = "HELM and its baselines see images, and this world shows none"
-        do = "use a world of images (without a section `images:`), or another method"
-        raise UserError(message, where="environment", do=do)
+        raise UserError(
+            "HELM and its baselines see images, and this world shows none",
+            where="environment",
+            do="use a world of images (without a section `images:`), or another method",
+        )

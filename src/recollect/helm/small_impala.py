@@ -46,9 +46,11 @@ class SmallImpala(nn.Module):
             height, across = (height - kernel) // stride + 1, (across - kernel) // stride + 1
         if min(height, across) < 1:
             least = 12 if self.channels_last else 20  # the second kernel is smaller where the channels come last
-            message = f"images of shape {shape} are too small for this encoder"
-            do = f"use a world whose images are 6 to 9, or at least {least}, pixels high and wide"
-            raise UserError(message, where="small Impala encoder", do=do)
+            raise UserError(
+                f"images of shape {shape} are too small for this encoder",
+                where="small Impala encoder",
+                do=f"use a world whose images are 6 to 9, or at least {least}, pixels high and wide",
+            )
         one, two = (scale * channel_scale for scale in CHANNELS)
         self.first = nn.utils.skip_init(nn.Conv2d, channels, one, *first)
         self.second = nn.utils.skip_init(nn.Conv2d, one, two, *second)

@@ -64,12 +64,17 @@ class TokenVocabulary:
     def nearest(self, queries_NW: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k words most like each query: cosines [N, k] best first, positions [N, k] (of equals the lowest)."""
         if not 1 <= k <= len(self.strings):
-            message = f"{k} tokens are asked for, of a vocabulary of {len(self.strings)}"
-            raise UserError(message, where="token vocabulary", do=f"ask for 1 to {len(self.strings)}")
+            raise UserError(
+                f"{k} tokens are asked for, of a vocabulary of {len(self.strings)}",
+                where="token vocabulary",
+                do=f"ask for 1 to {len(self.strings)}",
+            )
         if queries_NW.shape[-1] != self.embeddings_VW.shape[1]:
-            message = f"images of width {queries_NW.shape[-1]} meet words of width {self.embeddings_VW.shape[1]}"
-            do = "use the vision-language model that the vocabulary was made with"
-            raise UserError(message, where="token vocabulary", do=do)
+            raise UserError(
+                f"images of width {queries_NW.shape[-1]} meet words of width {self.embeddings_VW.shape[1]}",
+                where="token vocabulary",
+                do="use the vision-language model that the vocabulary was made with",
+            )
         return matmul_search(F.normalize(queries_NW.float(), dim=1), self.embeddings_VW, k, largest=1.0)
 
 

@@ -61,9 +61,11 @@ def vision_language_model(
     if settings.source == "random":
         return RandomModel(settings.width, seed, device)
     if model is None:
-        message = f"the vision-language model '{name}' must be made before it can be loaded"
-        do = "give the file that the workflow's rule makes (`recollect fetch` or `recollect train-vision-language`)"
-        raise UserError(message, where="config/vision_language_models.yaml", do=do)
+        raise UserError(
+            f"the vision-language model '{name}' must be made before it can be loaded",
+            where="config/vision_language_models.yaml",
+            do="give the file that the workflow's rule makes (`recollect fetch` or `recollect train-vision-language`)",
+        )
     return DualEncoder.open(model, device) if settings.source == "trained" else ClipModel(settings, model, device)
 
 
@@ -134,8 +136,11 @@ class RandomModel:
 def scaled(images_NCHW: Tensor, device: torch.device) -> Tensor:
     """Float images in [0, 1] on a device, from those or from uint8; a UserError unless they are [N, 3, H, W]."""
     if images_NCHW.ndim != 4 or images_NCHW.shape[1] != 3:
-        message = f"images have shape [N, 3, H, W], these {list(images_NCHW.shape)}"
-        raise UserError(message, where="vision-language model", do="give colour images with the channels first")
+        raise UserError(
+            f"images have shape [N, 3, H, W], these {list(images_NCHW.shape)}",
+            where="vision-language model",
+            do="give colour images with the channels first",
+        )
     moved = images_NCHW.to(device)
     return moved.float() / 255 if moved.dtype == torch.uint8 else moved.float()
 
@@ -164,8 +169,11 @@ def provide(settings: VisionLanguageModelSettings, folder: Path) -> None:
         UserError: a file is not pinned (the message says what is missing), there is no network, or a hash differs.
     """
     if settings.network not in SHAPES:
-        message = f"no network named '{settings.network}'"
-        raise UserError(message, where="config/vision_language_models.yaml", do=nearest(settings.network, SHAPES))
+        raise UserError(
+            f"no network named '{settings.network}'",
+            where="config/vision_language_models.yaml",
+            do=nearest(settings.network, SHAPES),
+        )
     instead = f"name a file of safetensors for {WEIGHTS}"
     for wanted in settings.files.values():
         check_request(wanted.repository, wanted.revision, {wanted.file: wanted.sha256}, instead=instead)

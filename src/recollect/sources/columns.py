@@ -83,9 +83,11 @@ class Columns:
             self._files[name] = (self._open(name), array.dtype, array.shape[1:])
         into, dtype, tail = self._files[name]
         if (array.dtype, array.shape[1:]) != (dtype, tail):
-            message = f"{name}s are {array.dtype} {array.shape[1:]}, those of other files {dtype} {tail}"
-            do = "fetch the file again, or name the folder of the files that are meant"
-            raise UserError(message, where=where, do=do)
+            raise UserError(
+                f"{name}s are {array.dtype} {array.shape[1:]}, those of other files {dtype} {tail}",
+                where=where,
+                do="fetch the file again, or name the folder of the files that are meant",
+            )
         try:
             into.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         except OSError as error:

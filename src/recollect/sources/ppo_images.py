@@ -117,8 +117,11 @@ def generate(
                 if run is not None and done < total and run.due(done, settings.checkpoint_every):
                     run.save(done, agent.arrays(), {"task": number, "columns": columns.state()})
             if not agent.kept:
-                message = f"no episode of '{ordered[number].name}' ended within {agent.played // settings.actors} steps"
-                raise UserError(message, where="source.hyperparameters.transitions", do="play longer")
+                raise UserError(
+                    f"no episode of '{ordered[number].name}' ended within {agent.played // settings.actors} steps",
+                    where="source.hyperparameters.transitions",
+                    do="play longer",
+                )
     return columns.arrays()
 
 
@@ -128,9 +131,11 @@ def check_room(folder: Path, world: World, settings: Hyperparameters, tasks: int
     needed = 2 * tasks * settings.transitions // settings.actors * settings.recorded * math.prod(shape or ())
     free = shutil.disk_usage(folder).free
     if needed > free:
-        message = f"the histories may need {needed / 1e9:.1f} GB while they are made, and {free / 1e9:.1f} GB are free"
-        do = "make room there, or set fewer source.hyperparameters.recorded or transitions"
-        raise UserError(message, where=folder, do=do)
+        raise UserError(
+            f"the histories may need {needed / 1e9:.1f} GB while they are made, and {free / 1e9:.1f} GB are free",
+            where=folder,
+            do="make room there, or set fewer source.hyperparameters.recorded or transitions",
+        )
 
 
 class ImageActorCritic(nn.Module):
@@ -176,8 +181,11 @@ class ImagePPO:
         space, actions = self.world.single_observation_space, self.world.single_action_space
         fits = isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8
         if not fits or not isinstance(actions, Discrete) or int(actions.start) != 0:
-            message = f"this source plays worlds of images with discrete actions, not of {space} and {actions}"
-            raise UserError(message, where=type(self.world).__name__, do="use `algorithm: ppo`")
+            raise UserError(
+                f"this source plays worlds of images with discrete actions, not of {space} and {actions}",
+                where=type(self.world).__name__,
+                do="use `algorithm: ppo`",
+            )
         assert space.shape is not None
         self.last = settings.channels == "last"
         one, two, three = space.shape

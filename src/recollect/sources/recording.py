@@ -87,16 +87,20 @@ class HistoryRecorder:
         if not (isinstance(actions, Discrete) and int(actions.start) == 0) and not (
             continuous and isinstance(actions, Box) and len(actions.shape) == 1
         ):
-            message = f"This source of histories plays discrete actions 0, 1, ..., the world has {actions}."
-            do = "use published histories for this environment, or `source: {algorithm: source_policies}`."
-            raise UserError(message, where=type(self.world).__name__, do=do)
+            raise UserError(
+                f"This source of histories plays discrete actions 0, 1, ..., the world has {actions}.",
+                where=type(self.world).__name__,
+                do="use published histories for this environment, or `source: {algorithm: source_policies}`.",
+            )
         self.actions = int(actions.n) if isinstance(actions, Discrete) else 0
         self.action_shape = tuple(actions.shape or ())
         observations = self.world.single_observation_space
         if not isinstance(observations, Box) or len(observations.shape) != 1:
-            message = f"The sources of histories need vectors as observations, this world has {observations}."
-            do = "use published histories for this environment."
-            raise UserError(message, where=type(self.world).__name__, do=do)
+            raise UserError(
+                f"The sources of histories need vectors as observations, this world has {observations}.",
+                where=type(self.world).__name__,
+                do="use published histories for this environment.",
+            )
         self.observation, _ = self.world.reset()
         count = len(self.tasks)
         dtype = compact_dtype(observations)
@@ -170,9 +174,11 @@ class HistoryRecorder:
         found = part(arrays, "record")
         mine = [task.index for task in self.tasks]
         if not found or found["tasks"].tolist() != mine or len(found["action"]) > len(self.action):
-            message = "The checkpoint is of other tasks or of longer histories."
-            do = "delete the checkpoint folder of this run and start it again."
-            raise UserError(message, where="checkpoint of the source agents", do=do)
+            raise UserError(
+                "The checkpoint is of other tasks or of longer histories.",
+                where="checkpoint of the source agents",
+                do="delete the checkpoint folder of this run and start it again.",
+            )
         self.length = len(found["action"])
         for name in ("observations", "action", "reward", "done"):
             getattr(self, name)[: self.length] = found[name]
@@ -206,8 +212,11 @@ class Inputs:
         self.encoding, self.scale = encoding, np.float32(scale)
         integer = bool(np.issubdtype(space.dtype, np.integer))
         if encoding == "one_hot" and not integer:
-            message = "One-hot inputs need integer observations."
-            raise UserError(message, where=f"observation space {space}", do="set observation_encoding: number.")
+            raise UserError(
+                "One-hot inputs need integer observations.",
+                where=f"observation space {space}",
+                do="set observation_encoding: number.",
+            )
         dimensions = int(space.shape[0])
         self.low_D = np.zeros(dimensions, np.int64)
         values_D = np.zeros(dimensions, np.int64)

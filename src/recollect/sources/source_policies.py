@@ -50,9 +50,11 @@ def generate(
     """Play every task; see `recollect.sources.ppo.generate` for arguments, result and errors."""
     settings = hyperparameters
     if settings.policy == "noise_annealed" and world not in EXPERTS:
-        message = f"The world '{world}' has no scripted expert."
-        do = f"use `random`, or a world that has one: {', '.join(sorted(EXPERTS))}."
-        raise UserError(message, where="source.hyperparameters.policy", do=do)
+        raise UserError(
+            f"The world '{world}' has no scripted expert.",
+            where="source.hyperparameters.policy",
+            do=f"use `random`, or a world that has one: {', '.join(sorted(EXPERTS))}.",
+        )
     recorder = HistoryRecorder(
         lambda t, s: registry.make_world(world, options, t, s), tasks, settings.transitions, seed, continuous=True
     )

@@ -87,9 +87,11 @@ class ActorCritics:
         for name, tensor in self._named().items():
             if name not in arrays or arrays[name].shape != tuple(tensor.shape):
                 found = arrays[name].shape if name in arrays else "nothing"
-                message = f"The checkpoint has {found} for {name}, this ensemble needs {tuple(tensor.shape)}."
-                do = "delete the checkpoint folder of this run and start it again."
-                raise UserError(message, where="checkpoint of the source agents", do=do)
+                raise UserError(
+                    f"The checkpoint has {found} for {name}, this ensemble needs {tuple(tensor.shape)}.",
+                    where="checkpoint of the source agents",
+                    do="delete the checkpoint folder of this run and start it again.",
+                )
             tensor.copy_(torch.from_numpy(arrays[name].copy()))
 
     def _named(self) -> dict[str, torch.Tensor]:

@@ -90,9 +90,11 @@ class RecurrentActorCritics(ActorCritics):
         found = [arrays.get(f"state/{name}") for name in ("output", "cell")]
         for own, given in zip(self.state, found, strict=True):
             if given is None or given.shape != tuple(own.shape):
-                message = "The checkpoint has no state of these LSTMs."
-                do = "delete the checkpoint folder of this run and start it again."
-                raise UserError(message, where="checkpoint of the source agents", do=do)
+                raise UserError(
+                    "The checkpoint has no state of these LSTMs.",
+                    where="checkpoint of the source agents",
+                    do="delete the checkpoint folder of this run and start it again.",
+                )
             own.copy_(torch.from_numpy(given.copy()))
         self.refresh()
 
