@@ -34,7 +34,9 @@ class Options(learning_curves.CurveOptions):
     x_label: str = "environment steps"
     y_label: str = "return"
     same_y: bool = Field(False, description="All panels have one y axis.")
-    titles: dict[str, str] = Field(default_factory=dict, description="Environment -> title of its panel, if another.")
+    titles: dict[str, str] = Field(
+        default_factory=dict, description="Environment -> title of its panel, if not its own."
+    )
     columns: int = Field(4, ge=1, le=6, description="Panels beside each other.")
     panel_height: float = Field(1.3, gt=0.5, description="Inches.")
 

@@ -48,7 +48,9 @@ class Options(TaskOptions):
         default_factory=dict, description="Environment -> what happens -> its step, counted in the same way."
     )
     titles: dict[str, str] = Field(default_factory=dict, description="Environment -> title, where it has another here.")
-    bins: int = Field(60, ge=2, description="Most rows and columns of a map; steps of longer episodes are merged.")
+    bins: int = Field(
+        60, ge=2, description="Most rows and columns of a map; steps of longer episodes are put together."
+    )
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
     panel: float = Field(1.3, gt=0.3, description="Height of a map, inches.")
 

@@ -41,8 +41,12 @@ class Options(ScoreOptions):
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
-    step: int | None = Field(None, description="Training step of the evaluation (x: episode); null: each run's last.")
-    average: int = Field(1, ge=1, description="Successive episodes whose mean is one point (x: episode). Paper: 1.")
+    step: int | None = Field(
+        None, description="Training step whose evaluation is drawn (x: episode); null: the last of each run."
+    )
+    average: int = Field(
+        1, ge=1, description="So many successive episodes make one point, their mean (x: episode). The paper's: 1."
+    )
     optimum: float | dict[str, float] | None = Field(
         None, description="Mean optimal return over the tasks: one value, or one per panel."
     )

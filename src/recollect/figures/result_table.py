@@ -47,9 +47,13 @@ class Group(Frozen):
 
 class Options(Frozen):
     metric: str = "return"
-    groups: dict[str, Group] | None = Field(None, description="Head of a column -> its content; null: by environment.")
+    groups: dict[str, Group] | None = Field(
+        None, description="Head of a column -> what it is of; null: one per environment."
+    )
     last: PositiveInt | Literal["all"] = Field("all", description="Mean over so many last episodes.")
-    normalised: str | None = Field(None, description="Metric of the columns of normalised returns; null: no columns.")
+    normalised: str | None = Field(
+        None, description="Metric of the columns of normalised returns; null: there are none."
+    )
     statistic: statistics.Statistic = Field(
         "mean",
         description="mean: over environments, then over seeds, ± standard deviation. iqm: over all of them at once.",

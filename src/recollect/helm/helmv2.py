@@ -38,7 +38,9 @@ from recollect.settings.seeding import generator, seed_of
 class Hyperparameters(LanguageHyperparameters):
     """Of HELMv2; see also `LanguageHyperparameters`."""
 
-    vision_language_model: str = Field("clip-rn50", description="Its name in the config. Paper: this one.")
+    vision_language_model: str = Field(
+        "clip-rn50", description="A name of config/vision_language_models.yaml. Paper: this one."
+    )
     statistics: Statistics = Field("batch", description="Of what features are standardised with. Released: batch.")
     calibration: int = Field(2048, ge=2, description="statistics: frozen. Images of random play that they are of.")
 

