@@ -1,7 +1,8 @@
 """A Python that has imported the slow packages and forks a process for every command that a test asks for.
 
-Such a process is as fresh as one that was started anew: its folder, environment, output, memory and exit status are its own,
-and it imports Recollect itself. Only the seconds in which torch and Snakemake are imported are spent once.
+Such a process is as good as one that was started anew: its folder, environment, output, memory and exit status are its own.
+Only the seconds in which torch, Snakemake and Recollect are imported are spent once. A command that is to run another copy
+of Recollect (PYTHONPATH) imports that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from typing import Any
 
 SLOW = (
     *("torch", "pandas", "pyarrow.parquet", "pydantic", "yaml", "typer.rich_utils", "gymnasium", "faiss"),
-    *("safetensors.torch", "matplotlib.pyplot", "snakemake.cli"),
+    *("safetensors.torch", "matplotlib.pyplot", "snakemake.cli", "recollect.cli", "recollect.stages.table"),
+    *("recollect.radt.radt", "recollect.memory_rl.dqn", "recollect.amago.amago"),
 )
 
 
@@ -95,12 +97,28 @@ def _end(server: subprocess.Popen[Any], place: str) -> None:
     os.rmdir(os.path.dirname(place))
 
 
+def start(module: str, arguments: Sequence[str], *, cwd: Path, env: dict[str, str], said: Path) -> Process:
+    """Start `python -m module arguments`, its stderr in the file `said` and its stdout nowhere."""
+    with open(os.devnull) as nothing, open(os.devnull, "w") as out, said.open("w") as err:
+        return Process(address(), module, arguments, str(cwd), env, [nothing.fileno(), out.fileno(), err.fileno()])
+
+
 def run(
-    module: str, arguments: Sequence[str], *, cwd: str | Path, env: dict[str, str], timeout: float = 600
+    module: str,
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: dict[str, str],
+    together: bool = False,
+    timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m module arguments` and wait for its end; its words as text."""
+    """Run `python -m module arguments` and wait for its end.
+
+    Args:
+        together: stderr goes into stdout.
+    """
     with open(os.devnull) as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        files = [nothing.fileno(), out.fileno(), err.fileno()]
+        files = [nothing.fileno(), out.fileno(), (out if together else err).fileno()]
         process = Process(address(), module, arguments, str(cwd), env, files)
         status = process.wait(timeout)
         said = []
@@ -175,6 +193,10 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     first = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     sys.path[:] = first + sys.path[1:]  # the first was the folder of this file
+    if first or order["module"].startswith("recollect"):
+        # Run as a main module, it may not be imported already; and a copy of Recollect is another Recollect.
+        for name in [name for name in sys.modules if name == order["module"] or (first and _ours(name))]:
+            del sys.modules[name]
     sys.argv = [order["module"], *order["arguments"]]
     status = 1
     try:
@@ -192,6 +214,10 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # without taking torch down piece by piece
+
+
+def _ours(name: str) -> bool:
+    return name.partition(".")[0] == "recollect"
 
 
 if __name__ == "__main__":
