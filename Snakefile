@@ -41,9 +41,8 @@ onstart:
     stale_lock.sign(ALIVE, snakemake_internals.lock_files(workflow))
     made = snakemake_internals.first_outputs(workflow)
     jobs = [job for file in made if (job := plan.maker(file, SELECTED.scale))]
-    why.remember(
-        jobs
-    )  # so that `recollect why` can name the modules that changed since
+    # So that `recollect why` can name the modules that changed since.
+    why.remember(jobs)
     # Not while parsing: only what is really going to run needs them.
     try:
         worlds.check_worlds(jobs)

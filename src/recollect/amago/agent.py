@@ -24,11 +24,6 @@ from recollect.settings.seeding import seed_of
 
 
 def distribution_of(hp: AgentHyperparameters, shape: WorldShape) -> Distribution:
-    """The policy's distribution.
-
-    Raises:
-        UserError: a policy gradient is asked for, and none passes through its draws.
-    """
     low, high = hp.probabilities
     made = make_distribution(shape.steps.kind, shape.steps.actions, hp.continuous, low=low, high=high)
     if hp.online_coefficient and not made.reparameterises:
@@ -41,14 +36,7 @@ def distribution_of(hp: AgentHyperparameters, shape: WorldShape) -> Distribution
 
 
 class Agent(TargetLearner):
-    """Network, targets, AdamW and one update. All that changes is in `arrays`.
-
-    Args:
-        hp: hyperparameters.
-        shape: of the world.
-        seed: of the parameters, of dropout and of what the loss draws.
-        device: where everything lives.
-    """
+    """Network, targets, AdamW and one update. All that changes is in `arrays`."""
 
     make: Callable[..., Network]
     """(hp, shape, seed=) -> network"""
@@ -70,11 +58,10 @@ class Agent(TargetLearner):
         self._warmup = 10 * hp.updates_per_epoch if hp.warmup is None else hp.warmup
 
     def policy(self) -> AmagoPolicy:
-        """A policy that acts with the network as it is now and as it changes."""
         return AmagoPolicy(self.network, self.distribution, self.hp, self.device)
 
     def step(self, batch: Batch, counter: int, *, further: bool = False) -> dict[str, Tensor]:
-        """One update, in place; a function of the arrays, the batch and the counter. `further`: gives all metrics."""
+        """One update, in place. `further`: gives all metrics."""
         network, hp = self.network, self.hp
         network.train()
         network.trajectory_encoder.reseed_dropout(seed_of("dropout", self.seed, counter))
@@ -96,11 +83,6 @@ class Agent(TargetLearner):
 
 
 def policy_of(agent: type[Agent], settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:
-    """The policy that `processes.train` gave for an agent of this class, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
     hp: Any = settings.method.hyperparameters
     made = agent(hp, world_shape(settings.environment), seed=0, device=inputs.device)
     made.network.load_policy_arrays(arrays)

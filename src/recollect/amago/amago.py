@@ -42,7 +42,6 @@ class Hyperparameters(AmagoHyperparameters):
 
 
 def make_network(hp: AmagoHyperparameters, shape: WorldShape, *, seed: int) -> Network:
-    """The network for a world; its parameters are a function of the seed."""
     draws = torch.Generator().manual_seed(seed_of("amago critics", seed))
     options: dict[str, Any] = {
         "critics": hp.critics,

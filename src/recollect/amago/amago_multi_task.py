@@ -65,7 +65,6 @@ class Hyperparameters(AmagoHyperparameters):
 
 
 def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Network:
-    """The network for a world; its parameters are a function of the seed."""
     draws = torch.Generator().manual_seed(seed_of("amago critics", seed))
     critics = ActionCritics(
         hp.sequence.width,
@@ -123,7 +122,6 @@ def loss_of(
     binned = hp.critic_loss == "bins"
 
     def value(out: Tensor) -> Tensor:
-        """Returns [...] of critics' outputs."""
         return bins.value(out) if binned else popart(out)
 
     def next_values(next_BTE: Tensor, raw_BTGP: Tensor) -> Tensor:

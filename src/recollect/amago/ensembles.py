@@ -28,15 +28,7 @@ ACTION_LIMIT = 0.999  # actions that critics read are kept inside, so that none 
 
 
 class MultiGammaActor(nn.Module):
-    """States [..., E] -> raw outputs [..., G, P].
-
-    Args:
-        width: E.
-        discounts, parameters: G and P.
-        hidden: widths of the hidden layers.
-        activation: between layers.
-        draws: draws the initial weights (CPU).
-    """
+    """States [..., E] -> raw outputs [..., G, P]. `discounts`, `parameters`: G and P."""
 
     def __init__(
         self,
@@ -127,11 +119,8 @@ class ActionCritics(_Ensemble):
     """(state [B, T, E], action [..., B, T, G or 1, A]) -> values [C, ..., B, T, G], or logits [C, ..., B, T, G, bins].
 
     Args:
-        width, discounts: of states; the discounts themselves.
-        size: A.
         feature: what stands for a discount: `seed` 10 ln(discount), `head` symlog(1 / (1 - discount)).
         bins: None: one value.
-        critics, hidden, activation, draws: as of `DiscreteCritics`.
     """
 
     discount_G: Tensor

@@ -64,13 +64,7 @@ def level(settings: ExplorationSettings, actor_steps: int, t_B: np.ndarray, hori
 
 
 class Exploration:
-    """The exploration of B actors; all of its state is the number of rollouts that each has begun.
-
-    Args:
-        settings: the schedule.
-        actors, horizon: B and H.
-        seed: of the random factors.
-    """
+    """The exploration of B actors; all of its state is the number of rollouts that each has begun."""
 
     def __init__(self, settings: ExplorationSettings, actors: int, horizon: int, *, seed: int) -> None:
         self.settings, self.horizon = settings, horizon
@@ -78,7 +72,6 @@ class Exploration:
         self.rollouts_B = np.zeros(actors, np.int64)
 
     def begin(self, mask_B: np.ndarray) -> None:
-        """New rollouts begin for the actors of the mask."""
         self.rollouts_B = self.rollouts_B + np.asarray(mask_B, bool)
 
     def factor(self) -> np.ndarray:

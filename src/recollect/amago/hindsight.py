@@ -34,7 +34,6 @@ class Relabeler:
     """Relabels trajectories; pass it as `relabel` to `TrajectoryFiles.sample`.
 
     Args:
-        mode: see the head of this file.
         part: how the world's observations show the goal sequence (its `goal_part`).
         importance: rare goals are chosen more often.
     """

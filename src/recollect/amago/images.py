@@ -47,9 +47,7 @@ class ImageNetwork(nn.Module):
     """See the head of this file.
 
     Args:
-        kind: which network.
         shape: of an image, [C, H, W] or [H, W, C], whichever end is shorter being the channels.
-        draws: draws the initial weights (CPU).
 
     Raises:
         UserError: nothing is left of images so small.

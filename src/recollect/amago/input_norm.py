@@ -24,7 +24,6 @@ class InputNorm(nn.Module):
     """Normalises the last axis.
 
     Args:
-        width: number of features.
         beta: step of the running means in the long run.
         order: "fixed" (statistics of raw features) or "upstream".
     """
@@ -42,7 +41,6 @@ class InputNorm(nn.Module):
 
     @property
     def deviation(self) -> Tensor:
-        """Standard deviations [D]."""
         return (self.square - self.mean**2 + 1e-5).clamp(min=0).sqrt().nan_to_num(1.0).clamp(1e-3, 1e6)
 
     @torch.no_grad()
@@ -59,7 +57,6 @@ class InputNorm(nn.Module):
 
     @torch.no_grad()
     def normalised(self, x: Tensor) -> Tensor:
-        """With the statistics as they are."""
         deviation = self.deviation
         centred = x - self.mean
         return torch.where(deviation > 0.01, (centred / deviation).clamp(-1e4, 1e4), centred)

@@ -43,17 +43,13 @@ from recollect.settings.seeding import generator, seed_of
 
 
 class Collector:
-    """Actors in one batch, whose rollouts and memories go on from call to call.
-
-    Args:
-        hp: hyperparameters.
-        policy: acts; its network may change between calls.
-        world: without autoreset.
-        seed: of all that is drawn here.
-    """
+    """Actors in one batch, whose rollouts and memories go on from call to call. `world` has no autoreset."""
 
     def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: World, *, seed: int) -> None:
-        self.hp, self.policy, self.world, self.seed = hp, policy, world, seed
+        self.hp = hp
+        self.policy = policy
+        self.world = world
+        self.seed = seed
         B, horizon = world.num_envs, world.horizon
         self.steps_of = WorldShape.of(world).steps
         self.goals = bool(self.steps_of.goals)
@@ -153,8 +149,6 @@ class Collector:
 
 @dataclass
 class Counters:
-    """Where a run stands; JSON in the checkpoint."""
-
     epoch: int = 0
     updates: int = 0
     env_steps: int = 0
@@ -163,14 +157,7 @@ class Counters:
 
 
 class Trainer:
-    """A run in epochs, between any two of which it can stop.
-
-    Args:
-        agent: its class.
-        settings: of the run.
-        device: where the networks are.
-        run: its folder for the buffer; logs and scores.
-    """
+    """A run in epochs, between any two of which it can stop."""
 
     def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
         self.hp: AmagoHyperparameters = settings.method.hyperparameters
@@ -249,7 +236,6 @@ class Trainer:
         write_arrays(self.run.checkpoint_folder / POLICIES / f"{name}.safetensors", dict(arrays), kind="policy")
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Put back what `save` saved."""
         self.agent.load(part(arrays, "agent"))
         self.collector.load(part(arrays, "collector"))
         self.evaluation_world.set_state(part(arrays, "evaluation_world"))
@@ -261,7 +247,6 @@ class Trainer:
         self.at = Counters(**state["at"])
 
     def train(self) -> AmagoPolicy:
-        """Go on from the run's checkpoint, if it has one, to the end."""
         self.resume()
         self.epochs()
         return self.finished()
@@ -302,8 +287,6 @@ def relabeler(hp: AmagoHyperparameters, world: Any, shortest: int) -> Relabeler 
     """What relabels trajectories of a world, None where nothing does.
 
     Args:
-        hp: hyperparameters.
-        world: whose goals they are.
         shortest: steps after which a trajectory may be cut.
 
     Raises:

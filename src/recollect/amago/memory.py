@@ -19,12 +19,7 @@ from recollect.artifacts.checkpoints import joined, part
 
 
 class RecentSteps:
-    """The last L time steps of B rows, each as the network reads it.
-
-    Args:
-        network: encodes them.
-        batch, length: B and L.
-    """
+    """The last L time steps of B rows, each as the network reads it."""
 
     def __init__(self, network: Network, batch: int, length: int) -> None:
         self.network, self.length = network, length

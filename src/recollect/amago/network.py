@@ -38,7 +38,6 @@ class WorldShape:
     """What AMAGO must know of a world: the shape of its time steps, and how its observations are taken apart.
 
     Attributes:
-        steps: the shape.
         goal_part: entries of a flat observation that show a goal sequence.
         image_part: entries of a flat observation that are an image.
         episode_clock: an entry that is 0 at the first observation of each episode and at no other, where the world begins
@@ -134,15 +133,7 @@ class Window:
 
 
 class Network(nn.Module):
-    """Encoders, actor, critics and PopArt.
-
-    Args:
-        hp: hyperparameters.
-        shape: of the world.
-        critics: made by the method.
-        parameters: P of the policy distribution.
-        seed: all parameters are a function of it.
-    """
+    """Encoders, actor, critics and PopArt. `parameters`: P of the policy distribution."""
 
     def __init__(
         self, hp: AmagoHyperparameters, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int
@@ -208,9 +199,5 @@ class Network(nn.Module):
         return arrays_of(self._acting())
 
     def load_policy_arrays(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `policy_arrays` gave.
-
-        Raises:
-            UserError: they are of another network.
-        """
+        """Put back what `policy_arrays` gave. Raises UserError if they are of another network."""
         load_policy_arrays(self._acting(), arrays)

@@ -22,14 +22,7 @@ from recollect.common.batched_policy import BatchedPolicy
 
 
 class AmagoPolicy(BatchedPolicy):
-    """Batched policy; the policy of the last discount acts.
-
-    Args:
-        network: encoders and actor.
-        distribution: of its outputs.
-        hp: `sample_actions`, `slow_inference` and `context` are read.
-        device: where the network is.
-    """
+    """Batched policy, as `BatchedPolicy` has it; the policy of the last discount acts."""
 
     def __init__(
         self, network: Network, distribution: Distribution, hp: AmagoHyperparameters, device: torch.device
@@ -52,7 +45,6 @@ class AmagoPolicy(BatchedPolicy):
         self.forget(np.ones(rows, bool))
 
     def _no_action(self) -> np.ndarray:
-        """The previous action of a first step, in each row."""
         steps = self.network.shape.steps
         if steps.kind == "discrete":
             return np.full(self._rows, -1, np.int64)
@@ -100,7 +92,6 @@ class AmagoPolicy(BatchedPolicy):
         self._previous = np.asarray(action_B).astype(self._previous.dtype)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        """Actions [B]; reward and done are those of the step that led to the observation."""
         raw_BP = self.outputs(observation_BD, reward_B, done_B)
         chances_BU = self.action_chances(self.distribution.uniforms) if self.hp.sample_actions else None
         action_B = self.chosen(raw_BP, chances_BU)
@@ -111,7 +102,6 @@ class AmagoPolicy(BatchedPolicy):
         return self.network.policy_arrays()
 
     def state_arrays(self) -> dict[str, np.ndarray]:
-        """What the rows remember, for a checkpoint."""
         encoder = self.network.trajectory_encoder
         memory = encoder.state_arrays(self._state) if self._recent is None else self._recent.arrays()
         return joined(memory=memory) | {

@@ -36,8 +36,6 @@ class Distribution:
     Attributes:
         kind: of actions: int64 [...], float [..., A] in [-1, 1], or int64 [..., A] of 0 and 1.
         size: number of discrete actions, else A.
-        parameters: P.
-        uniforms: numbers that a draw takes.
         reparameterises: whether `reparameterised` passes gradients to the raw outputs.
     """
 
@@ -66,8 +64,6 @@ class Distribution:
 
 
 class ClippedSoftmax(Distribution):
-    """Over `size` discrete actions."""
-
     kind: Kind = "discrete"
 
     def __init__(self, size: int, *, low: float = 0.001, high: float = 0.99) -> None:
@@ -98,7 +94,6 @@ class ClippedSoftmax(Distribution):
 
 
 def bounded_std(raw: Tensor) -> Tensor:
-    """Standard deviations from raw outputs."""
     return (LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (raw.tanh() + 1.0)).exp()
 
 
@@ -107,7 +102,6 @@ def normal_log_density(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def standard_normal(uniform: Tensor) -> Tensor:
-    """Normal numbers from uniform ones."""
     return torch.special.ndtri(uniform.double().clamp(1e-12, 1 - 1e-12)).float()
 
 
@@ -222,7 +216,6 @@ def make_distribution(kind: Kind, size: int, continuous: str, *, low: float, hig
     """The distribution for a kind of actions.
 
     Args:
-        kind, size: of the actions.
         continuous: `normal`, `mixture`, `mixture_upstream` or `beta`; for continuous actions.
         low, high: bounds of probabilities; for discrete actions.
     """

@@ -14,13 +14,7 @@ from recollect.amago.input_norm import adaptive_step
 
 
 class PopArt(nn.Module):
-    """All of it is buffers: nothing is learned by gradient.
-
-    Args:
-        discounts: how many, G.
-        beta: step of the running means in the long run.
-        enabled: False: everything is the identity.
-    """
+    """All of it is buffers: nothing is learned by gradient. `beta`: step of the running means, in the end."""
 
     mean: Tensor
     square: Tensor
@@ -39,7 +33,6 @@ class PopArt(nn.Module):
 
     @property
     def deviation(self) -> Tensor:
-        """Standard deviations of the targets [G]."""
         return (self.square - self.mean**2).clamp(min=0).sqrt().clamp(1e-4, 1e6)
 
     @torch.no_grad()

@@ -69,11 +69,7 @@ class _Learner:
         self.pipe, self.epoch = pipe, -1
 
     def look(self) -> None:
-        """Read what came.
-
-        Raises:
-            Stop: the learner is gone.
-        """
+        """Read what came. Raises Stop if the learner is gone."""
         try:
             while self.pipe.poll():
                 self.epoch = self.pipe.recv()
@@ -93,12 +89,8 @@ def collect(
     """What the collector does until it has played all epochs, or its learner is gone.
 
     Args:
-        agent: its class.
-        settings: of the run.
-        folder: of buffer and weights.
         pipe: see `_Learner`; gets (steps that every actor has played, `Collector.results`) after each epoch.
         actor_steps: how many of these steps are played already.
-        threads: of torch.
     """
     torch.set_num_threads(threads)
     hp: AmagoHyperparameters = settings.method.hyperparameters
@@ -175,11 +167,7 @@ class Learner(Trainer):
         at.epoch += 1
 
     def hear(self) -> dict[str, float]:
-        """Wait for the collector's next epoch and count its steps: means over the rollouts that ended in it.
-
-        Raises:
-            UserError: it died.
-        """
+        """Wait for the collector's next epoch and count its steps. Returns means over its rollouts."""
         try:
             steps, results = self.pipe.recv()
         except (EOFError, OSError):
@@ -193,7 +181,6 @@ class Learner(Trainer):
         return dict(results)
 
     def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Put back what `save` saved; the buffer is used as it is now."""
         super().load(arrays, {**state, "buffer": None})
 
     def train(self) -> AmagoPolicy:
@@ -207,14 +194,7 @@ class Learner(Trainer):
 
 
 def train(agent: type[Agent], settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    """Train an agent of this class by acting, with one process or with two.
-
-    Args:
-        agent: its class.
-        settings: of the run; `method.hyperparameters` is an `AmagoHyperparameters`.
-        inputs: only the device is read.
-        run: logs, scores of the learning curve, checkpoints.
-    """
+    """Train an agent of this class by acting, with one process or with two."""
     hp: AmagoHyperparameters = settings.method.hyperparameters
     trainer = Learner if hp.processes == 2 else Trainer
     return trainer(agent, settings, inputs.device, run).train()

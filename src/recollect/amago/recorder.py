@@ -25,11 +25,9 @@ class Recorder:
     """The unfinished trajectories of B actors.
 
     Args:
-        actors: B.
         save_length: steps of a trajectory at most, give or take the context.
         context: steps of the training windows, at most `save_length`.
         stagger: see the head of this file.
-        seed: of the drawn lengths.
     """
 
     def __init__(self, actors: int, save_length: int, context: int, *, stagger: bool = True, seed: int = 0) -> None:
@@ -75,8 +73,6 @@ class Recorder:
         """One step of every actor that is in a rollout; the observation is the last one where `done`.
 
         Args:
-            action_B, reward_B, observation: what was done, and what came of it.
-            done_B: bool, whether the rollout ended here.
             achieved_BMG: goals that the step achieved, NaN: none.
             terminal_B: bool, what stands in the column `done`: nothing follows the row (default: `done_B`).
 
@@ -103,7 +99,9 @@ class Recorder:
         if not full_N.size:
             return []
         finished = [self._cut(b) for b in full_N.tolist()]
-        ended_N, going_N = full_N[np.asarray(done_B)[full_N]], full_N[~np.asarray(done_B)[full_N]]
+        is_over_N = np.asarray(done_B, bool)[full_N]
+        ended_N = full_N[is_over_N]
+        going_N = full_N[~is_over_N]
         for column in self._columns.values():
             column[going_N, 0] = column[going_N, self._last_B[going_N]]
         self._last_B[ended_N], self._last_B[going_N] = -1, 0

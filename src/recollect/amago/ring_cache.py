@@ -17,12 +17,7 @@ from torch.nn import functional
 
 
 class RingCache:
-    """One for all layers; made by a model's `initial_state`.
-
-    Args:
-        layers, batch, heads, length, head_width: sizes; `length` is L.
-        device: where it lives.
-    """
+    """One for all layers, of L = `length` tokens; made by a model's `initial_state`."""
 
     def __init__(
         self, layers: int, batch: int, heads: int, length: int, head_width: int, device: torch.device | str

@@ -22,13 +22,7 @@ _FIRST_STEPS = 50
 
 
 class SigmaLinear(nn.Linear):
-    """``gamma / sigma W x + b``.
-
-    Args:
-        inputs, outputs: widths.
-        bias: whether there is one.
-        generator: draws the initial weights (CPU).
-    """
+    """``gamma / sigma W x + b``."""
 
     u: Tensor
     v: Tensor
@@ -53,7 +47,6 @@ class SigmaLinear(nn.Linear):
 
     @torch.no_grad()
     def iterate(self) -> None:
-        """One step of power iteration."""
         self.u.copy_(functional.normalize(self.weight @ self.v, dim=0))
         self.v.copy_(functional.normalize(self.weight.T @ self.u, dim=0))
 

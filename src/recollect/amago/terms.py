@@ -120,12 +120,7 @@ def targets(
     hp: AgentHyperparameters,
     next_values: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """What critics should say [B, T, G]; PopArt's statistics move.
-
-    Args:
-        next_BTE: states after each transition.
-        next_values: see `loss_of`.
-    """
+    """What critics should say [B, T, G]; PopArt's statistics move."""
     actor = target.actor if hp.use_target_actor else network.actor
     raw_BTGP = actor(next_BTE)
     value_BTG = value_of_drawn(next_values(next_BTE, raw_BTGP), draws.index_KBTG, hp)

@@ -15,12 +15,7 @@ IDS = 65
 
 
 class TextureEmbedder(nn.Module):
-    """See the head of this file.
-
-    Args:
-        cells: how many ids are seen at once.
-        draws: draws the initial weights (CPU).
-    """
+    """See the head of this file. `cells`: how many ids are seen at once."""
 
     def __init__(self, cells: int, draws: torch.Generator, *, embedding: int = 4, width: int = 192) -> None:
         super().__init__()

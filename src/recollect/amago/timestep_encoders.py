@@ -121,7 +121,6 @@ def rl2_vector(
 
     Args:
         previous_action: int [...] (discrete), int [..., A] of bits (-1: none yet), or float [..., A] (-2: none yet).
-        reward, time: [...]
         begins: bool [...], whether an episode begins.
     """
     seed = settings.layout == "seed"
@@ -141,14 +140,6 @@ def rl2_vector(
 
 
 class TimestepEncoder(nn.Module):
-    """See the head of this file.
-
-    Args:
-        settings: of the encoder.
-        shape: of time steps.
-        seed: the parameters are a function of it.
-    """
-
     def __init__(self, settings: InputSettings, shape: StepShape, *, seed: int) -> None:
         super().__init__()
         self.settings, self.act = settings, ACTIVATIONS[settings.activation]
@@ -179,7 +170,8 @@ class TimestepEncoder(nn.Module):
             self.image_linear = plain_linear(self.cnn.width, features, draws)
             self.image_norm = nn.LayerNorm(features)
             width += features
-        widths = [width, *((2 * width,) * 2 if settings.hidden == "twice" else settings.hidden), settings.width]
+        hidden = (2 * width, 2 * width) if settings.hidden == "twice" else settings.hidden
+        widths = [width, *hidden, settings.width]
         self.layers = nn.ModuleList(plain_linear(a, b, draws) for a, b in pairwise(widths))
         self.norm = nn.LayerNorm(settings.width)
         self.augment_draws: torch.Generator | None = None  # set while learning, where images are augmented

@@ -106,11 +106,8 @@ class TransformerEncoder(SequenceModel):
     """See the head of this file. Steps equal the whole pass as long as no more than `context` tokens are remembered.
 
     Args:
-        settings: its shape.
-        input_width: D.
         horizon: longest rollout; learned positions are one more, and later steps share the last.
         context: tokens that acting remembers, L.
-        seed: of weights and dropout.
     """
 
     table_TD: Tensor
@@ -186,8 +183,6 @@ class TransformerEncoder(SequenceModel):
 
 
 class GRUEncoder(RecurrentSequence):
-    """GRU, linear layer, LayerNorm."""
-
     def __init__(self, settings: TrajectoryEncoderSettings, input_width: int, *, seed: int) -> None:
         draws = torch.Generator().manual_seed(seed_of("trajectory encoder", seed))
         width = settings.width

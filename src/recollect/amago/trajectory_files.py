@@ -79,7 +79,6 @@ class TrajectoryFiles:
     """The buffer of one run, in a folder of its own.
 
     Args:
-        folder: gets `fifo` and `protected`.
         capacity: trajectories that are kept; those of `protected` do not count.
         weights: `trajectory`: each is equally likely, as published; `timestep`: in proportion to its transitions.
     """

@@ -15,7 +15,6 @@ from torch import Tensor
 
 
 def symlog(x: Tensor) -> Tensor:
-    """sign(x) ln(|x| + 1)"""
     return x.sign() * x.abs().log1p()
 
 
@@ -28,8 +27,6 @@ class ValueBins:
 
     Args:
         low, high: smallest and largest return (as multiplied by `reward_multiplier`).
-        count: number of bins.
-        space: where bins are evenly spaced.
         labels: `two_hot` (on the two neighbouring bins) or `hl_gauss` (a Gaussian of 0.75 bin widths).
     """
 

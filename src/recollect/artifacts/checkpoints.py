@@ -64,10 +64,9 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
 
     def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> Path:
-        """Seal one checkpoint, then remove those it replaces.
+        """Seal one checkpoint (in the place of one of the same step), then remove those it replaces.
 
         Args:
-            step: non-negative; a checkpoint of the same step is replaced.
             arrays: tensors on any device (any of torch's usual dtypes, bfloat16 included) and numpy arrays.
             state: JSON-able; keys are texts, tuples come back as lists, floats and large integers come back exactly.
         """

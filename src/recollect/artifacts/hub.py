@@ -20,18 +20,13 @@ PICKLED = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy",
 def check_request(
     repository: str, revision: str, sha256s: Mapping[str, str], *, instead: str, convert: bool = False
 ) -> None:
-    """Refuse what must not be fetched, before anything is.
+    """Refuse what must not be fetched: a revision that is no full commit, pickles, files outside, missing hashes.
 
     Args:
-        repository: owner/name.
-        revision: must be a full commit hash, so that what is fetched can never change.
         sha256s: file in the repository -> its expected hash.
         instead: what to ask for instead of a pickle.
         convert: a process of its own will convert the files: pickles may be fetched, and a file without a hash too, so
             that its hash can be told.
-
-    Raises:
-        UserError: the revision is no commit, a file may hold a pickle or points outside, or a hash is missing.
     """
     where = f"{repository}@{revision}"
     if not re.fullmatch(r"[0-9a-f]{40}", revision):
@@ -55,9 +50,6 @@ def download(
         offline: what to do where there is no network.
         dataset: the repository is one of data, not of a model.
 
-    Returns:
-        Where the file lies in `folder`.
-
     Raises:
         UserError: there is no network, the file is not there, its hash differs, or huggingface_hub is not installed.
     """
@@ -79,11 +71,7 @@ def download(
 
 
 def listing(repository: str, revision: str, *, offline: str) -> dict[str, str]:
-    """The files of a repository of data at a revision, and the sha256 that the hub keeps of each (or "").
-
-    Raises:
-        UserError: see `download`.
-    """
+    """The files of a repository of data at a revision, and the sha256 that the hub keeps of each (or "")."""
     hub = _hub()
     try:
         tree: Iterable[Any] = hub.HfApi().list_repo_tree(

@@ -58,11 +58,7 @@ def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]
 
 
 def take(descriptor: int, path: Path, operation: int = fcntl.LOCK_EX) -> bool:
-    """Try to flock an open file without waiting; False when another holds it.
-
-    Raises:
-        UserError: the file system does not support locks.
-    """
+    """Try to flock an open file without waiting; False when another holds it. Raises UserError: no locks there."""
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except OSError as error:

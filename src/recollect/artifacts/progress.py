@@ -20,12 +20,8 @@ class Progress:
     a clock reading between lines, so it may be called every step.
 
     Args:
-        total: how many units make the whole.
-        description: what is being done.
-        unit: plural name of what is counted.
         start: units done before this process (a resumed run), left out of the speed.
         interval: seconds between lines where there is no terminal.
-        stream: where to write; default stderr.
         clock: seconds, monotonic.
     """
 
@@ -51,7 +47,6 @@ class Progress:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Progress:
-        """Start the clock, and the bar where there is a terminal."""
         self._began = self._last = self.clock()
         if self.stream.isatty():
             self._open_bar()
@@ -70,12 +65,7 @@ class Progress:
             self._line("")
 
     def update(self, done: int, **metrics: float) -> None:
-        """Say how much is done.
-
-        Args:
-            done: units done in all (not since the last call).
-            metrics: numbers to show, e.g. ``loss=0.5``.
-        """
+        """Say how many units are done in all, with numbers to show, e.g. ``loss=0.5``."""
         self.done = done
         if metrics:
             self.metrics = metrics

@@ -62,11 +62,7 @@ class Header:
 
 
 def dtype_name(name: str, array: np.ndarray) -> str:
-    """The format's name of an array's dtype.
-
-    Raises:
-        UserError: the dtype (object, text, date, structured) has no place in a safetensors file.
-    """
+    """The format's name of an array's dtype; a UserError where it has none (object, text, date, structured)."""
     found = _NAMES.get(array.dtype.newbyteorder("<"))
     if found is None:
         raise UserError(
@@ -82,10 +78,7 @@ def encode(
 ) -> Iterator[memoryview]:
     """The bytes of a safetensors file, piece by piece (the header, then each array without a copy).
 
-    Args:
-        arrays: name -> array of any shape.
-        metadata: free text by name.
-        dtypes: format dtype names that differ from the array's own, e.g. ``{"w": "BF16"}`` for raw bits in uint16.
+    `dtypes` are names that differ from the array's own, e.g. ``{"w": "BF16"}`` for raw bits in uint16.
     """
     if "__metadata__" in arrays:
         raise ValueError("'__metadata__' is the format's own name and cannot name an array")
@@ -107,11 +100,7 @@ def encode(
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header of a safetensors file.
-
-    Raises:
-        UserError: the file is not a whole safetensors file, or holds a dtype that is not known here.
-    """
+    """Read and check the header of a safetensors file; a UserError where it is broken or a dtype is not known."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -61,14 +61,9 @@ def scores_frame(
 
 
 def check_scores(frame: pd.DataFrame, *, where: object) -> pd.DataFrame:
-    """The frame with its columns in order and of their dtypes.
+    """The frame with its columns in order and of their dtypes, or a UserError about `where`.
 
-    Args:
-        frame: the columns SCORE_COLUMNS in any order. `value` may be NaN (a loss that diverged), nothing else may.
-        where: what the message names.
-
-    Raises:
-        UserError: a column is missing, unknown, or holds what its dtype cannot hold.
+    `value` may be NaN (a loss that diverged), nothing else may.
     """
     do = f"a score table has exactly the columns {', '.join(SCORE_COLUMNS)}"
     missing = [name for name in SCORE_COLUMNS if name not in frame.columns]

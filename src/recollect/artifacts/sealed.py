@@ -106,12 +106,9 @@ def write_arrays(
     metadata: dict[str, str] | None = None,
     dtypes: dict[str, str] | None = None,
 ) -> None:
-    """Seal arrays of any shape (booleans, integers, floats) as one safetensors file.
+    """Seal arrays of any shape (booleans, integers, floats) as one safetensors file with texts in its header.
 
-    Args:
-        arrays: name -> array.
-        metadata: free text by name, kept in the file's header.
-        dtypes: safetensors dtype names for arrays that hold raw bits (``{"w": "BF16"}`` with ``w`` in uint16).
+    `dtypes` are safetensors names of arrays that hold raw bits (``{"w": "BF16"}`` with ``w`` in uint16).
     """
     with sealing(path, kind=kind, provenance=provenance) as temp:
         _write_pieces(temp, encode(arrays, metadata or {}, dtypes))
@@ -141,11 +138,7 @@ def write_json(path: str | Path, value: Any, *, kind: str, provenance: dict[str,
 
 
 def verify(path: str | Path, *, kind: str | None = None) -> dict[str, Any]:
-    """Check a sealed file against its manifest and return the manifest.
-
-    Raises:
-        UserError: the file or its manifest is missing, the manifest is broken, or kind, size or sha256 differ.
-    """
+    """Check a sealed file against its manifest (kind, size, sha256) and return the manifest, or raise a UserError."""
     target = Path(path)
     if not target.is_file():
         do = "run the command that makes it, or check the path"
@@ -168,9 +161,6 @@ def read_arrays(path: str | Path, *, kind: str | None = None) -> dict[str, np.nd
     """The arrays of a sealed safetensors file, verified, as read-only views into a memory map.
 
     bfloat16 has no numpy dtype and comes back as float32 (exact, a copy).
-
-    Raises:
-        UserError: see `verify`; or it is not a safetensors file.
     """
     verify(path, kind=kind)
     header = read_header(Path(path))
@@ -188,11 +178,7 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 
 
 def read_table(path: str | Path, *, kind: str | None = None) -> pd.DataFrame:
-    """The table of a sealed parquet file, verified.
-
-    Raises:
-        UserError: see `verify`; or it is not a parquet file.
-    """
+    """The table of a sealed parquet file, verified. Raises UserError: see `verify`; or it is not a parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -236,7 +222,6 @@ def manifest_path(path: str | Path) -> Path:
 
 
 def remove_sealed(path: str | Path) -> None:
-    """Remove a sealed file, then its manifest."""
     Path(path).unlink(missing_ok=True)
     manifest_path(path).unlink(missing_ok=True)
 

@@ -28,8 +28,6 @@ class AttentionMaps(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """The tokens that cross-attention layers read."""
-
     tokens_BSD: Tensor
     attend_B11S: Tensor | None
     """True where a token is real; None: all are."""
@@ -70,7 +68,6 @@ class ReadContext:
     factor_B11: Tensor | None
 
     def select(self, rows_R: Tensor) -> ReadContext:
-        """Some rows of the batch."""
         layers = [None if layer is None else (layer[0][rows_R], layer[1][rows_R]) for layer in self.layers]
         attend = None if self.attend_B11S is None else self.attend_B11S[rows_R]
         factor = None if self.factor_B11 is None else self.factor_B11[rows_R]
@@ -104,9 +101,7 @@ def plain_attention(
     """softmax(q k^T / sqrt(Dh)) v, written out.
 
     Args:
-        q, k, v: [B, H, T or S, Dh].
         attend: True where a query reads a key; None: everywhere.
-        drop: dropout of the weights.
 
     Returns:
         y [B, H, T, Dh], and the weights before dropout [B, H, T, S].
@@ -119,12 +114,7 @@ def plain_attention(
 
 
 class Attention:
-    """How the tokens of one pass through a transformer attend. One object serves one pass.
-
-    Args:
-        heads: H.
-        context: what cross-attention layers read.
-    """
+    """How the tokens of one pass through a transformer attend. One object serves one pass."""
 
     def __init__(self, heads: int, context: Context | ReadContext | None) -> None:
         self.heads = heads
@@ -147,21 +137,13 @@ class Attention:
         """Cross-attention of a layer. [..., D] to [..., D].
 
         Args:
-            q: queries.
             keys_values: the layer's projection of context tokens, [B, S, D] to [B, S, 2D].
         """
         raise NotImplementedError
 
 
 class PlainAttention(Attention):
-    """As in a textbook, with every map as one matrix. It keeps them in ``maps``.
-
-    Args:
-        x_BTD: the tokens.
-        mask_BT: True where a token is real; None: all are.
-        context, heads: see `Attention`.
-        drop: dropout of the weights.
-    """
+    """As in a textbook, with every map as one matrix. It keeps them in ``maps``."""
 
     def __init__(
         self,
@@ -199,10 +181,6 @@ class FusedAttention(Attention):
     """PyTorch's fused kernel.
 
     Padding is sorted behind the real tokens: the causal mask alone then hides it, and the kernel needs no other mask.
-
-    Args:
-        x_BTD, mask_BT, context, heads: as in `PlainAttention`.
-        p: dropout probability of the weights, drawn by the kernel itself.
     """
 
     def __init__(

@@ -29,15 +29,8 @@ from recollect.settings.errors import UserError
 
 
 class KeyValueCache:
-    """Keys and values ``[2, B, H, L+1, Dh]`` per layer; the first ``lengths_B`` slots of each row are valid.
-
-    Slot L is never read as a key: padding is written there, and so is what a full row that takes no part would write.
-
-    Args:
-        model: whose keys and values are kept.
-        batch: rows, B.
-        length: most tokens of a row, L.
-        device, dtype: of the keys and values; None: those of the model's weights.
+    """Keys and values ``[2, B, H, L+1, Dh]`` per layer; the first ``lengths_B`` slots of each row are valid. Slot L is
+    never read as a key: padding is written there, and so is what a full row that takes no part would write.
     """
 
     def __init__(
@@ -76,7 +69,6 @@ class KeyValueCache:
     # ---------------------------------------------------------------- contexts
 
     def clear_context(self) -> None:
-        """From now on no row has a context."""
         self.context: ReadContext | None = None
         """What rows read; None while no row has a context (as far as the host knows)."""
         self._context_keys: list[KeysValues | None] = [None] * len(self.layers)
@@ -95,8 +87,6 @@ class KeyValueCache:
         """Set what the cross-attention layers read from now on; its keys and values are computed here, once.
 
         Args:
-            context_BSD: context tokens.
-            mask_BS: True where a context token is real.
             has_context_B: False: this row has none and skips cross-attention.
             rows_B: change these rows only (only their keys and values are computed); the others keep what they have.
 
@@ -125,7 +115,6 @@ class KeyValueCache:
             self.context = ReadContext(self._context_keys, context.attend_B11S, context.factor_B11)
 
     def _replace_context(self, context_BSD: Tensor, mask_BS: Tensor, has_context_B: Tensor, rows_B: Tensor) -> None:
-        """Compute and take over the context of some rows."""
         if self._context_mask_BS is None:
             self._context_mask_BS, self._has_context_B = torch.zeros_like(mask_BS), torch.zeros_like(has_context_B)
             self._context_keys = self._empty_context_keys(context_BSD.shape[1])
@@ -229,18 +218,7 @@ class KeyValueCache:
 
     @torch.no_grad()
     def refill(self, rows_R: Tensor, x_RTD: Tensor, mask_RT: Tensor | None) -> Tensor:
-        """Replace all that some rows hold by a block of tokens; only these rows are computed.
-
-        Args:
-            rows_R: indices of the rows, each once.
-            x_RTD, mask_RT: their tokens; see `extend`.
-
-        Returns:
-            Hidden states [R, T, D].
-
-        Raises:
-            UserError: the block is longer than the cache.
-        """
+        """Replace all that rows R hold by a block of tokens [R, T, D]; only these are computed. See `extend`."""
         R, T, _ = x_RTD.shape
         self._checked(T)
         rows = KeyValueCache(self.model, R, T, x_RTD.device, self.layers[0].dtype)
@@ -313,8 +291,6 @@ class _CachedAttention(Attention):
     """New tokens write their keys and values to the cache, then attend to all that it holds.
 
     Args:
-        cache: where.
-        end: slots that are read, from the first.
         place_BT: slot of each token; None: the last T of those that are read, in every row.
         attend: True where a token reads a slot; None: everywhere.
         is_causal: there are no slots but those of the new tokens.

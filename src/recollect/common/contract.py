@@ -153,7 +153,6 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
 
 
 def need_discrete(facts: Facts, method: str) -> None:
-    """Refuse a world of continuous actions."""
     if not facts.actions:
         raise UserError(
             f"{method} chooses among a number of actions, and this world's are continuous",
@@ -179,12 +178,10 @@ class EncodedWorld:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """See `World.reset`."""
         observation, info = self.world.reset(seed=seed, options=options)
         return self.encode(observation), info
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """See `World.step`."""
         observation, reward_B, terminated_B, truncated_B, info = self.world.step(actions)
         return self.encode(observation), reward_B, terminated_B, truncated_B, info
 
@@ -192,11 +189,7 @@ class EncodedWorld:
 def world_as_met(
     environment: EnvironmentSettings, tasks: list[Task], seeds: np.ndarray, policy: Policy | None = None
 ) -> World | EncodedWorld:
-    """The world of an environment as methods meet it: with encoded images where it has images.
-
-    Args:
-        policy: who plays; images are encoded on its device.
-    """
+    """The world of an environment as methods meet it, with images encoded on the policy's device."""
     world = registry.make_world(environment.world, environment.options, tasks, seeds)
     if environment.images is None:
         return world

@@ -30,11 +30,7 @@ def distinct_rows(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DistinctImages:
-    """Images, of which equal ones are encoded once; on CPUs only, as a GPU would wait for the comparison.
-
-    Args:
-        images: uint8 [N, ...], of all moments.
-    """
+    """Images uint8 [N, ...], equal ones encoded once; on CPUs only, as a GPU would wait for the comparison."""
 
     def __init__(self, images: Tensor) -> None:
         self.images = images
@@ -48,12 +44,7 @@ class DistinctImages:
                 self._number_N = number_N
 
     def features(self, encoder: Callable[[Tensor], Tensor], moments: Tensor) -> Tensor:
-        """What an encoder makes of some moments: [*moments.shape, W].
-
-        Args:
-            encoder: [M, ...] -> [M, W].
-            moments: int64, of any shape.
-        """
+        """What an encoder makes of some moments: [*moments.shape, W]. `moments`: int64, of any shape."""
         rows_M = moments.flatten()
         if self._number_N is None:
             features_MW = encoder(self.images[rows_M])

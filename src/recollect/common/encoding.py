@@ -39,10 +39,7 @@ def encode_in_parts(
     Args:
         frames: [N, ...], usually mapped from disk.
         encode: [n, ...] -> float32 [n, W].
-        folder: of the parts; see `remove_parts`.
         provenance: what the vectors are a function of; parts made of anything else are made again.
-        rows: images per part.
-        what: is being encoded, for the progress line.
 
     Returns:
         float32 [N, W], mapped from a file without a name.

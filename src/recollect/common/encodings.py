@@ -27,21 +27,17 @@ def sinusoid(length: int, width: int) -> Tensor:
 
 
 class Positions(nn.Module):
-    """A positional code that is added to tokens.
+    """The table of a positional code; whoever has the tokens adds its rows to them.
 
     Args:
-        length: number of positions.
-        width: features per token.
         kind: ``sinusoid`` (fixed) or ``learned`` (a trained table).
         std: standard deviation of a learned table's initial entries: 1 for Memory-RL's option, 0.02 for GPT-2's.
-        seed: a learned table's initial entries are a function of this seed.
     """
 
     table_LD: Tensor
 
     def __init__(self, length: int, width: int, *, kind: str = "sinusoid", std: float = 0.02, seed: int = 0) -> None:
         super().__init__()
-        self.length = length
         if kind == "sinusoid":
             self.register_buffer("table_LD", sinusoid(length, width), persistent=False)
         elif kind == "learned":
@@ -51,19 +47,3 @@ class Positions(nn.Module):
             raise UserError(
                 f"there is no positional code {kind!r}", where="Positions", do="choose 'sinusoid' or 'learned'"
             )
-
-    def forward(self, x_BTD: Tensor, position_BT: Tensor | None = None) -> Tensor:
-        """``x_BTD`` plus the code of ``position_BT`` (None: 0, 1, ... in every row).
-
-        Raises:
-            UserError: more tokens than positions.
-        """
-        if position_BT is not None:
-            return x_BTD + self.table_LD[position_BT]
-        if x_BTD.shape[1] > self.length:
-            raise UserError(
-                f"{x_BTD.shape[1]} tokens, but the positional code has {self.length} positions",
-                where="Positions",
-                do="make the positional code longer, or the window shorter",
-            )
-        return x_BTD + self.table_LD[: x_BTD.shape[1]]

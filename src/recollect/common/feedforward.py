@@ -85,10 +85,7 @@ class TokenEmbedder(nn.Module):
     Args:
         actions: number of discrete actions. Index `actions` means "none yet" and is embedded as the zero vector.
         action_size: numbers of a continuous action (then `actions` is 0); "none yet" is the zero vector itself.
-        observation_width: entries of the flat observation.
         action_embedding, reward_embedding, observation_embedding: output widths; 0 leaves that input out.
-        image_shape: shape when observations are flat images, see `ImageEmbedder`.
-        generator: draws the initial weights (CPU).
     """
 
     one_hot: Tensor

@@ -27,15 +27,7 @@ BLOCK = 1 << 25  # similarities held at once (128 MB)
 
 
 def one_hots(values: Tensor, bins: Sequence[int]) -> Tensor:
-    """Concatenated one-hots, one per dimension.
-
-    Args:
-        values: integers [..., k] with ``0 <= values[..., i] < bins[i]``.
-        bins: k sizes.
-
-    Returns:
-        [..., sum(bins)] float32.
-    """
+    """Concatenated one-hots [..., sum(bins)] float32 of integers [..., k] below the k sizes in `bins`."""
     parts = [torch.nn.functional.one_hot(values[..., i].long(), size) for i, size in enumerate(bins)]
     return torch.cat(parts, dim=-1).float()
 
@@ -45,14 +37,10 @@ class FrozenHopfield:
 
     Args:
         embeddings_VD: the language model's word embeddings; decides device and width.
-        inputs: width of an input vector.
         beta: inverse temperature (RA-DT: 10; HELM: 1, 10 or 100 by task).
         seed: of P; make it with ``seed_of("frozen hopfield", run seed, modality)`` so that each modality has its own P.
         similarity: ``cosine`` (released codes) or ``dot`` (papers' formula).
-        projection: ``normal`` entries, or ``orthogonal`` columns (rows, where inputs exceed the width).
         std: of the entries of P; default sqrt(inputs / D) as in the papers. HELM's code has 1 / sqrt(D).
-        centre: compare with the embeddings minus their mean; the mixture is still over the embeddings themselves.
-        top: mix only the ``top`` most similar rows.
     """
 
     def __init__(
@@ -63,42 +51,25 @@ class FrozenHopfield:
         beta: float = 10.0,
         seed: int = 0,
         similarity: Literal["cosine", "dot"] = "cosine",
-        projection: Literal["normal", "orthogonal"] = "normal",
         std: float | None = None,
-        centre: bool = False,
-        top: int | None = None,
     ) -> None:
         self.embeddings_VD = embeddings_VD.detach().float()
         self.vocabulary, self.width = self.embeddings_VD.shape
-        self.inputs, self.beta, self.similarity, self.top = inputs, beta, similarity, top
+        self.inputs, self.beta, self.similarity = inputs, beta, similarity
         device = self.embeddings_VD.device
         normal_DI = torch.randn(
             (self.width, inputs), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
         )
-        if projection == "orthogonal":
-            tall = normal_DI if inputs <= self.width else normal_DI.T
-            q, r = torch.linalg.qr(tall)
-            q = q * r.diagonal().sign()
-            normal_DI = (q if inputs <= self.width else q.T) * math.sqrt(self.width)
         if std is None:
             std = math.sqrt(inputs / self.width)
         self.projection_DI = (normal_DI * std).float().to(device)
-        self._compared_VD = self.embeddings_VD
-        if centre:
-            self._compared_VD = self.embeddings_VD - self.embeddings_VD.mean(0)
         self._scale_V = torch.ones(self.vocabulary, device=device)
         if similarity == "cosine":
-            self._scale_V = 1 / self._compared_VD.norm(dim=1).clamp_min(1e-12)
+            self._scale_V = 1 / self.embeddings_VD.norm(dim=1).clamp_min(1e-12)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Mixtures [..., D] of inputs [..., inputs].
-
-        A zero vector is equally similar to every row and gives the mean of the embeddings.
-
-        Raises:
-            UserError: the inputs have another width.
-        """
+        """Mixtures [..., D] of inputs [..., inputs]. A zero vector gives the mean of the embeddings."""
         if x.shape[-1] != self.inputs:
             raise UserError(
                 f"FrozenHopfield was made for inputs of width {self.inputs}, not {x.shape[-1]}.",
@@ -118,10 +89,7 @@ class FrozenHopfield:
         u_ND = x_NI @ self.projection_DI.T
         if self.similarity == "cosine":
             u_ND = u_ND / u_ND.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        logits_NV = self.beta * (u_ND @ self._compared_VD.T) * self._scale_V
-        if self.top is not None and self.top < self.vocabulary:
-            values, places = logits_NV.topk(self.top, dim=1)
-            logits_NV = torch.full_like(logits_NV, float("-inf")).scatter(1, places, values)
+        logits_NV = self.beta * (u_ND @ self.embeddings_VD.T) * self._scale_V
         return logits_NV.softmax(dim=1)
 
     def one_hot_table(self) -> Tensor:
@@ -155,30 +123,14 @@ class FrozenHopfield:
 
 
 class LookupHopfield:
-    """The same for discrete inputs, as a table: a gather in place of a softmax over the vocabulary.
+    """The same for discrete inputs: a gather from `joint_table` in place of a softmax over the vocabulary."""
 
-    Args:
-        hopfield: made for inputs of width ``sum(bins)``.
-        bins: sizes of the concatenated one-hots: ``(5,)`` for five actions, ``(10, 10)`` for a cell of a 10x10 room,
-            whose table has a row for each of the 100 joint values.
-        limit: largest table that is made.
-
-    Raises:
-        UserError: as ``FrozenHopfield.joint_table``.
-    """
-
-    def __init__(self, hopfield: FrozenHopfield, bins: Sequence[int], limit: int = 1 << 16) -> None:
+    def __init__(self, hopfield: FrozenHopfield, bins: Sequence[int]) -> None:
         self.bins = tuple(bins)
-        self.table_MD = hopfield.joint_table(self.bins, limit)
+        self.table_MD = hopfield.joint_table(self.bins)
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Mixtures [..., D] of integers [..., k], k = len(bins); out of range is clipped.
-
-        Clipping makes the padded steps of a window valid; their mixtures are masked later.
-
-        Raises:
-            UserError: the last dimension is not k.
-        """
+        """Mixtures [..., D] of integers [..., len(bins)]. Padding, out of range, is clipped."""
         if values.shape[-1] != len(self.bins):
             raise UserError(
                 f"The table has {len(self.bins)} dimensions, but the inputs have {values.shape[-1]}.",

@@ -10,7 +10,7 @@ Source: RA-DT (arXiv 2410.07071), specification 2.1 and 2.4.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +31,6 @@ class EpisodeTable:
     """The complete episodes, in the order of their rows; M of them.
 
     Attributes:
-        start: int64 [M], first row.
-        length: int64 [M], number of transitions.
         task: int32 [M], task index.
         index: int32 [M], 0-based place within the task's history.
         total_return: float32 [M], undiscounted sum of rewards.
@@ -116,7 +114,6 @@ class Histories:
         return len(self.reward)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The columns by name."""
         return {name: getattr(self, name) for name in COLUMNS}
 
     @cached_property
@@ -134,7 +131,6 @@ class Histories:
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """The complete episodes."""
         ends = np.flatnonzero(self._ends)
         start = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
         length = ends + 1 - start
@@ -177,26 +173,6 @@ class Histories:
             raise IndexError("a row is in no complete episode")
         return episode
 
-    def subset(self, tasks: Iterable[int]) -> Histories:
-        """The histories of some tasks (copied), in ascending order of the tasks.
-
-        Raises:
-            UserError: one of them is not there.
-        """
-        chosen = sorted(set(tasks))
-        known = np.unique(self.task)
-        absent = sorted(set(chosen) - set(known.tolist()))
-        if absent or not chosen:
-            raise UserError(
-                f"there is no task {', '.join(map(str, absent))} (there are {len(known)}, {known[0]} to {known[-1]})"
-                if absent
-                else "no task was chosen",
-                where=self.where,
-                do="choose tasks that the histories hold.",
-            )
-        kept = np.isin(self.task, chosen)
-        return Histories({name: column[kept] for name, column in self.arrays().items()}, where=self.where)
-
     def validate(
         self,
         *,
@@ -204,15 +180,7 @@ class Histories:
         observation_high: np.ndarray | float | None = None,
         actions: int | None = None,
     ) -> None:
-        """Check the contents of every row.
-
-        Args:
-            observation_low, observation_high: bounds of observations, where known; broadcast against [N, ...].
-            actions: number of discrete actions, where known.
-
-        Raises:
-            UserError: naming the first row that is wrong.
-        """
+        """Check the contents of every row, against these bounds if given; the error names the first wrong one."""
         for name in ("reward", "observation", "action"):
             column: np.ndarray = getattr(self, name)
             if column.dtype.kind == "f":

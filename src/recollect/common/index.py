@@ -151,8 +151,6 @@ class FlatIndex:
     """An exact inner-product index that can be written to a file and read back.
 
     Args:
-        width: of a key.
-        device: where it searches.
         engine: ``faiss``; ``torch`` (``matmul_search`` over the same memory); ``auto``: faiss-gpu on ``cuda`` where the
             installed faiss has it, else torch (measured, 320 000 x 512, 128 queries, one thread: torch 1.1 s, the faiss
             wheel 6 s, a bare product and top-k 1.0 s). All give the same answer.

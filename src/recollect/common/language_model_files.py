@@ -57,10 +57,7 @@ def fetch(name: str, revision: str, files: Sequence[str], sha256s: Mapping[str, 
     A file that already stands there sealed with the right hash is not fetched again.
 
     Args:
-        name: repository, e.g. ``google-bert/bert-base-uncased``.
         revision: a full commit hash, so that what is fetched can never change.
-        files: e.g. ``["config.json", "model.safetensors"]``.
-        sha256s: the expected hash of every file.
         folder: where they go, ``data/models/<name>``.
 
     Raises:

@@ -42,7 +42,6 @@ class LanguageModel:
 
     Attributes:
         embeddings: [V, D] word embeddings, what FrozenHopfield mixes.
-        width: D.
         max_length: most tokens in one window.
     """
 
@@ -58,10 +57,6 @@ class LanguageModel:
 
         The model adds its own positions (0..T-1, by place), token type and LayerNorm. Padding is never attended; the
         states at padded places mean nothing.
-
-        Args:
-            inputs_embeds_BTD: rows in the space of ``embeddings``.
-            mask_BT: True at real tokens; None: all are.
 
         Raises:
             UserError: more tokens than the model has positions.
@@ -82,7 +77,6 @@ class LanguageModel:
     __call__ = forward
 
     def to(self, device: str | torch.device) -> LanguageModel:
-        """Move it, in place."""
         self.model.to(device)
         self.embeddings = self.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
         return self
@@ -98,11 +92,9 @@ def load_language_model(
     """Load a frozen language model.
 
     Args:
-        settings: where it comes from (config/language_models.yaml).
         folder: where ``provide`` put it, or its weights file there. Without it, ``package`` reads the installed package
             and ``random`` makes the weights anew; ``hub`` needs it.
         layers: keep only the first layers; None keeps all.
-        device: where it goes.
 
     Raises:
         UserError: the package or folder is missing, has no safetensors weights or is corrupted, or has fewer layers.
@@ -188,7 +180,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _read(folder: Path) -> Any:
-    """A model from a local folder, in float32."""
     from transformers import AutoConfig, AutoModel
 
     with _quiet(), torch.random.fork_rng(devices=[]):  # construction draws initial weights, which are then overwritten
@@ -227,10 +218,6 @@ def _no_window() -> UserError:
 
 def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> tuple[str, ...]:
     """The strings of a model's tokens, by id. Of random models: a few words that mean something, and numbered ones.
-
-    Args:
-        settings: as for `load_language_model`.
-        folder: as for `load_language_model`.
 
     Raises:
         UserError: the model came without them.

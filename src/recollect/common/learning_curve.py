@@ -31,10 +31,6 @@ def log_learning(run: Run, played: Episodes, labels: dict[str, Any], step: int, 
     """Log an evaluation that was made while learning: each episode's return, and success where the world has it.
 
     Args:
-        run: gets the rows.
-        played: the episodes.
-        labels: env, method and seed.
-        step: training step.
         task: of the episodes, one of all or one of each.
     """
     for metric, value_B in (("return", played.return_B), ("success", played.success_B)):

@@ -18,10 +18,6 @@ class Adam:
     """Adam, or AdamW where there is weight decay.
 
     Args:
-        named: (name, parameter) pairs, e.g. `module.named_parameters()`.
-        lr: step size.
-        betas: decay of the first and second moment.
-        eps: added to the denominator.
         weight_decay: share of the step size by which parameters shrink at each step, apart from the gradient (AdamW).
         decayed: names of the parameters that shrink; None: all.
     """
@@ -36,7 +32,9 @@ class Adam:
         weight_decay: float = 0.0,
         decayed: Collection[str] | None = None,
     ) -> None:
-        self.lr, self.betas, self.eps = lr, betas, eps
+        self.lr = lr
+        self.betas = betas
+        self.eps = eps
         parameters = dict(named)
         self.names = list(parameters)
         self.parameters = list(parameters.values())
@@ -46,17 +44,14 @@ class Adam:
         self.steps = [torch.zeros((), device=parameter.device) for parameter in self.parameters]
 
     def zero_grad(self) -> None:
-        """Drop all gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def gradients(self) -> list[Tensor]:
-        """The gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the parameters that have a gradient, in place."""
         for weight_decay in sorted(set(self.decays)):
             tensors = []
             for i, parameter in enumerate(self.parameters):
@@ -84,7 +79,6 @@ class Adam:
             )
 
     def arrays(self) -> dict[str, Tensor]:
-        """All state by parameter name."""
         state: dict[str, Tensor] = {}
         for i, name in enumerate(self.names):
             state[f"first/{name}"] = self.first[i]
@@ -94,6 +88,5 @@ class Adam:
 
     @torch.no_grad()
     def load(self, arrays: Mapping[str, Tensor]) -> None:
-        """Put back what `arrays` gave."""
         for name, value in self.arrays().items():
             value.copy_(torch.as_tensor(arrays[name]))

@@ -24,13 +24,7 @@ class PolicyTerms(NamedTuple):
 
 
 def policy_terms(log_MA: Tensor, action_M: Tensor, old_log_M: Tensor, advantage_M: Tensor, clip: float) -> PolicyTerms:
-    """The terms of PPO's loss that are about the policy.
-
-    Args:
-        log_MA: log-probabilities of all actions, by the policy as it is.
-        action_M, old_log_M, advantage_M: what was done, its log-probability then, and how good it was.
-        clip: how far a ratio may move before its gradient is cut.
-    """
+    """The terms of PPO's loss that are about the policy; `log_MA`: of all actions, by the policy now."""
     log_M = log_MA.gather(1, action_M[:, None])[:, 0]
     ratio_M = torch.exp(log_M - old_log_M)
     clipped_M = ratio_M.clamp(1 - clip, 1 + clip)
@@ -40,5 +34,4 @@ def policy_terms(log_MA: Tensor, action_M: Tensor, old_log_M: Tensor, advantage_
 
 
 def standardised(advantage_M: Tensor) -> Tensor:
-    """Advantages of a minibatch with mean 0 and deviation 1."""
     return (advantage_M - advantage_M.mean()) / (advantage_M.std() + 1e-8)

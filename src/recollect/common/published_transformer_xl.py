@@ -64,11 +64,7 @@ def load(folder: Path, *, layers: int | None = None) -> TransformerXL:
 
 
 def shortened(settings: TransformerXLSettings, layers: int | None) -> TransformerXLSettings:
-    """The settings of the first layers only.
-
-    Raises:
-        UserError: there are not so many.
-    """
+    """The settings of the first layers only. Raises UserError if there are not so many."""
     if layers is not None and not 1 <= layers <= settings.layers:
         raise UserError(
             f"This language model has {settings.layers} layers, not {layers}.",
@@ -79,11 +75,6 @@ def shortened(settings: TransformerXLSettings, layers: int | None) -> Transforme
 
 
 def fetch_and_convert(settings: LanguageModelSettings, folder: Path) -> None:
-    """Fetch the published files, check them, and convert them in a process of its own.
-
-    Raises:
-        UserError: a file is not pinned, or not what was pinned; there is no network; the files are not understood.
-    """
     sha256s = {file: settings.sha256.get(file, "") for file in FILES}
     repository, revision = settings.repository or "", settings.revision or ""
     check_request(repository, revision, sha256s, instead="", convert=True)
@@ -102,16 +93,7 @@ def fetch_and_convert(settings: LanguageModelSettings, folder: Path) -> None:
 
 
 def convert_apart(source: Path, folder: Path, origin: dict[str, Any]) -> None:
-    """Run `convert` in a process of its own.
-
-    Args:
-        source: folder with the published files.
-        folder: where the sealed ones go.
-        origin: where they come from; ``sha256`` holds the hash of each.
-
-    Raises:
-        UserError: what `convert` found.
-    """
+    """Run `convert` in a process of its own; `origin["sha256"]` holds the hash of each file."""
     command = [sys.executable, "-I", "-m", __spec__.name, str(source), str(folder.absolute()), json.dumps(origin)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -199,11 +181,7 @@ class _Words(pickle.Unpickler):
 
 
 def read_words(file: BinaryIO) -> list[str]:
-    """The words by id.
-
-    Raises:
-        UserError: the file holds something else.
-    """
+    """The words by id. Raises UserError if the file holds something else."""
     try:
         content = _Words(file).load()
         if content == TORCH_MAGIC:  # the version and facts on the writer's machine precede the value

@@ -49,10 +49,7 @@ class EpisodeReplay:
 
     Args:
         capacity: rows (an episode of length l takes l + 1).
-        observation_width: entries of a flat observation.
         observation_dtype: numpy dtype of the environment's observations; uint8 stays uint8, all else becomes float32.
-        device: where the rows live.
-        action_size: numbers of a continuous action; 0: actions are discrete.
 
     Raises:
         UserError: the capacity holds not even one step.
@@ -90,12 +87,10 @@ class EpisodeReplay:
 
     @property
     def episodes(self) -> int:
-        """Episodes that can be drawn now."""
         return len(self._starts)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Their lengths in transitions, oldest first."""
         return self._lengths.copy()
 
     def add(
@@ -199,7 +194,6 @@ class EpisodeReplay:
         return arrays
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """Take over what `arrays` of a replay of the same capacity gave."""
         self._written = len(arrays["action"])
         for name in STORES:
             store: Tensor = getattr(self, name)

@@ -16,11 +16,9 @@ class RunningVariance:
 
     @property
     def variance(self) -> float:
-        """Variance of all numbers so far."""
         return float(self.moments[1])
 
     def take_in(self, values: np.ndarray) -> None:
-        """Add some numbers, of any shape."""
         mean, variance, count = self.moments
         values = np.asarray(values, np.float64)
         added, distance = values.size, values.mean() - mean
@@ -33,14 +31,14 @@ class RewardScale:
     """Scales the rewards of E games that are played side by side.
 
     Args:
-        actors: E.
-        clip: scaled rewards lie within plus and minus this.
         discount: of the returns whose deviation rewards are divided by (0.99 in VecNormalize).
     """
 
     def __init__(self, actors: int, clip: float, discount: float = 0.99) -> None:
-        self.discounted_E, self.returns = np.zeros(actors), RunningVariance()
-        self.clip, self.discount = clip, discount
+        self.discounted_E = np.zeros(actors)
+        self.returns = RunningVariance()
+        self.clip = clip
+        self.discount = discount
 
     def __call__(self, reward_E: np.ndarray, done_E: np.ndarray) -> np.ndarray:
         """Scaled rewards [E] of one step."""

@@ -20,13 +20,9 @@ class VectorWorld(Protocol):
     horizon: int
     single_observation_space: Any
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Reset the instances of `options["reset_mask"]`."""
-        ...
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]: ...
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Play one action per instance."""
-        ...
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]: ...
 
 
 Act = Callable[[np.ndarray, np.ndarray, np.ndarray, int, np.ndarray], np.ndarray]
@@ -58,11 +54,9 @@ class Episodes:
 
     @property
     def return_B(self) -> np.ndarray:
-        """Undiscounted returns, float64 [B]."""
         return self.reward_BT.sum(axis=1, dtype=np.float64)
 
     def first(self, count: int) -> Episodes:
-        """The first `count` episodes."""
         return Episodes(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
 
 

@@ -43,7 +43,6 @@ class SequenceModel(nn.Module):
         """Hidden states [B, T, H].
 
         Args:
-            x_BTD: windows of tokens; nothing is remembered of what was in front of them.
             time_BT: int64, place of each token in its row; None: 0, 1, 2, ... Only models with positions of the whole
                 row read it.
         """
@@ -62,7 +61,6 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
     def state_arrays(self, state: Any) -> dict[str, np.ndarray]:
-        """What a checkpoint needs of a state."""
         raise NotImplementedError
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> Any:
@@ -129,14 +127,9 @@ class RecurrentSequence(SequenceModel):
     """A stack of LSTM, GRU or tanh RNN layers. It carries its state over the whole row, whatever the training window is.
 
     Args:
-        kind: the cell.
-        input_width: features per token.
-        width: hidden units per layer.
-        layers: stacked layers.
         init: `orthogonal`: every weight matrix orthogonal (drawn for the full stacked gate matrix), every bias zero;
             `uniform`: everything uniform in +-1/sqrt(width), as PyTorch has it.
         forget_bias: initial bias of the LSTM's forget gate (orthogonal); 1 is the usual remedy for vanishing gradients.
-        generator: draws the initial weights (CPU).
     """
 
     def __init__(

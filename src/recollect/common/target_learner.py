@@ -13,15 +13,7 @@ from recollect.common.optimiser import Adam
 
 
 class TargetLearner:
-    """Networks, their optimiser and their targets. All that changes is in `arrays`.
-
-    Args:
-        modules: all networks, by their names in checkpoints.
-        optimiser: trains some of them.
-        followed: what the targets follow; of each module all parameters, in order.
-        targets: their copies, which get no gradient.
-        polyak: how far targets move at each update.
-    """
+    """Networks, their optimiser, and targets that follow some of them. All that changes is in `arrays`."""
 
     def __init__(
         self,
@@ -37,11 +29,7 @@ class TargetLearner:
         self._targets: list[Tensor] = [parameter for module in targets for parameter in module.parameters()]
 
     def compute_gradients(self, loss: Tensor, clip: float | None) -> Tensor:
-        """Put the loss's gradients, clipped to a norm if one is given, where the optimiser finds them.
-
-        Returns:
-            Their norm before clipping.
-        """
+        """Compute the loss's gradients and clip them, if a norm is given. Returns their norm before that."""
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = self.optimiser.gradients()
@@ -56,7 +44,6 @@ class TargetLearner:
         torch._foreach_lerp_(self._targets, self._followed, self.polyak)
 
     def arrays(self) -> dict[str, Any]:
-        """Parameters and buffers of all networks, and Adam's moments by parameter name."""
         states = {name: module.state_dict() for name, module in self.modules.items()}
         return joined(**states, adam=self.optimiser.arrays())
 

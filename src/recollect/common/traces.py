@@ -56,7 +56,6 @@ class Trace:
 
     @property
     def tasks(self) -> list[int]:
-        """The traced tasks, ascending."""
         return [int(task["index"]) for task in self.about["tasks"]]
 
     @property
@@ -66,14 +65,12 @@ class Trace:
         return returns.reshape(len(self.tasks), -1)
 
     def steps(self, task: int, episode: int) -> slice:
-        """The rows of one episode."""
         table = self.played.episodes
         place = int(np.flatnonzero((table.task == task) & (table.index == episode))[0])
         return slice(int(table.start[place]), int(table.start[place] + table.length[place]))
 
     @property
     def shows_images(self) -> bool:
-        """Whether observations are images."""
         return bool(self.played.observation.dtype == np.uint8 and self.played.observation.ndim == 4)
 
     def write(self, path: Path, provenance: Mapping[str, Any]) -> None:

@@ -116,12 +116,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Causal transformer.
-
-    Args:
-        settings: its shape.
-        seed: initial weights and the dropout stream are functions of this seed.
-    """
+    """Causal transformer; its initial weights and dropout stream are functions of the seed."""
 
     def __init__(self, settings: TransformerSettings, *, seed: int = 0) -> None:
         super().__init__()
@@ -148,7 +143,6 @@ class Transformer(nn.Module):
         self.dropout.reseed(seed)
 
     def layers(self) -> list[Block]:
-        """The blocks, first to last."""
         return cast("list[Block]", list(self.blocks))
 
     # ---------------------------------------------------------------- whole sequences
@@ -169,10 +163,8 @@ class Transformer(nn.Module):
             x_BTD: token embeddings with positions already added.
             mask_BT: True where a token is real; padding may stand anywhere. None: no padding (the fastest path).
             context_BSD: tokens that the cross-attention layers read, all of them. None: these sub-layers are skipped.
-            context_mask_BS: True where a context token is real.
             has_context_B: False: this row has no context and skips cross-attention. A CPU tensor lets the whole
                 computation be skipped when it is False everywhere; a device tensor is never read back.
-            return_attention: also give the attention maps (slower).
 
         Returns:
             ``h_BTD``, zero where the token is padding; or ``(h_BTD, AttentionMaps)``.
@@ -214,11 +206,9 @@ class Transformer(nn.Module):
     # ---------------------------------------------------------------- dropout and residuals
 
     def drop(self, x: Tensor, p: float) -> Tensor:
-        """Dropout, in training mode only."""
         return self.dropout(x, p) if p and self.training else x
 
     def drop_attention(self, weights: Tensor) -> Tensor:
-        """Dropout of attention weights."""
         return self.drop(weights, self.p_attention)
 
     def add(self, h: Tensor, y: Tensor) -> Tensor:
@@ -261,7 +251,6 @@ class Transformer(nn.Module):
         """``forward(...)[:, -1]`` of left-padded rows, for acting: the last layer is computed for that token alone.
 
         Args:
-            x_BTD, mask_BT, context_BSD, context_mask_BS, has_context_B: as in `forward`.
             read: keys and values of the context (`KeyValueCache.context`), in the place of its tokens.
 
         Returns:

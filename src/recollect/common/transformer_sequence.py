@@ -32,12 +32,9 @@ class TransformerSequence(SequenceModel):
     """GPT with a positional code that counts from the first token of the window.
 
     Args:
-        shape: of the transformer; its width is that of the tokens.
-        positions: `sinusoid` or `learned`.
         context: longest sequence in tokens.
         slides: rows may live longer than `context`. Then, as in Memory-RL's code, the last `context` tokens are encoded
             anew at every step, with positions from 0; up to there the cache is used. False: a longer row is an error.
-        seed: of weights and dropout.
     """
 
     def __init__(self, shape: TransformerSettings, *, positions: str, context: int, slides: bool, seed: int) -> None:

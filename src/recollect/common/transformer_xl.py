@@ -64,7 +64,6 @@ class TransformerXL(nn.Module):
     """The network. Made under ``torch.device("meta")`` it has shapes only.
 
     Args:
-        settings: its shape.
         seed: of random weights; None leaves them at zero, for those that are loaded.
     """
 
@@ -103,7 +102,6 @@ class TransformerXL(nn.Module):
             return [self._of_heads(cast(Layer, layer).positions(code_MD)) for layer in self.layers]
 
     def _of_heads(self, distances_MD: Tensor) -> Tensor:
-        """[M, D] to [H, Dh, M]."""
         by_head = distances_MD.view(-1, self.settings.heads, self.settings.head_width)
         return by_head.permute(1, 2, 0).contiguous()
 
@@ -114,8 +112,6 @@ class XLCache:
     Rows share the ring's place, as all rows read as many tokens per step; a row is forgotten by zeroing it.
 
     Args:
-        model: reads.
-        batch: B.
         length: M, how many tokens each one attends to.
         tokens: most tokens per step.
     """
@@ -138,7 +134,6 @@ class XLCache:
         self._distances = model.distances(length)
 
     def reset(self, mask_B: Tensor) -> None:
-        """Zero the rows where the mask is True."""
         rows = mask_B.to(self.layers[0].device).nonzero()[:, 0]
         if len(rows):
             for kv in self.layers:
@@ -149,7 +144,6 @@ class XLCache:
         """The last layer's state [B, D] at the last of K new tokens.
 
         Args:
-            x_BKD: token embeddings, scaled as in `TransformerXL.table`.
             remember: False: the cache stays as it is.
 
         Raises:

@@ -12,16 +12,11 @@ from recollect.settings.errors import UserError
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
-    """Copies of all parameters and buffers by name."""
     return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
 
 
 def load_policy_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
-    """Put the arrays of a policy file into a network.
-
-    Raises:
-        UserError: they do not fit the network that the settings describe.
-    """
+    """Put a policy file's arrays into a network. Raises UserError if they do not fit the settings' network."""
     load_arrays(
         network,
         arrays,
@@ -35,8 +30,6 @@ def load_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray], *, what: s
     """Put arrays into a network by name.
 
     Args:
-        network: gets them.
-        arrays: parameters and buffers by the network's own names.
         what, where, do: of the error, see `UserError`; `what` is continued with the array's name and shapes.
 
     Raises:

@@ -53,12 +53,8 @@ ROTATIONS_R33 = np.array(
 class Options(WorldOptions):
     """Options of Alchemy.
 
-    Args:
-        trials: of an episode.
-        trial_steps: steps of a trial.
-        bottleneck: "random" graphs, or the whole cube ("none").
-        rotation: stones may be seen rotated.
-        randomized_mapping: colors and features mean something else in each episode; else always the same.
+    `bottleneck`: "random" graphs, or the whole cube ("none"). `rotation`: stones may be seen rotated. Without
+    `randomized_mapping` colors and features mean the same in every episode.
     """
 
     trials: int = Field(default=10, ge=1)
@@ -70,10 +66,7 @@ class Options(WorldOptions):
 
 @cache
 def graphs() -> tuple[np.ndarray, np.ndarray]:
-    """The valid graphs: whether each has an edge along an axis at a corner, bool [109, 8, 3], and its constraints [109].
-
-    A graph with no constraint stands first, then those with one, two and three.
-    """
+    """The valid graphs, fewest constraints first: edges by corner and axis, bool [109, 8, 3], and constraints [109]."""
     valid = []
     # What each axis asks of a corner's place along the two other axes, axis by axis; 0: anything will do.
     for asked in itertools.product((0, -1, 1), repeat=2 * AXES):

@@ -53,11 +53,7 @@ class WorldOptions(Frozen):
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], world: str) -> Self:
-        """Check options as they stand in a config file.
-
-        Raises:
-            UserError: one is unknown, missing or wrong.
-        """
+        """Check options as they stand in a config file. Raises UserError: one is unknown, missing or wrong."""
         return validated(cls, options, where=f"options of the world {world}", noun="option")
 
 
@@ -164,8 +160,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
         """Best undiscounted return of an episode of each task (default: of each instance), float64 [len(tasks)].
 
-        Raises:
-            UserError: where the world has no closed form.
+        A UserError says where the world has no closed form.
         """
         raise UserError(
             "the optimal return is not known", where=type(self).__name__, do="compare with a reference policy instead"
@@ -193,10 +188,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return self._observe(), {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Play one action per instance.
-
-        Args:
-            actions: integers [B].
+        """Play one action (an integer, or a row of a box) per instance.
 
         Returns:
             observations [B, D], rewards float32 [B], terminated bool [B], truncated bool [B], info.
@@ -237,11 +229,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return {name: array.copy() for name, array in self._kept.items()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where ``get_state`` was called.
-
-        Raises:
-            UserError: a state of another world or another number of instances.
-        """
+        """Continue where ``get_state`` was called. Raises UserError: a state of another world or batch size."""
         where = f"state of {type(self).__name__}"
         if state.keys() != self._kept.keys():
             missing, extra = sorted(self._kept.keys() - state.keys()), sorted(state.keys() - self._kept.keys())

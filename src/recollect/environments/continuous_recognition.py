@@ -52,14 +52,7 @@ ACTION_NAMES = ("stay", "look left", "look right")
 
 
 class Options(WorldOptions):
-    """Options of continuous recognition.
-
-    Args:
-        trials: images of an episode.
-        stimuli: only the first so many of the 2400.
-        reach: looks to a side that reach a button.
-        horizon: steps of an episode at most.
-    """
+    """Options of continuous recognition; `stimuli`: the first of the 2400, `reach`: looks that reach a button."""
 
     trials: int = Field(default=60, ge=1)
     stimuli: int = Field(default=STIMULI, ge=1, le=STIMULI)

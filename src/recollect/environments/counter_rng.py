@@ -22,24 +22,15 @@ def mix(words: np.ndarray) -> np.ndarray:
 
 
 def draw(seeds: np.ndarray, counters: np.ndarray) -> np.ndarray:
-    """The ``counters[i]``-th random word of the stream ``seeds[i]``.
+    """The ``counters[i]``-th random word (from 0) of the stream ``seeds[i]``: three times uint64 [N].
 
-    Args:
-        seeds: uint64 [N].
-        counters: uint64 [N], counted from 0.
-
-    Returns:
-        uint64 [N]. The seed is mixed first, so that seeds 0, 1, 2, ... give unrelated streams.
+    The seed is mixed first, so that seeds 0, 1, 2, ... give unrelated streams.
     """
     return mix(mix(seeds + GAMMA) + (counters + np.uint64(1)) * GAMMA)
 
 
 def integers(seeds: np.ndarray, counters: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
-    """One integer in {0, ..., bound - 1} per instance; bounds of at most 2^31 (the bias is below bound / 2^32).
-
-    Returns:
-        int64 [N].
-    """
+    """One int64 in {0, ..., bound - 1} per instance, [N]; bounds of at most 2^31 (bias below bound / 2^32)."""
     high_words = draw(seeds, counters) >> np.uint64(32)
     return ((high_words * np.asarray(bounds, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 

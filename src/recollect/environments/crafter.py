@@ -40,13 +40,11 @@ FEATURES = 2 + ITEMS + 2 + 1
 
 
 class Options(WorldOptions):
-    """Options of Crafter.
+    """Options of Crafter; `instructions`, `observation`: see the head of the file.
 
     Args:
-        instructions: see the head of the file.
-        observation: see the head of the file.
         fewest_goals, most_goals: of an instruction.
-        tech_tree: a third of the instructions are an ordered part of the tech tree, up to one more than was achieved before.
+        tech_tree: a third of the instructions are an ordered part of the tech tree, up to one above what was achieved.
         hide_future: only the current goal and those completed are shown.
         horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
     """
@@ -97,7 +95,6 @@ class Player:
         self.inner._obs = lambda: None  # nobody looks at what it would draw
 
     def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
         self.inner._seed, self.inner._episode = word, 0
         self.inner.reset()
         self.achievements: dict[str, int] = dict(self.inner._player.achievements)
@@ -105,7 +102,6 @@ class Player:
         self.semantic: np.ndarray | None = None
 
     def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`; what was achieved stands in `goals`."""
         _, reward, over, info = self.inner.step(int(action))
         self.semantic = info["semantic"]
         x, y = info["player_pos"].tolist()
@@ -174,7 +170,6 @@ class Crafter(ReplayedWorld):
         return self._goals_BKW.copy()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; see the class for what is told."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         info.pop("success", None)
         if self.options.instructions:

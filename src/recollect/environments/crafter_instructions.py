@@ -81,12 +81,7 @@ def draw(draws: np.random.Generator, fewest: int, most: int) -> list[str]:
 
 
 def draw_from_tech_tree(draws: np.random.Generator, fewest: int, most: int, reached: int) -> list[str]:
-    """An ordered random part of the tech tree's beginning.
-
-    Args:
-        reached: how many of the tree's entries there are up to the most advanced one achieved so far (0: none was); one more
-            may be asked for.
-    """
+    """An ordered random part of the first `reached` + 1 entries of the tech tree (0: nothing was achieved so far)."""
     limit = min(reached + 1, len(TECH_TREE))
     count = int(draws.integers(fewest, max(fewest, min(most, limit)) + 1))
     return [TECH_TREE[place] for place in np.sort(draws.choice(max(limit, count), size=count, replace=False))]

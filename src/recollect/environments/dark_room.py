@@ -63,9 +63,9 @@ class Options(WorldOptions):
 
 
 def published_cells(seed: int, width: int, height: int) -> list[tuple[int, int]]:
-    """The first 100 cells (x, y) of the published shuffle; all of them in a room with fewer (RA-DT's released tasks).
+    """The first 100 cells (x, y), at most, of the published shuffle (RA-DT's released tasks).
 
-    The rule fixes numpy's legacy generator: ``RandomState(seed)`` permutes the cells, listed column by column.
+    Numpy's legacy ``RandomState(seed)`` permutes the cells, listed column by column.
     """
     order = np.random.RandomState(seed).permutation(width * height)[:TASK_COUNT]
     return [(int(cell) // height, int(cell) % height) for cell in order]
@@ -79,10 +79,7 @@ def split_range(split: str, count: int, world: str) -> range:
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split: ``data["goal"]`` is (x, y) = (column, row). 80 train and 20 eval; fewer in a small room.
-
-    Rooms of fewer than 100 cells have one task per cell, of which the last fifth is held out.
-    """
+    """The tasks of a split: ``data["goal"]`` is (x, y) = (column, row). 80 train and 20 eval; fewer in a small room."""
     room = Options.parse(options, "dark_room")
     goals = published_cells(GOAL_SEED, room.width, room.height)
     numbers = split_range(split, len(goals), "dark_room")

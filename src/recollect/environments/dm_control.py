@@ -59,21 +59,13 @@ EVAL = {
 
 
 class Options(SimulatedOptions):
-    """Options of DMControl, besides those of every simulated world.
-
-    Args:
-        horizon: steps of an episode.
-    """
+    """Options of DMControl, besides those of every simulated world."""
 
     horizon: int = Field(default=1000, ge=1, le=1000)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split, by name; needs no package.
-
-    ``data["actions"]`` is how many of the actions are the task's own; ``data["target_return"]`` and
-    ``data["normalisation"]`` are of the published data.
-    """
+    """The tasks of a split, by name; needs no package. `data` has the number of the task's own actions."""
     chosen = Options.parse(options, "dm_control")
     check_split(split, "dm_control")
     listed = []
@@ -102,7 +94,6 @@ class Simulator:
         self.actions = actions
 
     def begin(self, word: int) -> np.ndarray:
-        """See `simulated.Simulator.begin`."""
         self.inner.task._random = np.random.RandomState(word)
         return in_slots(self.inner.reset().observation)
 

@@ -90,7 +90,6 @@ class FrozenLakeMeta(BaseWorld):
         self._everyone = np.arange(B)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also the share of attempts won, where rollouts end."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if terminated_B.any():
             info["success"] = self._share_B

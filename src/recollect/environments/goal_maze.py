@@ -112,7 +112,6 @@ class GoalMaze(BaseWorld):
         return self._goals_BK2.copy()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also what was achieved, and who succeeded where it ends."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         info["achieved"] = self._achieved_B12
         if terminated_B.any() or truncated_B.any():
@@ -120,7 +119,6 @@ class GoalMaze(BaseWorld):
         return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """See :meth:`recollect.environments.base.World.set_state`."""
         super().set_state(state)
         self._load(self._row_B)
 

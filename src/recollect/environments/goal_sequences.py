@@ -54,10 +54,9 @@ def shown_goals(goals_BKG: np.ndarray, reached_B: np.ndarray, *, hide_future: bo
 
 
 def replay_goals(goals_KG: np.ndarray, achieved_TMG: np.ndarray) -> np.ndarray:
-    """Goals of a sequence completed up to and with each row, int64 [T]; row 0 completes none, any other one at most.
+    """Goals of a sequence completed up to and with each row, int64 [T]; at most one a row, none in row 0.
 
-    Args:
-        achieved_TMG: what each row achieved, NaN where nothing.
+    `achieved_TMG` is what each row achieved, NaN where nothing.
     """
     k = int((~np.isnan(goals_KG[:, 0])).sum())
     hit_TK = (np.abs(achieved_TMG[:, :, None] - goals_KG[:k]) < CLOSE).all(axis=-1).any(axis=1)

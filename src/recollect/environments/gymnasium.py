@@ -53,11 +53,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def registered(options: Options) -> str:
-    """The id under which gymnasium has the environment, after its package was imported.
-
-    Raises:
-        UserError: the package is not there, or it registers no such id.
-    """
+    """The id that gymnasium has after the package was imported. Raises UserError: there is no such package or id."""
     module, colon, name = options.id.rpartition(":")
     namespace = name.rpartition("/")[0]
     reach_mine()

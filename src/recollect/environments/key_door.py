@@ -31,20 +31,13 @@ KEY_SEED = 42  # seed of the published key lists
 
 
 class KeyDoorOptions(Options):
-    """Options of Dark Key-Door: those of Dark-Room, and
-
-    Args:
-        key_reset: "per_episode", or "sticky" as upstream.
-    """
+    """Options of Dark Key-Door: those of Dark-Room, and `key_reset`: "per_episode", or "sticky" as upstream."""
 
     key_reset: Literal["per_episode", "sticky"] = "per_episode"
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split: ``data["key"]`` and ``data["door"]`` are (x, y) = (column, row).
-
-    The doors are the goals of Dark-Room's tasks of the same size, in the same order.
-    """
+    """The tasks of a split: key and door as (column, row) in `data`; doors are the goals of Dark-Room, in order."""
     room = KeyDoorOptions.parse(options, "key_door")
     doors = published_cells(GOAL_SEED, room.width, room.height)
     keys = published_cells(KEY_SEED, room.width, room.height)

@@ -42,12 +42,7 @@ SIGNAL_CELL = cell(0, 5)
 
 
 class Options(RoomOptions):
-    """Options of Key-to-Door: those of both games, and
-
-    Args:
-        reward_room: the last room; "sr" is the published one.
-        reward_steps: steps in the last room; null: 10 (sr) or 15 (cca).
-    """
+    """Options of Key-to-Door: those of both games, and the last room ("sr": published; 10 steps, "cca" 15)."""
 
     reward_room: Literal["sr", "cca"] = "sr"
     reward_steps: int | None = Field(default=None, ge=1)

@@ -166,10 +166,7 @@ def distances(wall: np.ndarray, start: tuple[int, int]) -> np.ndarray:
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split: ``data["seed"]`` makes the maze, ``data["goals"]`` are (row, column) in order.
-
-    100 train and 20 eval. The seeds are those published for 15 x 15; other sizes use the same.
-    """
+    """100 train and 20 eval tasks: ``data["seed"]`` (as published) makes the maze, ``data["goals"]`` are in order."""
     runner = Options.parse(options, "maze_runner")
     check_split(split, "maze_runner")
     more = range(1000, 1000 + runner.more_train_mazes)
@@ -253,7 +250,6 @@ class MazeRunner(BaseWorld):
         return cells
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if terminated_B.any() or truncated_B.any():
             info["success"] = terminated_B.copy()
@@ -273,10 +269,7 @@ class MazeRunner(BaseWorld):
         return self._seen_C6.take(self._maze_B + self._cell_B, axis=0)
 
     def shortest_ways(self) -> np.ndarray:
-        """Of each instance, goal and cell: which actions lead along a shortest way to the goal, bool [B, G, cells, A].
-
-        On the goal itself that is to stay; where there is no way, every action.
-        """
+        """Actions on a shortest way to each goal, bool [B, G, cells, A]; on it: to stay, without a way: all."""
         side = self.options.side
         ways_BGCA = np.ones((self.num_envs, int(self._count_B.max()), side**2, len(MOVES_A2)), dtype=bool)
         for b, task in enumerate(self.tasks):
@@ -288,10 +281,7 @@ class MazeRunner(BaseWorld):
         return ways_BGCA
 
     def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Goals that the shortest way through them reaches before the horizon, float64 [len(tasks)].
-
-        That is all of them in the published mazes.
-        """
+        """Goals that the shortest way through them reaches before the horizon, float64; in published mazes all."""
         best = []
         for task in self.tasks if tasks is None else tasks:
             wall = maze(task.data["seed"], self.options.side)

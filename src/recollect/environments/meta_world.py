@@ -85,20 +85,13 @@ EVAL = {
 
 
 class Options(SimulatedOptions):
-    """Options of Meta-World, besides those of every simulated world.
-
-    Args:
-        horizon: steps of an episode.
-    """
+    """Options of Meta-World, besides those of every simulated world."""
 
     horizon: int = Field(default=200, ge=1, le=500)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split, by name; needs no package.
-
-    ``data["target_return"]`` and ``data["normalisation"]`` are of the published data.
-    """
+    """The tasks of a split, by name; needs no package. Reference returns are of the published data."""
     chosen = Options.parse(options, "meta_world")
     check_split(split, "meta_world")
     listed = [
@@ -122,13 +115,11 @@ class Simulator:
         self.policy: Any = None
 
     def begin(self, word: int) -> np.ndarray:
-        """See `simulated.Simulator.begin`."""
         self.inner.seed(word)
         self.seen_D = self.inner.reset()[0]
         return self.seen_D
 
     def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """See `simulated.Simulator.step`."""
         self.seen_D, reward, _, _, info = self.inner.step(action_A)
         return self.seen_D, float(reward), bool(info["success"])
 

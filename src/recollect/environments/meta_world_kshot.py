@@ -35,15 +35,7 @@ SIZE, ACTION_SIZE = 40, 4
 
 
 class Options(WorldOptions):
-    """Options of Meta-World in k attempts.
-
-    Args:
-        benchmark: see the head of the file.
-        attempts: k.
-        attempt_steps: of an episode.
-        positions: of a task in each split.
-        goal_shown: the goal is in the observation.
-    """
+    """Options of Meta-World in k attempts; `positions` are of a task, `benchmark` see the head of the file."""
 
     benchmark: str = "reach"
     attempts: int = Field(default=2, ge=1)
@@ -95,7 +87,6 @@ class Player:
         return self._simulators[name]
 
     def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
         names = self.task.data["names"]
         self.now = self._of(names[word % len(names)])
         self.position = self.task.data["first"] + word // len(names) % self.options.positions
@@ -107,7 +98,6 @@ class Player:
         self.time, self.solved = 0, False
 
     def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`."""
         self.seen_D, reward, solved = self.now.step(np.asarray(action))
         self.time, self.solved = self.time + 1, self.solved or solved
         if self.time == self.options.attempt_steps:
@@ -116,7 +106,6 @@ class Player:
         return reward, self.attempt == self.options.attempts
 
     def look(self) -> np.ndarray:
-        """See `replayed.Player.look`."""
         seen_D = np.append(self.seen_D, float(self.time == 0)).astype(np.float32)
         if not self.options.goal_shown:
             seen_D[list(meta_world.GOAL)] = 0
@@ -143,7 +132,6 @@ class MetaWorldKShot(ReplayedWorld):
         self._play([Player(chosen, task) for task in self.tasks])
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also the share of attempts won, where rollouts end."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         info.pop("success", None)
         if terminated_B.any():

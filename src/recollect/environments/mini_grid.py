@@ -52,11 +52,6 @@ class Options(WorldOptions):
 
     @property
     def id(self) -> str:
-        """The package's name of the environment.
-
-        Raises:
-            UserError: there is none of this name.
-        """
         name = f"MiniGrid-{self.task}-v0"
         if name not in gymnasium.registry:
             known = [i[9:-3] for i in gymnasium.registry if i.startswith("MiniGrid-") and i.endswith("-v0")]
@@ -135,11 +130,9 @@ class Player:
         self.inner.gen_obs = dict  # type: ignore[method-assign]
 
     def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
         self.inner.reset(seed=word)
 
     def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`."""
         _, reward, over, _, _ = self.inner.step(int(action))
         return float(reward), over
 

@@ -46,11 +46,7 @@ _drawn = SimpleNamespace(list=1)  # the list of the environment that is drawing
 
 
 class Options(WorldOptions):
-    """Options of MiniWorld.
-
-    Args:
-        task: what stands between `MiniWorld-` and `-v0` in the package's name of an environment.
-    """
+    """Options of MiniWorld; the package calls a task `MiniWorld-<task>-v0`."""
 
     task: Literal["CollectHealth", "FourRooms", "MazeS3Fast", "PickupObjects", "PutNext", "Sign", "TMaze", "YMaze"] = (
         "TMaze"
@@ -65,11 +61,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def load() -> Any:
-    """The package, drawing without a display and with a list per environment.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """The package, drawing without a display and with a list per environment. Raises UserError: it is not installed."""
     pyglet = needed("pyglet", "mini_world", family="miniworld")
     pyglet.options["headless"] = True  # must be said before anything is imported that draws
     package = needed("miniworld", "mini_world", family="miniworld")
@@ -96,18 +88,15 @@ class Player:
         self.seen: np.ndarray | None = None
 
     def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
         _drawn.list, self.seen = self.list, None
         self.inner.reset(seed=word)
 
     def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`."""
         _, reward, over, _, _ = self.inner.step(int(action))
         self.seen = None
         return float(reward), bool(over)
 
     def look(self) -> np.ndarray:
-        """See `replayed.Player.look`."""
         if self.seen is None:
             _drawn.list = self.list
             self.seen = np.ascontiguousarray(self.draw().transpose(2, 0, 1))

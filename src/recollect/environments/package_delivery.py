@@ -29,14 +29,7 @@ TRIES = 3  # per package
 
 
 class Options(WorldOptions):
-    """Options of Package Delivery.
-
-    Args:
-        length: cells of the road.
-        fewest_packages, most_packages: of an episode.
-        horizon: steps of an episode.
-        hide_future: only the current destination and those done are shown.
-    """
+    """Options of Package Delivery; `hide_future` shows only the current destination and those done."""
 
     length: int = Field(default=30, ge=10)
     fewest_packages: int = Field(default=2, ge=1)
@@ -91,7 +84,6 @@ class PackageDelivery(BaseWorld):
         return np.where(self._destination_BK > 0, self._destination_BK, np.nan)[..., None].astype(np.float32)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also what was achieved, and who succeeded where it ends."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         info["achieved"] = self._achieved_B11
         if terminated_B.any() or truncated_B.any():

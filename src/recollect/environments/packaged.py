@@ -232,11 +232,7 @@ class VectorWorld(BaseWorld):
 
 
 def made(name: str, world: str, **arguments: Any) -> Any:
-    """The environment of this id, without its time limit.
-
-    Raises:
-        UserError: there is none, or a package that it needs is not installed.
-    """
+    """The environment of this id, without its time limit. Raises UserError: it, or a package for it, is missing."""
     try:
         return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **arguments)
     except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:

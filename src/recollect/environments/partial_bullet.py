@@ -157,7 +157,6 @@ class Simulator:
         self.inner = client.BulletClient(connection_mode=self.bullet.DIRECT)  # disconnects when it is dropped
 
     def begin(self, word: int) -> np.ndarray:
-        """See `simulated.Simulator.begin`."""
         self._load()
         draws = np.random.default_rng(word)
         for motor in self.motors:

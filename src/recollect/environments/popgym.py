@@ -62,13 +62,7 @@ AT_RANDOM = {game + level: returns[i] for game, returns in RANDOM_RETURNS.items(
 
 
 class Options(WorldOptions):
-    """Options of POPGym.
-
-    Args:
-        task: one of `TASKS`.
-        horizon: steps of an episode; null: as many as the task's longest.
-        timer: append step / 1000 to what is seen.
-    """
+    """Options of POPGym; `horizon` null: as many steps as the task's longest episode."""
 
     task: str = "AutoencodeEasy"
     horizon: int | None = Field(default=None, ge=1)

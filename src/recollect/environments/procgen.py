@@ -181,11 +181,7 @@ class Procgen(BaseWorld):
 
     @property
     def worker(self) -> Worker:
-        """The process that plays; started when it is first needed.
-
-        Raises:
-            UserError: there is no Python for it, or it has no procgen.
-        """
+        """The process that plays, started when first needed. Raises UserError: there is no Python or procgen for it."""
         if self._started is None:
             B = self.num_envs
             fields = {
@@ -251,7 +247,6 @@ class Procgen(BaseWorld):
         return {**state, "sizes": np.array(told["sizes"], np.int64), "games": np.frombuffer(data, np.uint8).copy()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """See :meth:`recollect.environments.base.World.set_state`."""
         sizes_B, games = np.asarray(state.get("sizes", ())), np.asarray(state.get("games", ()))
         if sizes_B.shape != (self.num_envs,) or games.dtype != np.uint8 or sizes_B.sum() != games.size:
             what = "the games' states are missing, or of another number of games"

@@ -33,12 +33,7 @@ ACTION_NAMES = ("north", "south", "west", "east")
 
 
 class Options(WorldOptions):
-    """Options of RandomMaze.
-
-    Args:
-        smallest, largest: cells along a side of a maze; even numbers become the next odd one.
-        horizon: steps of an episode at most.
-    """
+    """Options of RandomMaze; even sides of a maze become the next odd one."""
 
     smallest: int = Field(default=5, ge=5)
     largest: int = Field(default=25, le=255)
@@ -124,7 +119,6 @@ class RandomMaze(BaseWorld):
         self._window_K = (reach[:, None] * width + reach).ravel()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if terminated_B.any() or truncated_B.any():
             info["success"] = terminated_B.copy()

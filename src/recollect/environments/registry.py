@@ -27,11 +27,7 @@ def world_names() -> list[str]:
 
 
 def world_class(name: str) -> type[base.World]:
-    """The class of a world.
-
-    Raises:
-        UserError: an unknown name, or a world whose package is not installed.
-    """
+    """The class of a world. Raises UserError: an unknown name, or a world whose package is not installed."""
     world: type[base.World] = _module(name).World
     return world
 

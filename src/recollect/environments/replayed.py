@@ -50,7 +50,6 @@ class ReplayedWorld(BaseWorld):
             player.begin(0)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if self.knows_success and (terminated_B.any() or truncated_B.any()):
             info["success"] = terminated_B & (rewards_B > 0)

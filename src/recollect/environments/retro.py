@@ -67,11 +67,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def check_game(game: str) -> None:
-    """Refuse a game that cannot be played here.
-
-    Raises:
-        UserError: the package is not installed, does not know the game, or has no ROM of it.
-    """
+    """Raise a UserError where the package is not installed, does not know the game, or has no ROM of it."""
     data, where = needed("stable_retro", "retro", family="amago").data, "options of the world retro: game"
     known = data.list_games(data.Integrations.ALL)
     if game not in known:
@@ -99,18 +95,15 @@ class Player:
         self.worker = Worker("retro", Path(sys.executable), SCRIPT, fields, options)
 
     def begin(self, word: int) -> None:
-        """See `replayed.Player.begin`."""
         self.worker.ask("begin", which=[{"start": self.starts[word % len(self.starts)]}])
 
     def step(self, action: Any) -> tuple[float, bool]:
-        """See `replayed.Player.step`."""
         arrays = self.worker.arrays
         arrays["action"][:] = action
         self.worker.ask("step")
         return float(arrays["reward"][0]), bool(arrays["first"][0])
 
     def look(self) -> np.ndarray:
-        """See `replayed.Player.look`."""
         return self.worker.arrays["frame"][0].copy()
 
 

@@ -45,12 +45,7 @@ class SimulatedOptions(WorldOptions):
     only: list[str] | None = Field(default=None, min_length=1)
 
     def kept(self, tasks: list[Task], known: Sequence[str], world: str) -> list[Task]:
-        """The tasks that are kept, numbered from 0.
-
-        Args:
-            tasks: all of a split.
-            known: the names of the tasks of both splits.
-        """
+        """The tasks of a split that are kept, numbered from 0; `known`: names of both splits."""
         for name in self.only or ():
             if name not in known:
                 where = f"options of the world {world}: only"
@@ -60,11 +55,7 @@ class SimulatedOptions(WorldOptions):
 
 
 def needed(module: str, world: str, *, family: str = "control") -> Any:
-    """A module of a package that not everybody has; `family` is the environment that has it.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """A module of a package that only the environment `family` has; a UserError says where it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -92,12 +83,7 @@ class SimulatedWorld(BaseWorld):
     def _simulate(
         self, simulators: Sequence[Simulator], *, observation_size: int, action_size: int, goal_entries: Sequence[int]
     ) -> None:
-        """Take the simulators, one per task.
-
-        Args:
-            goal_entries: which entries of an observation say where the goal is; bounded by 0 and 0 where it is hidden, so
-                that published data that show it are refused.
-        """
+        """Take the simulators, one per task. Published data that show a hidden goal (`goal_entries`) are refused."""
         self._hidden = list(goal_entries) if self.options.goal == "hidden" else []
         bound_D = np.full(observation_size, np.inf, np.float32)
         bound_D[self._hidden] = 0
@@ -110,7 +96,6 @@ class SimulatedWorld(BaseWorld):
         self._solved_B = self._keep_zeros("solved", bool)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if self.knows_success and truncated_B.any():
             info["success"] = self._succeeded_B

@@ -19,14 +19,7 @@ from recollect.settings.errors import UserError
 
 
 class SingleWorld(gymnasium.Env[np.ndarray, np.int64]):
-    """One instance of a world.
-
-    Args:
-        world: its name, e.g. "dark_room".
-        split: "train" or "eval".
-        task: number of the task within the split.
-        options: of the world.
-    """
+    """One instance of a world: task number `task` of a split."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own type)
 

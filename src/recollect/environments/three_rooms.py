@@ -174,7 +174,6 @@ class ThreeRooms(BaseWorld):
     # ---- the clock
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As :meth:`recollect.environments.base.World.step`; also says who succeeded, where episodes end."""
         observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
         if terminated_B.any():
             info["success"] = self._success_B

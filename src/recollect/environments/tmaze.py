@@ -159,9 +159,7 @@ class TMaze(BaseWorld):
     def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
         """Return of the optimal walk (fetch the sign, keep pace, turn to its side), float64 [len(tasks)].
 
-        Raises:
-            UserError: with options under which another plan may be better (distract_reward, a positive penalty, a horizon,
-                steps to the left that cost).
+        Raises a UserError where options may make another plan better.
         """
         maze = self.options
         if maze.back and maze.late == "not_right":

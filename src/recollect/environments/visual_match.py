@@ -63,13 +63,7 @@ LOWER = np.uint8(ord("r") - ord("R"))
 
 
 class Options(RoomOptions):
-    """Options of Visual Match: those of both games, and
-
-    Args:
-        variant: "passive" or "active", see above.
-        reward_steps: steps in the last room.
-        color_map: "per_episode", "per_world" as upstream, "per_instance" or "shared".
-    """
+    """Options of Visual Match: those of both games, and what the head of the file says."""
 
     variant: Literal["passive", "active"] = "passive"
     reward_steps: int = Field(default=15, ge=1)

@@ -25,13 +25,7 @@ GOAL_2 = np.array([0.0, 1.0], np.float32)
 
 
 class Options(WorldOptions):
-    """Options of Wind.
-
-    Args:
-        horizon: steps of an episode.
-        radius: of what pays.
-        winds: how many of the published winds there are; 0: any.
-    """
+    """Options of Wind; `radius` is of what pays, `winds` how many of the published winds there are (0: any)."""
 
     horizon: int = Field(default=75, ge=1)
     radius: float = Field(default=0.03, gt=0)

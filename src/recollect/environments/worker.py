@@ -32,11 +32,7 @@ SHOWN = 12  # lines of what a worker said that died
 
 
 def find_python(world: str) -> Path:
-    """The Python that plays a world: that of RECOLLECT_<WORLD>_PYTHON, else of `.venv-<world>` in the working directory.
-
-    Raises:
-        UserError: there is none; the message says how to make it.
-    """
+    """The Python that plays a world: of RECOLLECT_<WORLD>_PYTHON, else of `.venv-<world>`; a UserError without any."""
     variable, made = f"RECOLLECT_{world.upper()}_PYTHON", Path(f".venv-{world}") / "bin" / "python"
     do = f"run `make {world}`, which makes .venv-{world}; or name a Python that has {world} in {variable}"
     named = os.environ.get(variable)
@@ -122,11 +118,7 @@ class Worker:
         return self._process.pid
 
     def ask(self, what: str, data: bytes = b"", **said: Any) -> tuple[dict[str, Any], bytes]:
-        """Have the worker do something, and wait for it.
-
-        Raises:
-            UserError: it failed, died, or took longer than `patience`. It is gone then.
-        """
+        """Have the worker do something, and wait. Raises UserError: it failed, died, or took longer than `patience`."""
         if not self.close.alive:
             raise UserError(f"the worker of '{self.world}' has ended", where=self.python, do="run the command again")
         with contextlib.suppress(OSError):  # of one that died; the answer says how

@@ -96,11 +96,7 @@ def play_split(
     progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
 ) -> tuple[list[Task], EpisodeScores]:
-    """Play the `evaluation.episodes` episodes of a split, all in one batch, task after task in turn.
-
-    Returns:
-        The task of each episode, and their scores.
-    """
+    """Play the `evaluation.episodes` episodes of a split in one batch, task after task in turn: tasks and scores."""
     listed = registry.tasks(environment.world, environment.options, split)
     count = environment.evaluation.episodes
     tasks = [listed[i % len(listed)] for i in range(count)]

@@ -46,14 +46,7 @@ class Options(TaskOptions):
 
 
 def attention_of(trace: Trace, task: int, episodes: range, step_bin: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean attention of some episodes of a task.
-
-    Returns:
-        By bin of steps [L, bins, W] (NaN where there is no map), and over all steps [L, W].
-
-    Raises:
-        UserError: nothing was read in these episodes.
-    """
+    """Mean attention of some episodes of a task: by bin of steps [L, bins, W] (NaN: no map), of all steps [L, W]."""
     table = trace.played
     row_M = trace.map_row
     chosen_M = (table.task[row_M] == task) & np.isin(table.episode[row_M], list(episodes))
@@ -75,11 +68,7 @@ def attention_of(trace: Trace, task: int, episodes: range, step_bin: int) -> tup
 
 
 def groups(episodes: int, each: int) -> dict[str, range]:
-    """The early episodes (from the second, the first that can read) and the late ones, by name.
-
-    Raises:
-        UserError: there are fewer than three episodes.
-    """
+    """The early episodes (from the second, the first that can read) and the late ones, by name; it takes three."""
     if episodes < 3:
         what = f"early and late take at least 3 episodes, and there are {episodes}"
         raise UserError(what, where="kind attention_maps", do="evaluate more episodes")
@@ -92,11 +81,6 @@ def groups(episodes: int, each: int) -> dict[str, range]:
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, a trace that is missing, or a method that reads nothing.
-    """
     options = options_of(figure, Options)
     grid = grid_of(traces, figure)
     of_seeds = grid[only_method(figure)]

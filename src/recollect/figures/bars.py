@@ -58,11 +58,6 @@ class Options(ScoreOptions):
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, or scores that the figure needs are missing.
-    """
     return draw_bars(scores, figure, options_of(figure, Options))
 
 

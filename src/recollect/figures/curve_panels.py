@@ -42,11 +42,6 @@ class Options(learning_curves.CurveOptions):
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, scores that the figure needs are missing, or every run of a cell stopped too early.
-    """
     options = options_of(figure, Options)
     for name in (*_by_environment(options.ends), *_by_environment(options.lines)):
         if name not in figure.environments:

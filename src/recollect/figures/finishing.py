@@ -29,7 +29,6 @@ def finished(
     """A figure of aggregated scores, with all that stands around its panels.
 
     Args:
-        canvas: the figure, its panels drawn.
         table: what was measured; with `extra_rows`, what was drawn besides, it is the table of the figure.
         meaning: of the table's columns.
         over: what the intervals are over: `seeds`, or `seeds and tasks`.

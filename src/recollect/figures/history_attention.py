@@ -65,11 +65,7 @@ class Read(NamedTuple):
 
 
 def by_step(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """Attention [M, L, horizon] of each mapped step on the steps of its episode, and which step that is, [M].
-
-    Raises:
-        UserError: the policy does not attend to its history.
-    """
+    """Attention [M, L, horizon] of each mapped step on the steps of its episode, and which step that is, [M]."""
     if "history_attention" not in trace.maps:
         what = f"{trace.about['method']} does not attend to its history, so there is no attention to draw"
         do = "name a method with a transformer, such as dqn_gpt"
@@ -89,11 +85,7 @@ def counted(step: int, horizon: int) -> int:
 
 
 def read(traces: Sequence[Trace], tasks: Sequence[int], options: Options, figure: FigureSpec) -> Read:
-    """The attention of one environment over its seeds and episodes.
-
-    Raises:
-        UserError: an episode has no map of its decision.
-    """
+    """The attention of one environment over its seeds and episodes."""
     horizon, env = int(traces[0].about["horizon"]), str(traces[0].about["env"])
     size = -(-horizon // options.bins)
     bins = -(-horizon // size)
@@ -146,11 +138,6 @@ def _decisions(
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, a trace that is missing, or a method that does not attend to its history.
-    """
     options = options_of(figure, Options)
     method = only_method(figure)
     by_env: dict[str, Read] = {}

@@ -57,11 +57,6 @@ class Options(ScoreOptions):
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, or scores that the figure needs are missing.
-    """
     options = options_of(figure, Options)
     panels = panels_of(figure.environments, options.split)
     rows_by_split = [

@@ -53,11 +53,7 @@ class Compared(NamedTuple):
 
 
 def read(trace: Trace, options: Options, figure: FigureSpec) -> Compared:
-    """What one run shows.
-
-    Raises:
-        UserError: the method has no language model, or the episode is not traced.
-    """
+    """What one run shows. Raises UserError: the method has no language model, or the episode is not traced."""
     if "inputs" not in trace.maps:
         where = f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}"
         raise UserError("nothing became an input of a language model", where=where, do="name methods such as helm")
@@ -73,11 +69,6 @@ def read(trace: Trace, options: Options, figure: FigureSpec) -> Compared:
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, a trace that is missing, or a method without a language model.
-    """
     options = options_of(figure, Options)
     compared = {
         env: {method: read(grid[method][0], options, figure) for method in figure.methods}

@@ -26,14 +26,9 @@ NUMBERS = ("similarity", "score", "total_return")
 
 
 def inspection_page(trace: Trace, *, method: str, environment: str, wiring_test: bool = False) -> str:
-    """The page of a trace.
+    """The page of a trace; with `wiring_test` it says that its numbers mean nothing.
 
-    Args:
-        method, environment: names to show.
-        wiring_test: its numbers mean nothing, and the page says so.
-
-    Raises:
-        UserError: the world cannot be drawn from above.
+    A UserError says where the world cannot be drawn from above.
     """
     tasks = [_task(trace, entry) for entry in trace.about["tasks"]]
     data = {**heading(trace, method, environment, wiring_test), "tasks": tasks}
@@ -54,8 +49,7 @@ def filled(name: str, data: dict[str, Any], *, clickable: str, policy: str = "")
     """A page with its data.
 
     Args:
-        name: of its own main part, style and script, which the frame of all pages takes up.
-        data: what `heading` says, and whatever its script reads.
+        name: of its own main part, style and script.
         clickable: what a click does something on, in words.
         policy: what it may load besides style and script that stand in it.
     """

@@ -71,13 +71,7 @@ def is_complete(steps: NDArray[np.int64], end: int) -> bool:
 def curve(
     seed: int, steps: NDArray[np.int64], values: Floats, end: int, *, window: int = WINDOW, points: int = POINTS
 ) -> Curve:
-    """Put one run onto the grid.
-
-    Args:
-        steps: environment steps of its evaluations, ascending.
-        values: the metric at each of them (mean over the evaluation's episodes).
-        end: last step of the plot.
-    """
+    """Put one run onto the grid, which ends at step `end`; `steps` are ascending environment steps."""
     if np.any(np.diff(steps) <= 0):
         raise ValueError("the steps of a run must ascend")
     places = grid(end, points)
@@ -95,11 +89,7 @@ def common_end(rows: pd.DataFrame) -> int:
 def curves_of(
     cell: pd.DataFrame, figure: FigureSpec, end: int, dropped: list[str], *, window: int = WINDOW, points: int = POINTS
 ) -> list[Curve]:
-    """The curves of the complete runs of one method in one environment; the others are named in ``dropped``.
-
-    Raises:
-        UserError: every run stopped too early.
-    """
+    """The curves of the complete runs of one method in one environment; the others are named in ``dropped``."""
     method, environment = str(cell["method"].iloc[0]), str(cell["env"].iloc[0])
     curves = []
     for seed in figure.seeds:

@@ -58,11 +58,6 @@ class _Measured:
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, scores that the figure needs are missing, or every run of a cell stopped too early.
-    """
     options = options_of(figure, Options)
     options = options.model_copy(update={"lengths": _lengths(figure, options)})
     rows = reading.select(scores, figure, metric=options.metric, split=options.split)

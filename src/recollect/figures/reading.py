@@ -18,11 +18,7 @@ KEYS = ["env", "method", "seed", "step", "task", "episode"]
 
 
 def read_scores(score_files: Sequence[Path | str]) -> pd.DataFrame:
-    """All score tables in one frame.
-
-    Raises:
-        UserError: no file, a file that does not verify, an empty table, wrong columns.
-    """
+    """All score tables in one frame. A UserError names a file that is missing, corrupted or of other columns."""
     if not score_files:
         raise UserError("there are no score files", where="figure", do="name the scores.parquet of the runs to draw")
     frames = []
@@ -36,11 +32,7 @@ def read_scores(score_files: Sequence[Path | str]) -> pd.DataFrame:
 
 
 def read_speeds(files: Sequence[Path | str]) -> pd.DataFrame:
-    """All tables of speeds in one frame, and in its `attrs["machines"]` where they were measured.
-
-    Raises:
-        UserError: as `read_scores`.
-    """
+    """All tables of speeds in one frame, and in its `attrs["machines"]` where they were measured."""
     machines = {str(verify(file, kind="speed")["provenance"].get("machine", "?")) for file in files}
     frame = read_scores(files)
     frame.attrs["machines"] = sorted(machines)
@@ -48,14 +40,9 @@ def read_speeds(files: Sequence[Path | str]) -> pd.DataFrame:
 
 
 def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str) -> pd.DataFrame:
-    """The rows that a figure draws, of its environments, methods and seeds only.
+    """The rows that a figure draws, sorted by environment, method, seed, step, task and episode.
 
-    Returns:
-        A frame sorted by environment, method, seed, step, task and episode, in which each of these cells stands once.
-
-    Raises:
-        UserError: an environment, method, metric, split or seed of the figure has no scores, a value is not a finite
-            number, or a cell stands twice.
+    A UserError names what has no scores, a value that is not finite, and a cell that stands twice.
     """
     where = f"figure '{figure.name}'"
     scores = check_scores(scores, where=where)
@@ -113,11 +100,7 @@ def _name(row: pd.Series) -> str:
 
 
 def last_step(rows: pd.DataFrame, figure: FigureSpec) -> pd.DataFrame:
-    """The rows of the last evaluation of each run.
-
-    Raises:
-        UserError: seeds of one method were evaluated last at different steps (they were not trained equally long).
-    """
+    """The rows of the last evaluation of each run; a UserError where a method's seeds were not trained equally long."""
     last = rows.groupby(["env", "method", "seed"])["step"].transform("max")
     rows = rows[rows["step"] == last]
     for (env, method), group in rows.groupby(["env", "method"]):
@@ -138,9 +121,6 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
 
     Returns:
         ``scores_SNE`` (seeds in the figure's order, tasks and episodes ascending), the tasks and the episodes.
-
-    Raises:
-        UserError: a (seed, task, episode) cell has no score.
     """
     tasks, episodes = sorted(set(rows["task"])), sorted(set(rows["episode"]))
     shape = (len(figure.seeds), len(tasks), len(episodes))

@@ -46,11 +46,7 @@ def references_folder() -> Path:
 
 
 def groups(folder: Path | None = None) -> dict[str, Group]:
-    """All groups of published values by name.
-
-    Raises:
-        UserError: a file is not as described above, or two files have a group of the same name.
-    """
+    """All groups of published values by name; a UserError where a file is malformed or two have a group of one name."""
     by_name: dict[str, Group] = {}
     for path in sorted((folder or references_folder()).glob("*.yaml")):
         for name, content in read_yaml(path).items():
@@ -69,14 +65,11 @@ def resolve(
     methods: Sequence[str],
     folder: Path | None = None,
 ) -> tuple[Reference, ...]:
-    """The references of a figure.
+    """The references of a figure, of its panels and methods only.
 
     Args:
         wanted: ``{"published": <group>}``, optionally with ``panels`` (panel in the group -> panel of the figure,
             where the names differ), or the fields of a `Reference`.
-        panels: panels that the figure has; other curves of a group are left out.
-        methods: methods that the figure has; likewise.
-        folder: where the reference files are.
 
     Raises:
         UserError: an unknown group, a group without a curve for this figure, or a malformed reference.

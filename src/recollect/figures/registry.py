@@ -16,7 +16,11 @@ class Kind(Protocol):
     Options: type[BaseModel]
 
     def draw(self, read: Any, figure: FigureSpec) -> Drawn:
-        """Draw the figure of a spec from a score table, or from a list of traces, one per run."""
+        """Draw the figure of a spec from a score table, or from a list of traces, one per run.
+
+        Raises:
+            UserError: a wrong option, or what the figure draws is missing or does not have what it shows.
+        """
         ...
 
 
@@ -26,9 +30,5 @@ def kinds() -> list[str]:
 
 
 def kind(name: str) -> Kind:
-    """The module of a kind.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """The module of a kind. Raises UserError: there is none of that name."""
     return cast(Kind, load("figure", name, where="key 'kind' of the figure"))

@@ -98,12 +98,7 @@ class ReportRun:
 def report_page(
     scale: str, figures: Sequence[ReportFigure], runs: Sequence[ReportRun], facts: Mapping[str, str]
 ) -> str:
-    """The page.
-
-    Args:
-        figures, runs: in the order in which they are shown.
-        facts: name -> value, what stands under `Provenance` besides the fingerprints.
-    """
+    """The page; `facts` (name -> value) stand under `Provenance` besides the fingerprints."""
     digits = _digits(runs)
     wiring = any(figure.about["wiring_test"] for figure in figures)
     counts = [f"scale {scale}", _count(len(figures), "figure"), _count(len(runs), "run")]

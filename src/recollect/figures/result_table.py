@@ -77,11 +77,6 @@ class Column:
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    """Draw the table.
-
-    Raises:
-        UserError: a wrong option, or scores that the table needs are missing.
-    """
     options = options_of(figure, Options)
     groups = _groups(figure, options)
     parts = [_of_group(scores, figure, name, group, options) for name, group in groups.items()]

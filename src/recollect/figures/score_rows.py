@@ -37,11 +37,6 @@ class Options(ScoreOptions):
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, or scores that the figure needs are missing.
-    """
     options = options_of(figure, Options)
     panels = options.panels or {"": {name: figure.environment_label(name) for name in figure.environments}}
     table = _measured(scores, panels, figure, options)

@@ -134,8 +134,7 @@ def panels_of(
 ) -> list[Panel]:
     """A panel per metric, split and environment, in this order.
 
-    A panel is named by its environment, and further by its split and metric where they are not the figure's first:
-    `maze_runner_15x15`, `maze_runner_15x15/train`.
+    It is named by its environment, and by split and metric where they are not the first: `maze_runner_15x15/train`.
     """
     first_split, first_metric = one_or_more(splits)[0], one_or_more(metrics)[0]
     panels = []
@@ -185,18 +184,10 @@ def with_extra_rows(table: pd.DataFrame, rows: Sequence[ExtraRow]) -> pd.DataFra
 
 
 def figure_spec(values: Mapping[str, Any]) -> FigureSpec:
-    """Check the description of a figure.
-
-    Raises:
-        UserError: an unknown, missing or wrong key.
-    """
+    """Check the description of a figure. Raises UserError: an unknown, missing or wrong key."""
     return validated(FigureSpec, values, where=f"figure {values.get('name', '(without name)')}")
 
 
 def options_of(figure: FigureSpec, model: type[Model]) -> Model:
-    """The options of a figure as its kind declares them.
-
-    Raises:
-        UserError: an unknown or wrong option.
-    """
+    """The options of a figure as its kind declares them. Raises UserError: an unknown or wrong option."""
     return validated(model, figure.options, where=f"options of figure '{figure.name}' (kind {figure.kind})")

@@ -48,11 +48,7 @@ def visits(trace: Trace, task: int, episodes: int | None) -> np.ndarray:
 
 
 def scene_of(trace: Trace, task: int) -> dict[str, Any]:
-    """A traced task's world from above, as the trace has it.
-
-    Raises:
-        UserError: the world has none.
-    """
+    """A traced task's world from above, as the trace has it. Raises UserError: the world has none."""
     entry: dict[str, Any] = trace.about["tasks"][trace.tasks.index(task)]
     scene: dict[str, Any] | None = entry["scene"]
     if scene is None or trace.cell_N2 is None:
@@ -67,11 +63,6 @@ def marks_of(scene: dict[str, Any]) -> str:
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, a trace that is missing, or a world that cannot be drawn.
-    """
     options = options_of(figure, Options)
     grid = grid_of(traces, figure)
     tasks = chosen_tasks(traces, options.tasks, figure)

@@ -48,10 +48,7 @@ def mean(scores: Floats, axis: int = 0) -> Floats:
 
 
 def iqm(scores: Floats, axis: int = 0) -> Floats:
-    """The interquartile mean: the mean of what is left without the lowest and the highest quarter.
-
-    Equal to ``scipy.stats.trim_mean(scores, 0.25)``: a quarter that is not a whole number of scores is rounded down.
-    """
+    """The interquartile mean, as ``scipy.stats.trim_mean(scores, 0.25)``: a quarter is rounded down to whole scores."""
     ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=axis)
     count = ordered.shape[axis]
     cut = int(0.25 * count)
@@ -69,15 +66,11 @@ def stratified_bootstrap(
     """Aggregate over seeds and tasks, with the percentile interval of a bootstrap stratified by task.
 
     Args:
-        scores_SN: finite scores, ``[seeds, tasks, ...]``.
-        rng: generator that the resamples are drawn from.
-        statistic: `mean` or `iqm` over all seeds and tasks together.
-        resamples: number of bootstrap resamples.
+        scores_SN: finite scores, ``[seeds, tasks, ...]``; ``[tasks, 1, ...]`` gives the interval of a run over tasks.
         level: nominal coverage.
 
     Returns:
         The aggregate and its bounds, of the trailing shape. With one seed the bounds are NaN: nothing can be resampled.
-        Tasks in the place of seeds, ``[tasks, 1, ...]``, give the interval of one run over its tasks.
     """
     scores = np.asarray(scores_SN, dtype=np.float64)
     if scores.ndim < 2 or scores.size == 0:
@@ -96,48 +89,6 @@ def stratified_bootstrap(
     else:
         resampled = _resampled_iqm(flat, index_RSN)
     return Interval(value.reshape(trailing), *_percentiles(resampled, level, trailing))
-
-
-def performance_profile(
-    scores_SN: Floats,
-    thresholds_X: Floats,
-    rng: np.random.Generator,
-    *,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-) -> Interval:
-    """Fraction of runs, over all tasks, whose score is above each threshold (a run-score distribution).
-
-    Args:
-        scores_SN: one score per seed and task.
-        thresholds_X: thresholds, in units of the score.
-    """
-    above_SNX = np.asarray(scores_SN)[:, :, None] > np.asarray(thresholds_X)
-    return stratified_bootstrap(above_SNX.astype(np.float64), rng, resamples=resamples, level=level)
-
-
-def probability_of_improvement(
-    first_SN: Floats, second_MN: Floats, rng: np.random.Generator, *, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Interval:
-    """Probability that a run of the first method beats a run of the second on a task drawn at random; ties count half.
-
-    Args:
-        first_SN: scores of the first method; the number of seeds may differ from the second's, the tasks may not.
-        second_MN: scores of the second method on the same tasks.
-    """
-    first, second = np.asarray(first_SN, dtype=np.float64), np.asarray(second_MN, dtype=np.float64)
-    if first.shape[1] != second.shape[1]:
-        raise ValueError(f"both methods need the same tasks, not {first.shape[1]} and {second.shape[1]}")
-    wins_SMN = (first[:, None] > second[None]) + 0.5 * (first[:, None] == second[None])
-    seeds, rivals, tasks = wins_SMN.shape
-    value = wins_SMN.mean()
-    if seeds == 1 and rivals == 1:
-        return Interval(value, np.array(np.nan), np.array(np.nan))
-    first_RSN = _counts(rng.integers(0, seeds, size=(resamples, seeds, tasks)))
-    second_RMN = _counts(rng.integers(0, rivals, size=(resamples, rivals, tasks)))
-    won_RMN = np.einsum("rsn,smn->rmn", first_RSN, wins_SMN, optimize=True)
-    resampled = (won_RMN * second_RMN).sum(axis=(1, 2)) / (seeds * rivals * tasks)
-    return Interval(value, *_percentiles(resampled, level, []))
 
 
 def _counts(index_RSN: NDArray[np.int64]) -> Floats:
@@ -164,28 +115,16 @@ def _percentiles(resampled: Floats, level: float, trailing: list[int]) -> tuple[
 
 
 #: Real coverage of the nominal 95 % interval for independent Gaussian scores: statistic -> seeds -> tasks -> coverage.
-#: One task of 2 or 3 seeds is exact (1 - 2 / 2**seeds: the interval is then the range); the rest is simulated with
-#: `coverage` (8 000 to 20 000 trials, about ±0.5 points); the tests repeat it at a smaller size.
+#: One task of 2 or 3 seeds is exact (1 - 2 / 2**seeds: the interval is then the range); the rest is simulated
+#: (8 000 to 20 000 trials, about ±0.5 points); the tests repeat it at a smaller size.
 ACTUAL_COVERAGE: dict[str, dict[int, dict[int, float]]] = {
     "mean": {2: {1: 0.50, 2: 0.67, 5: 0.76, 10: 0.80, 20: 0.82}, 3: {1: 0.75, 2: 0.80, 5: 0.86, 10: 0.87, 20: 0.88}},
     "iqm": {2: {1: 0.50, 2: 0.67, 5: 0.78, 10: 0.81, 20: 0.81}, 3: {1: 0.75, 2: 0.85, 5: 0.87, 10: 0.88, 20: 0.88}},
 }
 
 
-def coverage(
-    seeds: int, tasks: int, rng: np.random.Generator, *, statistic: Statistic, trials: int, resamples: int = RESAMPLES
-) -> float:
-    """Fraction of simulated experiments (standard normal scores) whose interval contains the true value, 0."""
-    scores_SNX = rng.standard_normal((seeds, tasks, trials))
-    bounds = stratified_bootstrap(scores_SNX, rng, statistic=statistic, resamples=resamples)
-    return float(((bounds.low <= 0) & (bounds.high >= 0)).mean())
-
-
 def actual_coverage(seeds: int, tasks: int, statistic: Statistic) -> float | None:
-    """What the nominal 95 % interval really covers, from `ACTUAL_COVERAGE`; ``None`` for more seeds than tabulated.
-
-    Between tabulated numbers of tasks the lower one is used, which does not promise too much.
-    """
+    """What the nominal 95 % interval really covers (of fewer tasks, where between two); ``None``: not tabulated."""
     by_tasks = ACTUAL_COVERAGE[statistic].get(seeds)
     if by_tasks is None:
         return None

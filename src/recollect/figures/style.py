@@ -159,10 +159,7 @@ def draw_band(
 ) -> None:
     """Draw one method of one panel: a line through ``x, y`` and its interval as a band.
 
-    Args:
-        rows: rows of the figure's table, in the order of x.
-        markers: draw a marker at about this many points (``None``: at each), starting at point ``first``.
-        size: marker size in points, where it is not the usual one.
+    `markers`: a marker at about this many points (``None``: at each), starting at point ``first``.
     """
     x, y = rows["x"].to_numpy(float), rows["y"].to_numpy(float)
     low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
@@ -250,14 +247,7 @@ def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Se
 
 
 def finish(figure: Figure, spec: FigureSpec, handles: Sequence[Line2D], lines: Sequence[str]) -> None:
-    """Put the legend above the panels and the small print below, and make the figure higher by what they take.
-
-    A wiring test says so in bold.
-
-    Args:
-        handles: legend entries, in rows that are filled one after the other.
-        lines: small print: scale, seeds, tasks, warnings.
-    """
+    """Put the legend above the panels and the small print below, and make the figure higher by what they take."""
     methods = [handle for handle in handles if handle.get_label() in {spec.label(name) for name in spec.methods}]
     rows = _legend_rows(figure, methods, [handle for handle in handles if handle not in methods])
     print_size, legend_leading, print_leading = 5.2, 0.135, 0.095  # points, inches, inches
@@ -283,11 +273,7 @@ def finish(figure: Figure, spec: FigureSpec, handles: Sequence[Line2D], lines: S
 
 
 def _freeze(figure: Figure) -> None:
-    """Lay the figure out once and keep the result, rounded.
-
-    The layout solver's last bit depends on Python's hash seed; without the rounding the same scores would not give the
-    same bytes in two processes.
-    """
+    """Lay the figure out once and round the result: the layout solver's last bit depends on Python's hash seed."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.get_axes():  # those of the subfigures too
@@ -357,10 +343,7 @@ def step_axis(axes: Axes, last: float) -> None:
 
 
 def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None:
-    """Let the y axis start at 0 where no value is negative, so that heights can be compared by eye.
-
-    It starts a little lower where a constant `line` at 0 would hide behind the x axis.
-    """
+    """Let the y axis start at 0 where no value is negative; a little lower where a constant `line` at 0 would hide."""
     beside = axes.get_shared_y_axes().get_siblings(axes)
     lowest = [rows[["y", "low"]].min().min()]
     for other in beside:

@@ -32,11 +32,6 @@ class Options(bars.Options):
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, or speeds that the figure needs are missing.
-    """
     drawn = bars.draw_bars(scores, figure, options_of(figure, Options))
     machines = ", ".join(scores.attrs.get("machines", ())) or "an unnamed machine"
     axes = {**drawn.axes, "y": "metric of the panel (the first: samples_per_second): mean over seeds"}

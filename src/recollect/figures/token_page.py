@@ -22,12 +22,7 @@ MOST_WORDS, MOST_IMAGES = 24, 12  # in the statistics, the most frequent ones
 
 
 def token_page(trace: Trace, *, method: str, environment: str, wiring_test: bool = False) -> str:
-    """The page of a trace whose observations are images.
-
-    Args:
-        method, environment: names to show.
-        wiring_test: its numbers mean nothing, and the page says so.
-    """
+    """The page of a trace whose observations are images; with `wiring_test` it says that its numbers mean nothing."""
     tasks = trace.about["tasks"]
     data = {
         **heading(trace, method, environment, wiring_test),

@@ -45,11 +45,7 @@ class Strip(NamedTuple):
 
 
 def strip_of(trace: Trace, options: Options, figure: FigureSpec) -> Strip:
-    """The row of one run.
-
-    Raises:
-        UserError: its method reads no words, or the episode or a step of it is not traced.
-    """
+    """The row of one run. Raises UserError: its method reads no words, or the episode or a step of it is not traced."""
     where = f"figure '{figure.name}', {trace.about['method']} on {trace.about['env']}"
     if "tokens" not in trace.facts or not trace.shows_images:
         raise UserError("there are no words to draw", where=where, do="name methods that read words, helm or shelm")
@@ -70,11 +66,6 @@ def strip_of(trace: Trace, options: Options, figure: FigureSpec) -> Strip:
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
-    """Draw the figure.
-
-    Raises:
-        UserError: a wrong option, a trace that is missing, or a method that reads no words.
-    """
     options = options_of(figure, Options)
     strips: dict[tuple[str, str], Strip] = {}
     for env, grid in grids_of(traces, figure).items():

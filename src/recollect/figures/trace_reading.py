@@ -33,22 +33,14 @@ class EpisodeOptions(Frozen):
 
 
 def read_traces(files: Sequence[Path | str]) -> list[Trace]:
-    """The traces of some runs.
-
-    Raises:
-        UserError: no file, or one that does not verify.
-    """
+    """The traces of some runs. Raises UserError: no file, or one that does not verify."""
     if not files:
         raise UserError("there are no traces", where="figure", do="name the trace.safetensors of the runs to draw")
     return [Trace.open(Path(file)) for file in files]
 
 
 def grid_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, list[Trace]]:
-    """The traces that a figure draws: method -> one per seed, in the figure's order.
-
-    Raises:
-        UserError: more than one environment, a run without its trace, or one that stands twice.
-    """
+    """The traces that a figure draws: method -> one per seed, in the figure's order; each once, of one environment."""
     where = f"figure '{figure.name}'"
     if len(figure.environments) != 1:
         do = "make one figure per environment"
@@ -85,11 +77,7 @@ def grids_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, dict[str,
 
 
 def only_method(figure: FigureSpec) -> str:
-    """The method of a figure that draws the attention of one.
-
-    Raises:
-        UserError: it has several.
-    """
+    """The method of a figure that draws the attention of one. Raises UserError: it has several."""
     if len(figure.methods) != 1:
         what = f"attention is drawn of one method, not {len(figure.methods)}"
         raise UserError(what, where=f"figure '{figure.name}'", do="make one figure per method")
@@ -97,11 +85,7 @@ def only_method(figure: FigureSpec) -> str:
 
 
 def chosen_tasks(traces: Sequence[Trace], wanted: Sequence[int] | None, figure: FigureSpec) -> list[int]:
-    """The tasks to draw: those wanted, or all that are traced.
-
-    Raises:
-        UserError: a wanted task is not traced.
-    """
+    """The tasks to draw: those wanted, or all that are traced. Raises UserError: a wanted task is not traced."""
     traced = traces[0].tasks
     absent = [task for task in wanted or () if task not in traced]
     if absent:
@@ -112,11 +96,7 @@ def chosen_tasks(traces: Sequence[Trace], wanted: Sequence[int] | None, figure: 
 
 
 def chosen_episode(trace: Trace, options: EpisodeOptions, figure: FigureSpec) -> slice:
-    """The steps of the episode to show.
-
-    Raises:
-        UserError: its task or itself is not traced.
-    """
+    """The steps of the episode to show. Raises UserError: its task or itself is not traced."""
     task = chosen_tasks([trace], None if options.task is None else [options.task], figure)[0]
     traced = int((trace.played.episodes.task == task).sum())
     if options.episode >= traced:

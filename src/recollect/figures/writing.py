@@ -27,19 +27,12 @@ SUFFIXES = (".pdf", ".png", ".csv", ".json")
 def render(
     figure: FigureSpec, files: Sequence[Path | str], out_stem: Path | str, provenance: Mapping[str, Any] | None = None
 ) -> Drawn:
-    """Draw a figure from what its runs have and write its four files.
+    """Draw a figure from what its runs have and write its four files (none where there is an error).
 
     Args:
-        figure: what to draw.
         files: score tables of the runs, or traces or speeds where the kind reads those; recorded with their sha256.
         out_stem: path of the files without suffix.
         provenance: what the caller knows: ``code_fingerprint``, ``device``, and anything else, recorded as given.
-
-    Returns:
-        What was drawn.
-
-    Raises:
-        UserError: unknown kind or option, or scores or traces missing or wrong. No file is written then.
     """
     kind = registry.kind(figure.kind)
     readers: dict[str, Callable[[Sequence[Path | str]], Any]]

@@ -92,8 +92,6 @@ def draw_scenes(count: int, draws: np.random.Generator, *, held_out: bool = Fals
     """Draw pictures.
 
     Args:
-        count: how many.
-        draws: where all randomness comes from.
         held_out: the one thing of a `single` picture is of a held-out kind or cell; else no thing is.
         single: exactly one thing can be seen.
     """

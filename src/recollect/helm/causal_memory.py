@@ -33,16 +33,7 @@ GPT2_PARTS = {
 
 
 class CausalMemory:
-    """See the head of this file and `LanguageMemory`.
-
-    Args:
-        model: reads; without dropout.
-        embeddings_VD: of its tokens.
-        places_TD: of its positions.
-        words: its vocabulary.
-        memory_length: M, at most T.
-        batch_tokens: K, at most M/2.
-    """
+    """See the head of this file and `LanguageMemory`; `memory_length` is at most T, `batch_tokens` at most M/2."""
 
     def __init__(
         self,
@@ -97,7 +88,6 @@ class CausalMemory:
             self.window, self.cache = before
 
     def attention(self) -> Tensor | None:
-        """See `LanguageMemory`; computed anew."""
         if self._shown is None:
             return None
         lengths_B = self._shown.lengths_B
@@ -134,11 +124,7 @@ def causal_memory(
     batch_tokens: int,
     device: str | torch.device,
 ) -> CausalMemory:
-    """GPT-2 as memory; see `language_memory`.
-
-    Raises:
-        UserError: the model is another, or has fewer layers or positions.
-    """
+    """GPT-2 as memory; see `language_memory`. Raises UserError: another model, or too few layers or positions."""
     loaded = load_language_model(settings, folder=folder, layers=layers, device=device)
     published: Any = loaded.model
     config = published.config

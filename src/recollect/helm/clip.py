@@ -57,7 +57,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x_NTD: Tensor, mask_TT: Tensor | None) -> Tensor:
-        """Same shape; True in the mask: not attended."""
+        """True in the mask: not attended."""
         normed_NTD = self.ln_1(x_NTD)
         x_NTD = x_NTD + self.attn(normed_NTD, normed_NTD, normed_NTD, need_weights=False, attn_mask=mask_TT)[0]
         return x_NTD + self.mlp(self.ln_2(x_NTD))

@@ -24,14 +24,7 @@ CONTEXT = 77
 
 
 class ClipVocabulary:
-    """CLIP's tokens.
-
-    Args:
-        path: `merges.txt`, a line of its version and then one merge per line.
-
-    Raises:
-        UserError: it has another number of merges.
-    """
+    """CLIP's tokens; `merges.txt` has a line of its version and then one merge per line."""
 
     def __init__(self, path: Path) -> None:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

@@ -98,13 +98,7 @@ class Network(nn.Module):
 
 
 class DualEncoder:
-    """A trained one, frozen. Implements memory.vision_language.VisionLanguageModel.
-
-    Args:
-        network: trained.
-        language_model: whose sentence vectors the texts are, a name of config/language_models.yaml.
-        device: where it runs.
-    """
+    """A trained one, frozen: a `VisionLanguageModel`. Texts are sentence vectors of the language model of this name."""
 
     def __init__(self, network: Network, language_model: str, device: str | torch.device) -> None:
         self.network = network.to(device).eval().requires_grad_(False)
@@ -113,11 +107,7 @@ class DualEncoder:
 
     @classmethod
     def open(cls, model: Path, device: str | torch.device = "cpu") -> DualEncoder:
-        """Read a sealed file.
-
-        Raises:
-            UserError: it is missing, corrupted or another kind of file.
-        """
+        """Read a sealed file. Raises UserError: it is missing, corrupted or another kind of file."""
         arrays = read_arrays(model, kind=KIND)
         about = json.loads(read_metadata(model).get("about", "{}"))
         do = "make it again: `recollect train-vision-language`"
@@ -156,10 +146,7 @@ def targets(weights_NC: Tensor) -> Tensor:
 def contrastive_loss(images_NW: Tensor, texts_TW: Tensor, weights_NT: Tensor, scale: Tensor) -> Tensor:
     """CLIP's symmetric loss where a picture has several captions and a caption several pictures.
 
-    Args:
-        images_NW, texts_TW: vectors of any length.
-        weights_NT: how true each text is of each picture. Texts that are true of none are wrong answers only.
-        scale: inverse temperature.
+    `weights_NT` is how true each text is of each picture; those that are true of none are wrong answers only.
     """
     logits_NT = scale * F.normalize(images_NW, dim=1) @ F.normalize(texts_TW, dim=1).T
     of_images = -(targets(weights_NT) * logits_NT.log_softmax(1)).sum(1).mean()
@@ -175,13 +162,11 @@ def train(
     others: Sequence[str],
     run: Run,
 ) -> Network:
-    """Train a dual encoder, or go on with it.
+    """Train a dual encoder, or go on with it from the run's newest checkpoint, to the same bytes.
 
     Args:
-        settings: sizes and seed.
         sentences: sentence vectors float32 [N, S] of texts.
         others: words from which the wrong answers of every batch are drawn.
-        run: keeps the checkpoints; a killed run goes on from the newest and ends with the same bytes.
     """
     captions_CS, others_OS = sentences(captioned_tiles.captions()).clone(), sentences(others).clone()
     scenes = captioned_tiles.draw_scenes(settings.pictures, generator("captioned tiles", settings.seed))
@@ -221,17 +206,12 @@ def train(
 
 
 def accuracy(model: DualEncoder, words: Sequence[str], settings: Hyperparameters) -> dict[str, Any]:
-    """How often the words that are nearest to a picture are true of it, on pictures unlike those that were learned from.
-
-    Args:
-        model: trained.
-        words: the choice, e.g. a token vocabulary; those that are no caption are wrong answers.
-        settings: how many pictures, and the seed.
+    """How often the words (of `words`) nearest to a picture are true of it, on pictures unlike those learned from.
 
     Returns:
         For `single` (one thing in view, of a held-out pair of colour and thing or on a held-out cell), `single_known`
-        (neither) and `many`: `top_1` and `top_5` (share of pictures with a true word first, or among the first five), and
-        `name_first` (the first word is the name of a thing in view; for `single` ones where there is one).
+        (neither) and `many`: `top_1` and `top_5` (share of pictures with a true word first, or among the first five),
+        and `name_first` (the first word is the name of a thing in view; for `single` ones where there is one).
     """
     words_VW = F.normalize(model.texts(words), dim=1)
     kinds: dict[str, dict[str, bool]] = {

@@ -29,12 +29,7 @@ REMEMBERED = 5000  # windows whose history vectors are kept
 class EncoderMemory:
     """See the head of this file and `LanguageMemory`.
 
-    Args:
-        encoder: reads.
-        words: its vocabulary.
-        memory_length: M.
-        batch_tokens: K.
-        pooling: the history vector is the ``mean`` of the states of [CLS] and inputs, or the ``last`` input's.
+    `pooling`: the history vector is the ``mean`` of the states of [CLS] and inputs, or the ``last`` input's.
     """
 
     def __init__(
@@ -128,11 +123,7 @@ def encoder_memory(
     pooling: Literal["mean", "last"],
     device: str | torch.device,
 ) -> EncoderMemory:
-    """BERT or RoBERTa as memory; see `language_memory`.
-
-    Raises:
-        UserError: the model is another, or has fewer layers or positions.
-    """
+    """BERT or RoBERTa as memory; see `language_memory`. Raises UserError as `causal_memory`."""
     loaded = load_language_model(settings, folder=folder, layers=layers, device=device)
     published: Any = loaded.model
     config = published.config

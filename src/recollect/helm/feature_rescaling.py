@@ -25,12 +25,7 @@ EPSILON = 1e-8
 
 
 class FeatureRescaling:
-    """``(y - mean) / (std + 1e-8) * target std + target mean``, feature by feature.
-
-    Args:
-        target_std_W, target_mean_W: on the device.
-        statistics: see the module.
-    """
+    """``(y - mean) / (std + 1e-8) * target std + target mean``, feature by feature."""
 
     def __init__(self, target_std_W: Tensor, target_mean_W: Tensor, statistics: Statistics = "batch") -> None:
         self.statistics, self.width = statistics, len(target_std_W)
@@ -46,14 +41,9 @@ class FeatureRescaling:
 
     @torch.no_grad()
     def __call__(self, features_NW: Tensor, *, update: bool = True) -> Tensor:
-        """Rescaled features [N, W].
+        """Rescaled features [N, W] of one step's images, one row per agent; with `update`, `running` statistics grow.
 
-        Args:
-            features_NW: of one step's images, one row per agent.
-            update: whether `running` statistics take these in first; False while a policy is evaluated.
-
-        Raises:
-            UserError: another width, a batch of one with `batch`, or no statistics yet.
+        Raises UserError: another width, a batch of one with `batch`, or no statistics yet.
         """
         if features_NW.shape[1] != self.width:
             raise UserError(

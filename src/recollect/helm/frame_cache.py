@@ -39,12 +39,7 @@ class VectorCache:
         self._vectors: Tensor | None = None
 
     def find(self, keys: list[bytes], make: Callable[[list[int]], Tensor]) -> Tensor:
-        """Vectors [N, W] of N > 0 keys.
-
-        Args:
-            keys: from `key_of`.
-            make: rows (increasing, no key twice) -> [M, W], on any device; asked for those that are not remembered.
-        """
+        """Vectors [N, W] of N > 0 keys; `make` gives those of rows (increasing, each key once) not remembered."""
         new = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self._slots}
         rows = sorted(new.values())
         self.misses += len(rows)
@@ -102,12 +97,7 @@ class VectorCache:
 
 
 class FrameCache(VectorCache):
-    """Vectors of frames; see `VectorCache`.
-
-    Args:
-        function: uint8 [M, ...] -> [M, W], on any device, M > 0.
-        size: frames that are remembered.
-    """
+    """Vectors of frames, from a function uint8 [M, ...] -> [M, W], M > 0; see `VectorCache`."""
 
     def __init__(self, function: Callable[[np.ndarray], Tensor], size: int = 20_000) -> None:
         super().__init__(size)

@@ -36,14 +36,7 @@ class Hyperparameters(LanguageHyperparameters):
 
 
 class HopfieldReader:
-    """Images -> mixtures of word embeddings, one each.
-
-    Args:
-        embeddings_VD: of the language model.
-        shape: of an image.
-        beta, similarity, seed: see `FrozenHopfield`.
-        frames: different images whose mixtures are kept.
-    """
+    """Images -> mixtures of word embeddings, one each; those of `frames` different images are kept."""
 
     def __init__(
         self, embeddings_VD: Tensor, shape: tuple[int, ...], *, beta: float, similarity: str, seed: int, frames: int

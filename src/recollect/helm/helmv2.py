@@ -46,15 +46,7 @@ class Hyperparameters(LanguageHyperparameters):
 
 
 class FeatureReader:
-    """Images -> features on the scale of word embeddings, one each.
-
-    Args:
-        model: of images.
-        embeddings_VD: of the language model.
-        statistics: see `FeatureRescaling`.
-        seed: of the random matrix, where there is one.
-        frames: different images whose features are kept.
-    """
+    """Images -> features on the scale of word embeddings, one each; those of `frames` images are kept."""
 
     def __init__(
         self, model: VisionLanguageModel, embeddings_VD: Tensor, statistics: Statistics, *, seed: int, frames: int

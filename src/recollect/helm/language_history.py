@@ -78,11 +78,7 @@ class Reader(Protocol):
 class LanguageHistory:
     """A `recollect.helm.sampled_policy.History`: a reader in front of a language model.
 
-    Args:
-        reader, memory: see there.
-        device: of both.
-        learning: whether this is the agent in training, whose images the statistics of reader and vectors take in.
-        scale: see `LanguageHyperparameters.history_scale`.
+    It is `learning` where the statistics of reader and vectors take in its images.
     """
 
     def __init__(

@@ -78,14 +78,11 @@ def language_memory(
     """A language model of config/language_models.yaml as memory.
 
     Args:
-        name: its entry there.
         model: the file or folder that the workflow's rule filled; None: from the installed package, or random weights.
         memory_length: M, inputs that are remembered.
         layers: keep only the first layers; None keeps all.
         batch_tokens: K, most inputs per step.
         pooling: encoders only. History vector: mean over the window, or the state at the newest input.
-        device: where it runs.
-        seed: of random weights.
     """
     settings = language_model(name)
     common = {"memory_length": memory_length, "batch_tokens": batch_tokens}

@@ -70,13 +70,9 @@ def method_with_history(make_history: MakeHistory | None) -> Method:
 def make_network(
     settings: Settings, facts: Facts, arrays: PolicyArrays, *, history: int = 0, units: int = 0
 ) -> ActorCritic:
-    """The network that the settings describe, with a policy's arrays or with weights that are a function of the seed.
+    """The network that the settings describe, with a policy's arrays or with weights that follow from the seed.
 
-    Args:
-        history, units: see `ActorCritic`.
-
-    Raises:
-        UserError: the world is no world of images with discrete actions, or the arrays do not fit.
+    Raises UserError: the world is no world of images with discrete actions, or the arrays do not fit.
     """
     check_world(facts)
     hp: OnPolicyHyperparameters = settings.method.hyperparameters

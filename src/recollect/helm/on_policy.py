@@ -130,12 +130,7 @@ def loss_of(
 
 
 class OnPolicyTrainer:
-    """A run in rollouts, between any two of which it can stop.
-
-    Args:
-        settings: of the run.
-        agent: at its beginning.
-    """
+    """A run in rollouts, between any two of which it can stop."""
 
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.hp: OnPolicyHyperparameters = settings.method.hyperparameters

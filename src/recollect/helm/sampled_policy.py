@@ -59,13 +59,7 @@ class History(Protocol):
 
 
 class Agent:
-    """Acts on images and a history vector, or on images alone.
-
-    Args:
-        network: is trained.
-        history: None: the agent remembers nothing.
-        device: where both live.
-    """
+    """Acts on images and a history vector, or (`history` None) on images alone. The network is trained."""
 
     def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
         self.network, self.history, self.device = network.to(device), history, torch.device(device)
@@ -171,12 +165,7 @@ class Agent:
 
 
 class SampledPolicy(BatchedPolicy):
-    """Plays an agent; a row's actions are drawn with its own seed, so no row depends on the others.
-
-    Args:
-        agent: trained.
-        likeliest: take the likeliest action instead of a drawn one.
-    """
+    """Plays an agent; a row's actions are drawn with its own seed (or `likeliest`), so no row depends on the others."""
 
     def __init__(self, agent: Agent, *, likeliest: bool = False) -> None:
         self.agent, self.device, self.likeliest = agent, agent.device, likeliest
@@ -184,11 +173,9 @@ class SampledPolicy(BatchedPolicy):
         self._action_B = np.zeros(0, np.int64)
 
     def begin(self, rows: int) -> None:
-        """See `BatchedPolicy`."""
         self.agent.start(rows)
 
     def forget(self, mask_B: np.ndarray) -> None:
-        """See `BatchedPolicy`."""
         self.agent.forget(mask_B)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
@@ -226,15 +213,10 @@ class SampledPolicy(BatchedPolicy):
         return [] if self.agent.history is None else self.agent.history.words(tokens)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """See `Agent.learned`."""
         return self.agent.learned()
 
 
 def network_from(network: ActorCritic, arrays: Mapping[str, np.ndarray]) -> ActorCritic:
-    """The network with the parameters of a policy file.
-
-    Raises:
-        UserError: they do not fit the network that the settings describe.
-    """
+    """The network with the parameters of a policy file; a UserError where they do not fit the settings."""
     load_policy_arrays(network, part(arrays, "network"))
     return network

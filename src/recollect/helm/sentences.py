@@ -20,15 +20,7 @@ BATCH = 256
 
 
 class SentenceEncoder:
-    """Texts -> float32 [N, S].
-
-    Args:
-        name: of config/language_models.yaml; one of an installed package, with a tokenizer.
-        device: where it runs.
-
-    Raises:
-        UserError: the model is not at hand or has no tokenizer.
-    """
+    """Texts -> float32 [N, S] by an installed model of config/language_models.yaml that has a tokenizer."""
 
     def __init__(self, name: str, device: str | torch.device = "cpu") -> None:
         from tokenizers import Tokenizer

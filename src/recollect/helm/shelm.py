@@ -79,11 +79,7 @@ class TokenReader:
 
 
 def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
-    """The memory of a run's agent.
-
-    Raises:
-        UserError: the vocabulary is of another language model.
-    """
+    """The memory of a run's agent. Raises UserError: the vocabulary is of another language model."""
     hp: Hyperparameters = settings.method.hyperparameters
     words = resolve.token_vocabulary(hp.token_vocabulary)
     if words.language_model != hp.language_model:

@@ -132,8 +132,7 @@ class ActorCritic(nn.Module):
     def unroll(self, features_LNW: Tensor, hidden_NU: Tensor, cell_NU: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run the LSTM over N sequences of L images, of which it gets the features, from its state before the first.
 
-        Returns:
-            What the heads read [L, N, U], and output and cell [N, U] after the last image.
+        Gives what the heads read [L, N, U], and output and cell [N, U] after the last image.
         """
         outputs_LNU, (hidden_1NU, cell_1NU) = self.lstm(features_LNW, (hidden_NU[None], cell_NU[None]))
         return outputs_LNU, hidden_1NU[0], cell_1NU[0]

@@ -31,17 +31,9 @@ class Tokens:
 
 
 class TokenRetrieval:
-    """Turns frames into tokens.
+    """Turns frames ([C, H, W], or [H, W, C] with `channels`) into k tokens each.
 
-    Args:
-        model: embeds the frames; the vocabulary must have been made with it.
-        vocabulary: the words, on the model's device.
-        k: tokens per frame.
-        remembered: different frames whose tokens are remembered.
-        channels: frames are [C, H, W] or [H, W, C].
-
-    Attributes:
-        cache: counts hits; its `arrays` are part of the state of a run.
+    The vocabulary must have been made with the model. The arrays of `cache` are part of the state of a run.
     """
 
     def __init__(

@@ -51,11 +51,7 @@ class TokenVocabulary:
 
     @classmethod
     def open(cls, path: Path) -> TokenVocabulary:
-        """Read a sealed file.
-
-        Raises:
-            UserError: it is missing, corrupted or no token vocabulary.
-        """
+        """Read a sealed file. Raises UserError: it is missing, corrupted or no token vocabulary."""
         arrays = read_arrays(path, kind=KIND)
         about = json.loads(read_metadata(path)["about"])
         lm_ids_V, embeddings_VW = (torch.from_numpy(np.array(arrays[name])) for name in ("lm_ids", "embeddings"))
@@ -66,11 +62,7 @@ class TokenVocabulary:
         return TokenVocabulary(self.strings, self.lm_ids_V.to(device), self.embeddings_VW.to(device), self.about)
 
     def nearest(self, queries_NW: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k words most like each query: cosines [N, k] best first, positions [N, k] (of equals the lowest first).
-
-        Raises:
-            UserError: fewer than k words, or queries of another width.
-        """
+        """The k words most like each query: cosines [N, k] best first, positions [N, k] (of equals the lowest)."""
         if not 1 <= k <= len(self.strings):
             raise UserError(
                 f"{k} tokens are asked for, of a vocabulary of {len(self.strings)}",
@@ -114,13 +106,7 @@ def usable(candidates: Sequence[str], known: Sequence[str], match: Match) -> tup
 
 
 def embedded(strings: Sequence[str], templates: Sequence[str], texts: Callable[[Sequence[str]], Tensor]) -> np.ndarray:
-    """Vectors float32 [N, W] of words: of length one, along the mean over the templates of the vectors as they are.
-
-    Args:
-        strings: the words.
-        templates: each with one `{}`.
-        texts: the text encoder.
-    """
+    """Vectors float32 [N, W] of words, of length one, along the mean over templates (with one `{}`) of the vectors."""
     filled = [template.replace("{}", string) for string in strings for template in templates]
     mean_NW = texts(filled).float().unflatten(0, (len(strings), len(templates))).mean(1)
     return F.normalize(mean_NW, dim=1).cpu().numpy()

@@ -53,16 +53,9 @@ class VisionLanguageModel(Protocol):
 def vision_language_model(
     name: str, *, model: Path | None, device: str | torch.device, seed: int = 0
 ) -> VisionLanguageModel:
-    """Load a model of config/vision_language_models.yaml.
+    """Load a model of config/vision_language_models.yaml from the `model.safetensors` that a rule made.
 
-    Args:
-        name: its entry there.
-        model: the file `model.safetensors` that a rule made; None for `random`.
-        device: where it runs.
-        seed: of a random one.
-
-    Raises:
-        UserError: an unknown name, or a file that is missing, corrupted or of another model.
+    A `random` one needs none, but a seed. Raises UserError: an unknown name, or a file that does not fit.
     """
     settings = resolve.vision_language_model(name)
     if settings.source == "random":
@@ -77,13 +70,7 @@ def vision_language_model(
 
 
 class ClipModel:
-    """CLIP, read from the files of `provide`.
-
-    Args:
-        settings: which network, and how frames are made square.
-        model: its weights; `merges.txt` lies beside them and is read for texts only.
-        device: where it runs.
-    """
+    """CLIP, read from the files of `provide`: weights, and beside them `merges.txt`, which is read for texts only."""
 
     def __init__(self, settings: VisionLanguageModelSettings, model: Path, device: str | torch.device) -> None:
         self.fit, self.device, self.folder = settings.fit, torch.device(device), Path(model).parent
@@ -147,11 +134,7 @@ class RandomModel:
 
 
 def scaled(images_NCHW: Tensor, device: torch.device) -> Tensor:
-    """Float images in [0, 1] on a device, from those or from uint8.
-
-    Raises:
-        UserError: they are no colour images [N, 3, H, W].
-    """
+    """Float images in [0, 1] on a device, from those or from uint8; a UserError unless they are [N, 3, H, W]."""
     if images_NCHW.ndim != 4 or images_NCHW.shape[1] != 3:
         raise UserError(
             f"images have shape [N, 3, H, W], these {list(images_NCHW.shape)}",

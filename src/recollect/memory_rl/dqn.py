@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
+from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
 from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
@@ -36,8 +37,6 @@ from recollect.settings.schema import Settings
 
 
 class Hyperparameters(OnlineHyperparameters):
-    """Of DQN; see also `OnlineHyperparameters`. Defaults are the paper's."""
-
     epsilon_start: float = Field(1.0, ge=0, le=1, description="Exploration at the first selection. Paper: 1.")
     epsilon_end: float | None = Field(None, ge=0, le=1, description="Exploration at the end; null: 1/T, the paper's.")
     exploration_fraction: float = Field(
@@ -57,7 +56,6 @@ class Hyperparameters(OnlineHyperparameters):
 
 
 def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetwork:
-    """A Q network for an environment; its parameters are a function of the seed."""
     need_discrete(facts, "dqn")
     return make_history_network(hp, facts, facts.actions, last_range=Q_HEAD_RANGE, draws="q head weights", seed=seed)
 
@@ -91,20 +89,12 @@ def loss_of(
     next_BT = target_BTA.gather(-1, best_BT[..., None])[..., 0]
     y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * next_BT
     chosen_BT = q_BTA.gather(-1, batch.action_BT[..., None])[..., 0]
-    count = batch.mask_BT.sum().clamp(min=1.0)
-    loss = (batch.mask_BT * (chosen_BT - y_BT) ** 2).sum() / count
-    return loss, {"critic_loss": loss.detach(), "q": (batch.mask_BT * chosen_BT.detach()).sum() / count}
+    loss = masked_mean((chosen_BT - y_BT) ** 2, batch.mask_BT)
+    return loss, {"critic_loss": loss.detach(), "q": masked_mean(chosen_BT.detach(), batch.mask_BT)}
 
 
 class DQN(Learner):
-    """A Q network and its Polyak copy.
-
-    Args:
-        hp: hyperparameters.
-        facts: of the environment.
-        seed: of the parameters and of dropout.
-        device: where everything lives.
-    """
+    """A Q network and its Polyak copy."""
 
     network: HistoryNetwork
     target: HistoryNetwork
@@ -129,10 +119,5 @@ train = partial(train_learner, DQN)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:
-    """The policy that `train` gave, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
     hp: Hyperparameters = settings.method.hyperparameters
     return policy_from(make_network(hp, facts_of(settings.environment), seed=0), arrays, inputs.device)

@@ -24,12 +24,8 @@ class Head(nn.Module):
     """Linear-ReLU-...-Linear: [..., D] -> [..., outputs].
 
     Args:
-        input_width: features that come in.
-        outputs: numbers that go out (Q values, logits).
-        hidden: widths of the hidden layers.
         last_range: the last layer's weights and biases are uniform in +-last_range.
         fan: which width scales the hidden weights; "output" is upstream's.
-        generator: draws the initial weights (CPU).
     """
 
     def __init__(

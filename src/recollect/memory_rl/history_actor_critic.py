@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import masked_mean
-from recollect.common.replay import Batch
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from
 from recollect.memory_rl.off_policy import Learner, OnlineHyperparameters, make_encoder, make_history_network
@@ -31,8 +30,6 @@ from recollect.settings.seeding import seed_of
 
 
 class ActorCriticHyperparameters(OnlineHyperparameters):
-    """What they share; see also `OnlineHyperparameters`."""
-
     shared_encoder: bool = Field(
         True, description="Actor and critics read one encoder; false: one each. Paper's figures: yes."
     )
@@ -47,10 +44,7 @@ class ActorCritic(nn.Module):
     """Actor (encoder and head) and twin critics.
 
     Args:
-        hp: hyperparameters.
-        facts: of the environment.
         outputs: numbers that the actor's head gives.
-        seed: the parameters are a function of it.
         log_alpha: first value of the logarithm of a learned temperature; None: there is none.
 
     Critics give a value per action where actions are discrete, else one value of (hidden state, action).
@@ -88,14 +82,7 @@ class ActorCritic(nn.Module):
 
 
 class ActorCriticLearner(Learner):
-    """Actor, twin critics and their Polyak copy; a method adds `make`, its loss and how it explores.
-
-    Args:
-        hp: hyperparameters.
-        facts: of the environment.
-        seed: of the parameters, of dropout and of what the loss draws.
-        device: where everything lives.
-    """
+    """Actor, twin critics and their Polyak copy; a method adds `make`, its loss and how it explores."""
 
     online: ActorCritic
     target: ActorCritic
@@ -118,18 +105,12 @@ def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, se
 def load_actor(
     settings: Settings, arrays: Mapping[str, Any], inputs: Inputs, *, outputs_per_action: int = 1
 ) -> HistoryPolicy:
-    """The policy of a trained actor, from its arrays.
-
-    Raises:
-        UserError: the arrays do not fit the settings.
-    """
     facts = facts_of(settings.environment)
     outputs = outputs_per_action * (facts.actions or facts.action_size)
     return policy_from(make_actor(settings.method.hyperparameters, facts, outputs, seed=0), arrays, inputs.device)
 
 
 def first_tokens(parts: tuple[Tensor, Tensor, Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The first n tokens of each window."""
     action, reward, observation = parts
     return action[:, :n], reward[:, :n], observation[:, :n]
 
@@ -168,10 +149,8 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
         return self.freeze_all and self.shared_encoder
 
 
-def critic_losses(online: ActorCritic, h_BTH: Tensor, y_BT: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+def critic_losses(q1_BT: Tensor, q2_BT: Tensor, y_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Masked mean of both critics' squared errors (scalar), and metrics."""
-    q1_BT, q2_BT = online.q(h_BTH, batch.action_BT)
-    mask_BT = batch.mask_BT
     loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
     return loss, {
         "critic_loss": loss.detach(),

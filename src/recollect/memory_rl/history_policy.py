@@ -62,7 +62,6 @@ class HistoryPolicy(BatchedPolicy):
         self._outputs = torch.zeros(0)
 
     def begin(self, rows: int) -> None:
-        """See `BatchedPolicy`. A state of as many rows is used again."""
         if rows != self._rows:
             self._state = self.network.encoder.sequence.initial_state(rows, self.device)
             self._rows = rows
@@ -92,18 +91,15 @@ class HistoryPolicy(BatchedPolicy):
         self._previous = torch.as_tensor(action_B).to(self.device)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        """Greedy actions [B]; reward and done are those of the step that led to the observation."""
         self.network.eval()
         self._previous = self.network.greedy(self.outputs(observation_BD, reward_B, done_B))
         return self._previous.cpu().numpy()
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """What the network said of each row; see `contract.Traced.traced`."""
         rows = torch.as_tensor(rows_N, device=self.device)
         return {"outputs": self._outputs[rows].float().cpu().numpy()}
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """What each row reads of its history; see `contract.Traced.maps`."""
         rows = torch.as_tensor(rows_N, device=self.device)
         weights_NLC = self.network.encoder.sequence.attention(self._state, rows)
         if weights_NLC is None:
@@ -111,15 +107,9 @@ class HistoryPolicy(BatchedPolicy):
         return {"history_attention": weights_NLC.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters by name, for the policy file."""
         return arrays_of(self.network)
 
 
 def policy_from(network: HistoryNetwork, arrays: Mapping[str, np.ndarray], device: torch.device | str) -> HistoryPolicy:
-    """A policy with the parameters of a policy file.
-
-    Raises:
-        UserError: the arrays do not fit the network that the settings describe.
-    """
     load_policy_arrays(network, arrays)
     return HistoryPolicy(network.to(device).eval(), device)

@@ -98,7 +98,6 @@ class OnlineHyperparameters(Frozen):
         return value
 
     def window(self, horizon: int) -> int:
-        """Transitions per training window, n."""
         return horizon if self.sampled_seq_len == -1 else min(self.sampled_seq_len, horizon)
 
 
@@ -132,16 +131,7 @@ def make_history_network(
 
 
 class Learner(TargetLearner):
-    """Networks, Adam and one update; a method adds its loss and how it explores. All that changes is in `arrays`.
-
-    Args:
-        hp: hyperparameters.
-        network: what acts; a part of `online` or the whole.
-        online: all that Adam trains.
-        target: a copy of `online`, which follows it after every update.
-        seed: of dropout and of what the loss draws.
-        device: where everything lives.
-    """
+    """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts."""
 
     def __init__(
         self,
@@ -153,7 +143,9 @@ class Learner(TargetLearner):
         seed: int,
         device: torch.device | str,
     ) -> None:
-        self.seed, self.network, self.gradient_clip = seed, network, hp.gradient_clip
+        self.seed = seed
+        self.network = network
+        self.gradient_clip = hp.gradient_clip
         self.online, self.target = online.to(device), target.to(device)
         self.target.requires_grad_(False)
         super().__init__(
@@ -173,7 +165,6 @@ class Learner(TargetLearner):
         raise NotImplementedError
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        """One gradient step and one Polyak step, in place."""
         reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
         reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
         loss, metrics = self.loss(batch, counter)
@@ -185,8 +176,6 @@ class Learner(TargetLearner):
 
 @dataclass
 class Counters:
-    """Where a run stands; JSON in the checkpoint."""
-
     episodes: int = 0
     env_steps: int = 0
     explored: int = 0
@@ -203,7 +192,9 @@ class OnlineTrainer:
 
     def __init__(self, settings: Settings, learner: Learner, device: torch.device | str) -> None:
         hp: OnlineHyperparameters = settings.method.hyperparameters
-        self.hp, self.learner, self.seed = hp, learner, settings.seed
+        self.hp = hp
+        self.learner = learner
+        self.seed = settings.seed
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         worlds = make_worlds(settings.environment, settings.seed, hp.actors, hp.evaluation_episodes)
         self.world, self.evaluation_world = worlds
@@ -348,7 +339,6 @@ class OnlineTrainer:
         self.at = Counters(**state)
 
     def train(self, run: Run) -> HistoryPolicy:
-        """Go on from the run's checkpoint, if it has one, to the end."""
         checkpoint = run.resume()
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
@@ -365,19 +355,10 @@ class OnlineTrainer:
 def trainer_of(
     learner: Callable[..., Learner], settings: Settings, device: torch.device | str = "cpu"
 ) -> OnlineTrainer:
-    """A run at its beginning, of a learner (its class, made of hyperparameters, facts, seed and device)."""
     hp: OnlineHyperparameters = settings.method.hyperparameters
     made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
     return OnlineTrainer(settings, made, device)
 
 
 def train_learner(learner: Callable[..., Learner], settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:
-    """Train a learner, see `trainer_of`, by acting.
-
-    Args:
-        learner: its class.
-        settings: of the run; `method.hyperparameters` is an `OnlineHyperparameters`.
-        inputs: only the device is read.
-        run: logs, scores of the learning curve, checkpoints.
-    """
     return trainer_of(learner, settings, inputs.device).train(run)

@@ -41,8 +41,6 @@ LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
 
 
 class Hyperparameters(ContinuousHyperparameters):
-    """Of SAC; see also `ContinuousHyperparameters`. Defaults are the paper's."""
-
     alpha: float = Field(0.1, gt=0, description="First temperature. Paper: 0.1.")
     target_entropy: float | None = Field(
         None,
@@ -51,7 +49,6 @@ class Hyperparameters(ContinuousHyperparameters):
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
-    """Actor and critics for an environment; the parameters are a function of the seed."""
     need_continuous(facts, "sac")
     return ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
 
@@ -83,7 +80,8 @@ def loss_of(
         y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * (q_BT - alpha * log_pi_BT)[:, 1:]
 
     critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
-    critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
+    q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, batch.mask_BT)
     action_BTA, log_pi_BT = drawn(outputs_BTA[:, :n], noise_like(like_BTA[:, :n], draws))
     actor_loss = masked_mean(alpha * log_pi_BT - least_q(online, critic_BTH, action_BTA, hp), mask_BT)
     entropy = -masked_mean(log_pi_BT.detach(), mask_BT)

@@ -29,6 +29,7 @@ from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
     ActorCriticHyperparameters,
     ActorCriticLearner,
+    critic_losses,
     first_tokens,
     load_actor,
 )
@@ -39,8 +40,6 @@ SMALLEST_PROBABILITY = 1e-8
 
 
 class Hyperparameters(ActorCriticHyperparameters):
-    """Of SAC-Discrete; see also `ActorCriticHyperparameters`. Defaults are the paper's."""
-
     alpha: float = Field(0.1, ge=0, description="Temperature where it is not learned; more explores more. Paper: 0.1.")
     target_entropy: float | None = Field(
         None,
@@ -55,7 +54,6 @@ class Hyperparameters(ActorCriticHyperparameters):
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
-    """Actor and critics for an environment; the parameters are a function of the seed."""
     need_discrete(facts, "sacd")
     return ActorCritic(hp, facts, facts.actions, seed=seed, log_alpha=None if hp.target_entropy is None else 0.0)
 
@@ -63,7 +61,6 @@ def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorC
 def loss_of(
     online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of all losses (scalar) and metrics."""
     parts, n, mask_BT = tokens(batch, online.actor), batch.action_BT.shape[1], batch.mask_BT
     h_BTH = online.actor.encoder(*parts)
     pi_BTA = online.actor.head(h_BTH).softmax(-1)
@@ -79,7 +76,7 @@ def loss_of(
     q1_BTA, q2_BTA = online.q(h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n)))
     taken_BT1 = batch.action_BT[..., None]
     q1_BT, q2_BT = q1_BTA.gather(-1, taken_BT1)[..., 0], q2_BTA.gather(-1, taken_BT1)[..., 0]
-    critic_loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
 
     least_BTA = torch.minimum(q1_BTA, q2_BTA)
     if hp.freeze_critic or not hp.shared_encoder:
@@ -91,14 +88,7 @@ def loss_of(
     loss = (0.5 if hp.shared_encoder else 1.0) * critic_loss + actor_loss
     if online.log_alpha is not None and hp.target_entropy is not None:
         loss = loss - online.log_alpha.exp() * (hp.target_entropy * math.log(pi_BTA.shape[-1]) - entropy)
-    metrics = {
-        "critic_loss": critic_loss.detach(),
-        "actor_loss": actor_loss.detach(),
-        "q1": masked_mean(q1_BT.detach(), mask_BT),
-        "q2": masked_mean(q2_BT.detach(), mask_BT),
-        "entropy": entropy,
-        "alpha": alpha,
-    }
+    metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
     return loss, metrics
 
 

@@ -58,11 +58,8 @@ def make_sequence_model(
     """The sequence model that the settings describe.
 
     Args:
-        settings: kind and shape.
-        input_width: features per token.
         context: longest window in tokens that is ever encoded at once (gpt); n + 1 for windows of n transitions.
         slides: whether acting may go on beyond the context (gpt), see `TransformerSequence`; others have no end.
-        seed: of the initial weights and the dropout stream.
 
     Raises:
         UserError: a gpt's width is not that of its tokens.
@@ -103,13 +100,7 @@ def _make_gpt(
 
 
 class HistoryEncoder(nn.Module):
-    """Embedder and sequence model: (previous action, reward, observation) per step -> hidden state per step.
-
-    Args:
-        embedder: of tokens.
-        sequence: reads them.
-        precision: of whole sequences; steps are always in float32.
-    """
+    """Embedder and sequence model. `precision` is of whole sequences; steps are always in float32."""
 
     def __init__(self, embedder: TokenEmbedder, sequence: SequenceModel, *, precision: Precision = "float32") -> None:
         super().__init__()
@@ -123,5 +114,4 @@ class HistoryEncoder(nn.Module):
         return h_BTH.float()
 
     def step(self, action_B: Tensor, reward_B: Tensor, observation_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token per row: hidden state [B, H] and the state after it."""
         return self.sequence.step(self.embedder(action_B, reward_B, observation_BD), state)

@@ -37,15 +37,12 @@ from recollect.settings.seeding import seed_of
 
 
 class Hyperparameters(ContinuousHyperparameters):
-    """Of TD3; see also `ContinuousHyperparameters`. Defaults are the paper's."""
-
     exploration_noise: float = Field(0.1, ge=0, description="Added to actions while collecting. Paper: 0.1.")
     target_noise: float = Field(0.2, ge=0, description="Added to the target's actions. Paper: 0.2.")
     target_noise_clip: float = Field(0.5, ge=0, description="Largest such noise. Paper: 0.5.")
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
-    """Actor and critics for an environment; the parameters are a function of the seed."""
     need_continuous(facts, "td3")
     return ActorCritic(hp, facts, facts.action_size, seed=seed)
 
@@ -68,7 +65,8 @@ def loss_of(
 
     h_BTH = online.actor.encoder(*present)
     critic_BTH = h_BTH if hp.shared_encoder else online.critic_states(present)
-    critic_loss, metrics = critic_losses(online, critic_BTH, y_BT, batch)
+    q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, batch.mask_BT)
     chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH))
     actor_loss = -masked_mean(least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
     return critic_loss + actor_loss, {**metrics, "actor_loss": actor_loss.detach()}

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.artifacts.checkpoints import joined
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
 from recollect.common.draws import categorical_from_weights, uniform
+from recollect.common.weights import arrays_of
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
@@ -52,14 +54,7 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
 
 
 class InContextPolicy(BatchedPolicy):
-    """A sequence model that plays episode after episode of a task and remembers what its method lets it remember.
-
-    It is a `contract.Policy`, `Briefed` and `Traced`; what their methods take and give stands there.
-
-    Args:
-        network: the trained sequence model, in eval mode.
-        settings: how actions are picked, the scale of rewards, and the target return of an episode.
-    """
+    """A sequence model that plays episode after episode and remembers what its method lets it."""
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         chosen = settings.method.hyperparameters
@@ -163,12 +158,7 @@ class InContextPolicy(BatchedPolicy):
         return np.round(self.returns.target_mean + self.returns.target_std * normal)
 
     def window(self, steps: int, rows_B: np.ndarray | None = None) -> Experience:
-        """The last steps of every row's current episode up to now, left padded; the action and reward of now are empty.
-
-        Args:
-            steps: how many; fewer where no episode is as long.
-            rows_B: the rows of a mask only, if given.
-        """
+        """The last steps of every row's current episode (of the rows of a mask, if given), left padded."""
         rows = np.arange(len(self.step_B)) if rows_B is None else np.flatnonzero(rows_B)
         step_B = self.step_B[rows]
         longest = min(int(step_B.max()) + 1, steps)
@@ -205,10 +195,7 @@ class InContextPolicy(BatchedPolicy):
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        arrays = {}
-        for name, value in self.network.state_dict().items():
-            arrays[f"network/{name}"] = value.detach().cpu().numpy()
-        return arrays
+        return joined(network=arrays_of(self.network))
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         if not self.network.settings.return_to_go:
@@ -247,7 +234,6 @@ class CachedSteps:
         self.cache = KeyValueCache(network.transformer, rows, timesteps * self.per_step)
 
     def clear(self, mask_B: np.ndarray | None = None) -> None:
-        """Forget all tokens of the rows in the mask (all rows if None)."""
         self.cache.reset(mask_B)
 
     def append_whole(self, block: Experience) -> None:

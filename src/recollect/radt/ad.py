@@ -75,7 +75,6 @@ class DistillationPolicy(InContextPolicy):
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
-    """The untrained network of a run: no return-to-go."""
     chosen = settings.method.hyperparameters
     steps = 2 * facts.horizon  # of the two episodes while acting
     return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)

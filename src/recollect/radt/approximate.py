@@ -27,7 +27,6 @@ def approximate_search(keys_ND: Tensor, engine: Literal["ivf", "hnsw"], probe: i
     """``search(queries_QD, k) -> (scores, ids)`` as of `FlatIndex`, but entries may be missed.
 
     Args:
-        keys_ND: keys of length one, on any device; the index itself is on the CPU.
         engine: `ivf` or `hnsw`.
         probe: lists looked at (`ivf`), or candidates kept while the graph is walked (`hnsw`). More: fewer misses, slower.
     """

@@ -21,13 +21,7 @@ from recollect.radt.decision_transformer import DecisionTransformer, Experience
 
 
 class CachedReading:
-    """What a policy that reads a context keeps from step to step.
-
-    Args:
-        network: reads contexts.
-        rows: of the batch.
-        timesteps: of the window, at most an episode's.
-    """
+    """What a policy that reads a context keeps from step to step. `timesteps`: of the window."""
 
     def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
         self.network = network
@@ -41,8 +35,6 @@ class CachedReading:
         """Action logits [B, A] (or see `ContinuousHead`) for now.
 
         Args:
-            policy: whose episodes these are.
-            context, has_context_B: what every row reads.
             changed_B: rows whose context is another than at the last call.
         """
         if changed_B.any():

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
+from recollect.settings.schema import Frozen, Settings
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -41,17 +42,29 @@ class ChunkSettings(Frozen):
 
     @property
     def value_length(self) -> int:
-        """Fixed (padded) length of a value window."""
         return self.past + self.future
+
+
+def memory_of(settings: Settings) -> MemorySettings:
+    """The method's memory settings, which a retrieving method cannot do without."""
+    if settings.method.memory is None:
+        raise UserError(
+            f"'{settings.method.name}' has no memory to retrieve from",
+            where=f"config/methods/{settings.method.name}.yaml",
+            do="add a `memory:` section (see config/methods/radt.yaml)",
+        )
+    return settings.method.memory
+
+
+def chunk_settings(memory: MemorySettings) -> ChunkSettings:
+    return ChunkSettings(stride=memory.stride, context=memory.key_context, past=memory.past, future=memory.future)
 
 
 def window_rows(first: Integers, end: Integers, length: int) -> tuple[Integers, Mask]:
     """Row indices of the windows [first, end), left-padded to a fixed length.
 
     Args:
-        first: [M] first row of each window.
         end: [M] one past its last row; ``end - first`` is in 1..length.
-        length: padded length n.
 
     Returns:
         rows [M, n] and mask [M, n] (True = real). A padded place repeats the window's first row, so that a gather is
@@ -67,7 +80,6 @@ class Chunks:
     """A table of chunks: M rows, in the order (episode, cut). Rows of the histories are global, first/end half-open.
 
     Attributes:
-        task: [M] task index.
         episode: [M] global episode index (the row of the episode table).
         cut: [M] timestep of the cut inside its episode.
         last: [M] last timestep of the key window (used to order several retrieved windows).
@@ -89,7 +101,6 @@ class Chunks:
         return len(self.task)
 
     def take(self, kept: NDArray[np.integer] | Mask) -> Chunks:
-        """The chunks at these places (indices or a mask), e.g. those that deduplication kept."""
         return replace(self, **{name: array[kept] for name, array in self.to_arrays().items()})
 
     def key_windows(self, chosen: NDArray[np.integer], length: int) -> tuple[Integers, Mask]:
@@ -110,7 +121,6 @@ class Chunks:
 
         Args:
             steps: [M] length of each chunk's episode.
-            length: the settings' ``value_length``.
         """
         latest_first = np.maximum(steps - length, 0)
         first = np.minimum(self.value_first - self.origin, latest_first)
@@ -141,11 +151,7 @@ class Chunks:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray], where: object = "chunk table") -> Chunks:
-        """The table from named arrays.
-
-        Raises:
-            UserError: a column is missing, or the columns differ in length.
-        """
+        """The table from named arrays. Raises UserError if a column is missing or of another length."""
         names = [field.name for field in fields(cls)]
         missing = [name for name in names if name not in arrays]
         again = "Build the index again."
@@ -171,7 +177,6 @@ def cut_chunks(
 
     Args:
         start, length, task, total_return: [N] columns of the episode table; ``start`` is a global row.
-        settings: how to cut.
 
     Raises:
         UserError: the columns differ in length, or an episode is empty.

@@ -25,8 +25,7 @@ from recollect.common.histories import Histories
 from recollect.common.index import FlatIndex
 from recollect.radt import dt
 from recollect.radt.approximate import approximate_search
-from recollect.radt.chunking import chunk_settings, memory_of
-from recollect.radt.chunks import Chunks
+from recollect.radt.chunks import Chunks, chunk_settings, memory_of
 from recollect.radt.decision_transformer import Experience
 from recollect.radt.embedders import Embedder
 from recollect.radt.retrieval import RetrievalSettings, Retrieved, retrieve, statistics
@@ -59,8 +58,6 @@ class ReadingSettings(dt.Hyperparameters):
 
 
 class ContextReader:
-    """Finds and reads the context of training windows."""
-
     def __init__(
         self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
     ) -> None:
@@ -208,7 +205,6 @@ class ContextReader:
         """From now on read the entries of all training steps from a file of `neighbours`, which is made if it is not there.
 
         Args:
-            settings, inputs: of the run.
             batch_of: step -> (windows, last rows), what `find` is asked with.
         """
         assert self.chosen.neighbours is not None

@@ -82,7 +82,6 @@ class DecisionTransformerSettings(NetworkOptions):
 
     @property
     def no_action(self) -> int | float:
-        """What stands for an action where there is none."""
         return actions.NONE if self.action_size else self.actions
 
 
@@ -102,7 +101,6 @@ class Experience:
     mask: Tensor
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Experience:
-        """The same change made to every field."""
         return Experience(**{name: change(getattr(self, name)) for name in self.__dataclass_fields__})
 
     def to(self, device: torch.device | str) -> Experience:
@@ -133,7 +131,6 @@ class ExperienceEmbedding(nn.Module):
     """Turns windows of experience into tokens.
 
     Args:
-        settings: sizes and layout.
         positions: rows of the position table.
         whole_steps: merged layout only: a token carries its own action and reward (context), not the previous ones.
     """
@@ -209,7 +206,6 @@ class ExperienceEmbedding(nn.Module):
         """Tokens [B, N, D].
 
         Args:
-            window: the experience.
             first_position_B: position of each row's first token where the window goes on from cached tokens.
         """
         merged = self.settings.tokens == "merged"
@@ -327,7 +323,6 @@ class DecisionTransformer(nn.Module):
         return tokens_BND[:, :count], mask_BN[:, :count]
 
     def reading(self, context: Experience | None, has_context_B: Tensor | None) -> dict[str, Any]:
-        """What cross-attention is given."""
         if context is None or self.embed_context is None:
             return {}
         context_BSD = self.embed_context(context)
@@ -339,7 +334,6 @@ class DecisionTransformer(nn.Module):
         return {"context_BSD": context_BSD, "context_mask_BS": mask_BS, "has_context_B": has_context_B}
 
     def reseed_dropout(self, seed: int) -> None:
-        """Start the dropout streams anew; the seed of a step makes a resume draw the same."""
         self.transformer.reseed_dropout(seed)
         if self.context_encoder is not None:
             self.context_encoder.reseed_dropout(seed_of("context encoder", seed))

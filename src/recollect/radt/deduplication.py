@@ -22,8 +22,6 @@ from recollect.common.index import full_precision, matmul_search
 
 @dataclass(frozen=True)
 class Deduplication:
-    """What was kept: ids ascending, and how many of how many."""
-
     kept: NDArray[np.int64]
     total: int
 
@@ -46,13 +44,9 @@ def deduplicate(
     """Which entries stay.
 
     Args:
-        keys_ND: keys of length one, on any device.
-        task_N: task of each entry.
         threshold: an entry is a copy if its cosine with a kept one of its task is above this.
-        mode: ``keep_first`` or ``upstream`` (see the module's text).
         total_return_N: if given, an entry is only removed in favour of one whose return is at least as high.
         block: entries handled at once (keep_first: no effect on the answer; upstream: its batch size, 512).
-        neighbours: nearest entries looked at by ``upstream``, the entry itself among them.
     """
     task_N = task_N.to(keys_ND.device)
     if total_return_N is not None:

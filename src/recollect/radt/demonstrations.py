@@ -26,7 +26,6 @@ class Demonstrations:
 
     Attributes:
         steps: [N, T], padded on the right.
-        length_N: steps of each episode.
         task_N: which of the D tasks each is of, ascending.
         names: (split, index) of each task.
     """
@@ -38,11 +37,7 @@ class Demonstrations:
 
     @classmethod
     def load(cls, settings: Settings, inputs: Inputs, facts: Facts) -> Demonstrations | None:
-        """Those that a method's settings name; None where they name none.
-
-        Raises:
-            UserError: the file is missing, or holds another environment's histories.
-        """
+        """Those that a method's settings name, from the input `demonstrations`; None where they name none."""
         chosen = settings.method.hyperparameters
         if chosen.acting.demonstrations is None:
             return None

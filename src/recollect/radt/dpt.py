@@ -65,8 +65,6 @@ class Batch:
 
 
 class QueryPolicy(InContextPolicy):
-    """Plays with the last complete episode as context; each step is a query that leaves no trace."""
-
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
         self.context: int = settings.method.hyperparameters.context
@@ -126,7 +124,6 @@ def query_tokens(network: DecisionTransformer, queries: Experience, position_B: 
 
 
 def logits_of(network: DecisionTransformer, batch: Batch) -> Tensor:
-    """Action logits [B, Q, A] of the query steps."""
     mask_BN = network.token_mask(batch.context.mask)
     query_BQD = query_tokens(network, batch.queries, mask_BN.sum(1))
     context_BND = network.embed(batch.context)
@@ -135,7 +132,6 @@ def logits_of(network: DecisionTransformer, batch: Batch) -> Tensor:
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
-    """The untrained network of a run: no return-to-go."""
     chosen: Hyperparameters = settings.method.hyperparameters
     steps = min(chosen.context, facts.horizon) + 2  # the separator and the query
     return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)

@@ -73,8 +73,6 @@ class Network(NetworkOptions):
         """The network for an environment; its initial weights depend on the seed.
 
         Args:
-            environment, facts: what the network plays.
-            seed: of the initial weights.
             return_to_go, predict_return, reads_context: what the method needs; see `DecisionTransformerSettings`.
             steps: most timesteps of a window.
 
@@ -111,7 +109,6 @@ class Network(NetworkOptions):
         return DecisionTransformer(settings, seed=seed)
 
     def options_of(self, part: type[BaseModel]) -> dict[str, Any]:
-        """The options that a part of the network has, too."""
         shared = type(self).model_fields.keys() & part.model_fields.keys()
         return {name: getattr(self, name) for name in shared}
 
@@ -143,7 +140,6 @@ class Hyperparameters(Frozen):
     top_episodes: int = Field(5, ge=1, description="episodes_by top: how many episodes of highest return are learned.")
 
     def sampling(self, seed: int) -> dict[str, Any]:
-        """What every sampler of training windows is told."""
         return {
             "context": self.context,
             "batch_size": self.optimisation.batch_size,

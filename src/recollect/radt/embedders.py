@@ -32,13 +32,7 @@ KINDS: dict[str, Pooling] = {
 
 
 class Embedder(ABC):
-    """Turns windows of experience into keys.
-
-    Attributes:
-        width: numbers of a key.
-        memory: which hidden states are averaged.
-        tokens: the K tokens of a timestep, in their order; a single one stands for every modality.
-    """
+    """Turns windows of experience into keys. `memory`: which hidden states are averaged."""
 
     width: int
     memory: MemorySettings
@@ -109,11 +103,7 @@ class DomainAgnosticEmbedder(Embedder):
     """FrozenHopfield in front of a frozen language model; knows nothing of the domain but the ranges of its numbers.
 
     Args:
-        model: the language model.
-        memory: token layout, inverse temperature, pooling.
-        returns: range and bins of return-to-go.
         observation_values: number of values of each entry of an observation (small whole numbers), or empty: raw vectors.
-        observation_size: entries of an observation.
         actions: number of discrete actions; one more stands for "none".
         action_size: numbers of a continuous action, which is mapped as it is; 0 where actions are discrete.
     """

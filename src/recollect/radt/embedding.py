@@ -41,8 +41,6 @@ def load_embedder(
     Args:
         settings: of the method whose memory it serves.
         inputs: `embedder_policy` or `language_model` must be given, unless `arrays` holds the network.
-        facts: of the environment.
-        arrays: a network that travelled with a policy.
     """
     memory = settings.method.memory
     assert memory is not None
@@ -94,7 +92,6 @@ class SteppedQueries:
         return SteppedQueries(embedder, rows, horizon)
 
     def clear(self, mask_B: np.ndarray) -> None:
-        """An episode of these rows has ended."""
         self.cached.clear(mask_B)
         self.real_BT[torch.from_numpy(mask_B).to(self.real_BT.device)] = False
 

@@ -15,7 +15,6 @@ class EpisodeLog:
 
     Args:
         fields: name -> (shape of one step, dtype), e.g. ``{"observation": ((2,), torch.float32)}``.
-        tasks, episodes, horizon: sizes.
     """
 
     def __init__(
@@ -34,20 +33,11 @@ class EpisodeLog:
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
 
     def reset(self, mask_E: Tensor | None = None) -> None:
-        """Forget the episodes of all tasks, or of those in the mask."""
         chosen = slice(None) if mask_E is None else mask_E.to(self.count_E.device)
         self.count_E[chosen] = 0
 
     def write(self, task_M: Tensor, steps: Mapping[str, Tensor]) -> Tensor:
-        """Store one finished episode for each of these tasks.
-
-        Args:
-            task_M: the tasks, each at most once.
-            steps: name -> [M, T', ...] with T' <= horizon; shorter episodes carry anything after their end.
-
-        Returns:
-            slots [M].
-        """
+        """Store one finished episode [M, T' <= horizon, ...] for each of these tasks, each at most once; slots [M]."""
         task_M = task_M.to(self.count_E.device).long()
         slot_M = self.count_E[task_M]
         if len(slot_M) and int(slot_M.max()) >= self.episodes:

@@ -12,7 +12,6 @@ Source: RA-DT (arXiv 2410.07071), section on in-context evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,7 +78,6 @@ class EpisodicSettings(Frozen):
 
     @property
     def draws(self) -> bool:
-        """Whether a search needs random numbers."""
         return self.kind in ("random", "return") or (self.kind == "retrieval" and self.choose == "sample")
 
 
@@ -107,7 +105,6 @@ class Hits:
 
     @classmethod
     def nothing(cls, queries: int, select: int, device: str | torch.device = "cpu") -> Hits:
-        """What queries to empty memories find."""
         zero = torch.zeros((queries, select), dtype=torch.long, device=device)
         return cls(
             index_BK=zero - 1,
@@ -132,7 +129,6 @@ class Hits:
         return other_BK.any(1)
 
     def put(self, rows: Tensor, found: Hits) -> None:
-        """Overwrite some rows by what their new queries found."""
         for name in self.__dataclass_fields__:
             getattr(self, name)[rows] = getattr(found, name)
 
@@ -166,7 +162,6 @@ class EpisodicMemory:
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
 
     def reset(self, mask_E: Tensor | None = None) -> None:
-        """Empty all memories, or those in the mask."""
         chosen = slice(None) if mask_E is None else mask_E.to(self.device)
         self.count_E[chosen] = 0
 
@@ -185,8 +180,6 @@ class EpisodicMemory:
         """Append the chunks of episodes that have just ended, of any tasks at once, in the given order within a task.
 
         Args:
-            task_M: whose memory (0..E-1).
-            key_MD: keys as the embedder gives them.
             slot_M, first_M, end_M: where the value stands in the episode log.
             last_M: last timestep of the key's window.
             total_return_M: return of the episode; below ``minimum_return`` the chunk is not stored.
@@ -231,7 +224,6 @@ class EpisodicMemory:
         self.count_E += torch.bincount(task, minlength=len(self.count_E))
 
     def _free_places(self, task_M: Tensor) -> Tensor:
-        """Where new entries of these tasks stand: behind the task's own, in the order in which they are given."""
         added_E = torch.bincount(task_M, minlength=len(self.count_E))
         begin_E = added_E.cumsum(0) - added_E
         # Sorted by task, an entry's place among the new ones of its task is its distance from the task's first.
@@ -256,7 +248,6 @@ class EpisodicMemory:
         Score = w_s * minmax(similarity) + w_r * minmax(return), both over the nearest ``candidates`` of the task.
 
         Args:
-            query_BD: queries as the embedder gives them, one per task (or per entry of ``task_B``).
             task_B: the tasks asked for; all in order if not given.
             chance_BK: numbers in [0, 1) that decide what is drawn, where the settings say that something is.
         """
@@ -343,12 +334,3 @@ class EpisodicMemory:
             indices.append(index_B1)
             score_BL = score_BL.scatter(1, place_B1, NOTHING)
         return torch.cat(indices, dim=1), torch.cat(scores, dim=1)
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything a resume needs, as tensors."""
-        names = ("keys_ECD", "total_return_EC", "slot_EC", "first_EC", "end_EC", "last_EC", "owner_EC", "count_E")
-        return {name: getattr(self, name) for name in names}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        for name, own in self.state().items():
-            own.copy_(state[name])

@@ -7,8 +7,7 @@ import torch
 
 from recollect.artifacts.progress import Progress
 from recollect.common.contract import Inputs, facts_of
-from recollect.radt.chunking import chunk_settings, memory_of
-from recollect.radt.chunks import Chunks, cut_chunks
+from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import load_embedder
 from recollect.radt.supervised import ExperienceStore, open_histories
 from recollect.settings.schema import Settings

@@ -34,15 +34,12 @@ def pooled(
 
     Args:
         hidden_BTKD: hidden states by timestep (left-padded) and by token within the timestep.
-        mask_BT: True at real timesteps.
         tokens: the K token names, in the order in which they stand in a timestep.
         kind: the token that is averaged; ``all``: all tokens; ``last``: no mean, the state that predicts the action
             (the token before ``a``) at the last timestep.
-        steps: how many last timesteps are averaged (25 in the released configs).
         dropout: probability that a token's vector is zeroed, **without** rescaling and without leaving the
             denominator (query dropout, 0.2 while training; 0 for memory keys and at test time). Not used by ``last``.
         generator: where dropout draws from; its device may differ from that of the hidden states.
-        normalise: L2-normalise the result.
 
     Returns:
         [B, D] in float32. A window with no real step gives zeros.

@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.draws import uniform
@@ -42,8 +42,7 @@ from recollect.radt import dt
 from recollect.radt.acting import ActionSelection, InContextPolicy
 from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
-from recollect.radt.chunking import chunk_settings, memory_of
-from recollect.radt.chunks import finished_chunks
+from recollect.radt.chunks import chunk_settings, finished_chunks, memory_of
 from recollect.radt.context_reader import ContextReader, ReadingSettings
 from recollect.radt.decision_transformer import DecisionTransformer, Experience, bins_of
 from recollect.radt.demonstrations import Demonstrations
@@ -72,8 +71,6 @@ class Hyperparameters(ReadingSettings):
 
 @dataclass(frozen=True)
 class Batch:
-    """A training step's input: windows, what they read, and who reads."""
-
     window: Experience
     context: Experience
     has_context_B: Tensor
@@ -147,7 +144,6 @@ class RetrievalPolicy(InContextPolicy):
         return entries
 
     def brief(self, tasks: Sequence[Task]) -> None:
-        """Besides puts the tasks' demonstrations into memory."""
         super().brief(tasks)
         if self.demonstrations is not None:
             self.shown_B = self.demonstrations.of(tasks)
@@ -242,7 +238,6 @@ class RetrievalPolicy(InContextPolicy):
         )
 
     def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
-        """Look up what these rows read from now on."""
         hits = self.memory.search(query_BD, self.shelf(rows), self._chances(rows))
         other_B = self.hits.differ(rows, hits) | (self.has_context_B[rows] != hits.found_BK.any(1))
         self.hits.put(rows, hits)
@@ -320,10 +315,7 @@ class RetrievalPolicy(InContextPolicy):
         return {"attention": attention_NLWP.half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        arrays = super().arrays()
-        for name, value in self.embedder.arrays().items():
-            arrays[f"embedder/{name}"] = value
-        return arrays
+        return super().arrays() | joined(embedder=self.embedder.arrays())
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:

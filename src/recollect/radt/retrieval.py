@@ -89,7 +89,6 @@ class RetrievalSettings(Frozen):
 
     @property
     def places(self) -> int:
-        """Entries retrieved for a query in all, K."""
         return self.select * self.blends
 
 
@@ -106,7 +105,6 @@ class Retrieved:
 
     @property
     def found_BK(self) -> Tensor:
-        """True where there is an entry."""
         return self.id_BK >= 0
 
 
@@ -150,7 +148,6 @@ def blended(
 
 
 def _share(share: float, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-    """True at a random share of the places."""
     return (torch.rand(shape, generator=generator, device=generator.device) < share).to(device)
 
 
@@ -223,7 +220,6 @@ def retrieve(
     """The entries for each query.
 
     Args:
-        queries: on the memory's device.
         generator: for random draws; name it by purpose and step, so that a resumed run draws the same.
 
     Returns:

@@ -22,8 +22,6 @@ def hidden_behind(
     """Hidden states [B, Q, D] of the queries after the final LayerNorm; differentiable.
 
     Args:
-        model: without cross-attention to a context.
-        prefix_BND: token embeddings with positions already added.
         query_BQD: token embeddings, each at the position behind its row's prefix.
         mask_BN: True where a prefix token is real; padding may stand anywhere, also in all of a row. None: all are.
     """

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
@@ -61,9 +61,7 @@ class ExperienceStore:
     """Learning histories as tensors on the training device; a batch of windows is one fancy index.
 
     Args:
-        histories: columns `observation, action, reward, return_to_go, timestep`.
         actions: number of discrete actions; that index stands for "no action" in padding (continuous actions: NaN does).
-        reward_scale: rewards and returns are divided by it.
     """
 
     def __init__(
@@ -171,16 +169,10 @@ def make_optimiser(network: nn.Module, settings: Optimisation) -> Adam:
 
 def optimiser_arrays(network: nn.Module, optimiser: Adam) -> dict[str, np.ndarray | Tensor]:
     """Parameters and optimiser moments by name: everything that changes in a step."""
-    arrays: dict[str, np.ndarray | Tensor] = {}
-    for name, value in network.state_dict().items():
-        arrays[f"network/{name}"] = value.detach()
-    for name, value in optimiser.arrays().items():
-        arrays[f"optimiser/{name}"] = value
-    return arrays
+    return joined(network=network.state_dict(), optimiser=optimiser.arrays())
 
 
 def load_optimiser_arrays(network: nn.Module, optimiser: Adam, arrays: Mapping[str, Any]) -> None:
-    """Put back what `optimiser_arrays` took out."""
     weights = part(arrays, "network")
     network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
     optimiser.load(part(arrays, "optimiser"))
@@ -200,7 +192,6 @@ def train_supervised(
     """Train the network in place; resumes from the run's newest checkpoint.
 
     Args:
-        batch_of: step -> batch, a pure function of the step.
         loss_of: (network, batch) -> scalar loss and metrics (tensors; read only when logged).
         evaluate: called with the step every `evaluate_every` steps and never changes the network.
     """

@@ -41,8 +41,6 @@ class TrainingMemory:
 
     Args:
         search: ``search(queries_QD, k) -> (scores, ids)``: ``FlatIndex.search`` or a closure over ``matmul_search``.
-        keys_ND: keys of length one (used by query blending).
-        task_N, episode_N, total_return_N, last_N: the chunk table.
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class TrainingMemory:
 
     @cached_property
     def spread_D(self) -> Tensor:
-        """Standard deviation of the keys, entry by entry."""
         return self.keys_ND.std(0, unbiased=False)
 
     def _code(self, task: Tensor, episode: Tensor) -> Tensor:

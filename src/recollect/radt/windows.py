@@ -28,9 +28,6 @@ class Windows:
     """B windows of C steps.
 
     Attributes:
-        rows: int64 [B, C], rows of the histories.
-        mask: bool [B, C], True where the step is real; real steps stand at the right end, in time order.
-        episode: int64 [B], the current episode, as its place in `Histories.episodes`.
         end: int64 [B], exclusive end of the window within the current episode, in steps.
         earlier: int64 [B], the earlier episode in front of the current one, -1 where there is none.
     """
@@ -94,11 +91,7 @@ class WindowSampler:
     episode of one step is the exception: it is its only window).
 
     Args:
-        histories: with at least one complete episode.
         context: C, most steps of a window.
-        batch_size: B, windows per batch.
-        seed: of the batches.
-        episodes_by, top: chances of the episodes, see `episode_chances`.
 
     Raises:
         UserError: context or batch size is below 1.
@@ -129,7 +122,6 @@ class WindowSampler:
             self._chances = episode_chances(histories, episodes_by, top)
 
     def batch(self, step: int) -> Windows:
-        """The windows of a training step; the same for the same (histories, seed, step)."""
         return self.windows(*self.ends(generator(self.purpose, self.seed, step)))
 
     def ends(self, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -162,11 +154,8 @@ class DistillationSampler(WindowSampler):
     earlier episode longer than C gives its last C steps.
 
     Args:
-        histories, sampling: as of `WindowSampler`; `context` holds for each of the two parts.
         episodes_back: K.
         earlier: the earlier episode is K places before (`sequential`), any other one of the task, or any other of all.
-        random: share of earlier episodes that are replaced by a random one of all tasks.
-        drop: share of windows without an earlier episode.
 
     Raises:
         UserError: a number is below 1.
@@ -222,7 +211,6 @@ class DistillationSampler(WindowSampler):
         return np.where(earlier_B < episode_B, earlier_B, NONE)
 
     def windows(self, episode_B: np.ndarray, end_B: np.ndarray, earlier_B: np.ndarray | None = None) -> Windows:
-        """The windows that end before step `end_B` of the episodes `episode_B`, with the earlier episode in front."""
         table = self.episodes
         if earlier_B is None:
             earlier_B = self.episodes_before(episode_B)
@@ -256,7 +244,6 @@ class ContextQueries:
     """B contexts of C steps, and Q query steps of the same task for each.
 
     Attributes:
-        rows, mask: int64 and bool [B, C], the context's steps, padded on the left as in `Windows`.
         queries: int64 [B, Q], rows of the histories.
         context: int64 [B], the context's episode as its place in `Histories.episodes`, -1 where there is none.
     """
@@ -275,7 +262,6 @@ class QuerySampler:
     gives its last C steps.
 
     Args:
-        histories, context, batch_size, seed: see `WindowSampler`.
         queries: Q, query steps per context.
         drop: share of contexts that are left out.
 
@@ -298,7 +284,6 @@ class QuerySampler:
         self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
 
     def batch(self, step: int) -> ContextQueries:
-        """The contexts and queries of a training step; the same for the same (histories, seed, step)."""
         draw = generator("context and queries", self.seed, step)
         table, until = self.episodes, self._until
         # A task with a chance proportional to its steps, and any of its episodes.

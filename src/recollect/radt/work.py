@@ -6,7 +6,7 @@ from typing import Any
 
 from recollect.common import work
 from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, frozen_parameters, transformer
-from recollect.radt.chunking import memory_of
+from recollect.radt.chunks import memory_of
 from recollect.radt.embedding import embedder_name
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings

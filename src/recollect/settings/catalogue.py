@@ -58,11 +58,7 @@ class Module(NamedTuple):
 
 
 def known(kind: str, name: str | None = None) -> dict[str, str]:
-    """The names of one kind (or one name alone), each with its module: `{"dqn": "recollect.memory_rl.dqn", ...}`.
-
-    Raises:
-        UserError: two modules of this kind have the same name.
-    """
+    """The names of one kind (or one name alone), each with its module: `{"dqn": "recollect.memory_rl.dqn", ...}`."""
     modules: dict[str, Module] = {}
     for module in _modules(KINDS[kind], name):
         other = modules.setdefault(module.path.stem, module)
@@ -73,15 +69,7 @@ def known(kind: str, name: str | None = None) -> dict[str, str]:
 
 
 def module_of(kind: str, name: str, *, where: object) -> str:
-    """The module of this name: `recollect.memory_rl.dqn`.
-
-    Args:
-        kind: one of `KINDS`.
-        where: what to name in the error.
-
-    Raises:
-        UserError: there is none; the message names the nearest known one.
-    """
+    """The module of this name: `recollect.memory_rl.dqn`, or a UserError that names the nearest one and `where`."""
     modules = known(kind, name)
     if name not in modules:
         raise UserError(f"no {KINDS[kind].title} named '{name}'", where=where, do=nearest(name, known(kind)))
@@ -103,12 +91,7 @@ def reach_mine() -> None:
 
 
 def declaration(kind: str, name: str, key: str) -> Any:
-    """What the module of this name gives as a constant `key`, e.g. `READS = "traces"`.
-
-    Returns:
-        the value of a literal; True for a function, a class or anything else that is no literal; None where the module has
-        no such name, or there is no such module.
-    """
+    """The constant `key` of this name's module, e.g. `READS = "traces"`; True if it is no literal, None without any."""
     modules = _modules(KINDS[kind], name)
     return declared(modules[0].path).get(key) if modules else None
 
@@ -117,11 +100,7 @@ def declaration(kind: str, name: str, key: str) -> Any:
 
 
 def mine_folder() -> Path:
-    """The user's own folder: ``$RECOLLECT_MINE``, or ``mine`` in the working directory. Its name is that of a package.
-
-    Raises:
-        UserError: Python could not import a package of this name.
-    """
+    """The user's own folder, which is a package: ``$RECOLLECT_MINE``, or ``mine`` in the working directory."""
     folder = Path(os.environ.get("RECOLLECT_MINE", "mine")).absolute()
     if not folder.name.isidentifier() or folder.name == "recollect":
         what = f"a folder of own code cannot be called '{folder.name}', because its modules are imported as a package"

@@ -184,10 +184,7 @@ def _base_chain(method: str) -> list[str]:
 
 def _with_environment(layer: Layer, stem: str, env: str) -> list[Layer]:
     """A layer of a method, then its entries for an environment's file and for the environment's very name."""
-    entries = layer.content.get("environments") or {}
-    if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping | None) for entry in entries.values()):
-        what = f"`environments` must map names of environments to settings, not be {entries!r}"
-        raise UserError(what, where=_named(layer), do="write `environments: {<name>: {hyperparameters: ...}}`")
+    entries = _entries(layer, "environments")
     there = [name for name in dict.fromkeys((stem, env)) if name in entries]
     return [layer, *(layer.inner("environments", name) for name in there)]
 
@@ -196,11 +193,7 @@ def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[
     """What the layers of a method say of one of its variants, after what they say of the variant that is its base."""
     listed: dict[str, list[Layer]] = {}
     for layer in own:
-        variants = layer.content.get("variants") or {}
-        if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping | None) for v in variants.values()):
-            do = "write `variants: {<name>: {hyperparameters: ...}}`"
-            raise UserError(f"`variants` must map names to settings, not be {variants!r}", where=_named(layer), do=do)
-        for name in variants:
+        for name in _entries(layer, "variants"):
             listed.setdefault(str(name), []).append(layer.inner("variants", name))
     where = method_path(base)
     if variant not in listed:
@@ -213,8 +206,14 @@ def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[
     return layers if below is None else [*_variant_layers(own, base, str(below), (*above, variant)), *layers]
 
 
-def _named(layer: Layer) -> str:
-    return f"{layer.file}: {'.'.join(layer.place)}" if layer.place else str(layer.file)
+def _entries(layer: Layer, key: str) -> Mapping[str, Any]:
+    """What a layer of a method says by names, of `environments` or of `variants`."""
+    entries = layer.content.get(key) or {}
+    if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping | None) for entry in entries.values()):
+        what = f"`{key}` must map names to settings, not be {entries!r}"
+        where = f"{layer.file}: {'.'.join(layer.place)}" if layer.place else layer.file
+        raise UserError(what, where=where, do=f"write `{key}: {{<name>: {{hyperparameters: ...}}}}`")
+    return entries
 
 
 def variant_base(scale: str, env: str, method: str) -> str:

@@ -32,11 +32,7 @@ def config_folders() -> list[Path]:
 
 
 def config_path(group: str, name: str) -> Path:
-    """The file of a name in a group, e.g. `scales`; where no folder has it, the path that it would have in ours.
-
-    Raises:
-        UserError: two folders have it.
-    """
+    """The file of a name in a group, e.g. `scales`; where no folder has it, the path that it would have in ours."""
     paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
     there = [path for path in paths if path.is_file()]
     if len(there) > 1:
@@ -73,11 +69,7 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        UserError: the file is missing, is not YAML or is not a mapping.
-    """
+    """The mapping in a YAML file. Raises UserError: the file is missing, is not YAML or is not a mapping."""
     if not path.is_file():
         group = path.parent.name
         do = _plugin_that_has(group, path.stem) or f"{nearest(path.stem, names(group))} (or add the file)"
@@ -88,11 +80,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 @remembered
 def entries_of(file: str, section: str = "") -> dict[str, tuple[Any, Path]]:
-    """What the files of one name list, e.g. `language_models`: name -> what is said of it, and in which file.
-
-    Raises:
-        UserError: two files list the same name.
-    """
+    """What the files of one name list, e.g. `language_models`: name -> what is said of it, and in which file."""
     entries: dict[str, tuple[Any, Path]] = {}
     for path in (folder / f"{file}.yaml" for folder in config_folders()):
         content = read_yaml(path) if path.is_file() else {}
@@ -123,13 +111,9 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validated(model: type[Model], values: Mapping[str, Any], *, where: object, noun: str = "key") -> Model:
-    """Build a settings model; every problem becomes one `UserError` that names the key and the nearest known one.
+    """Build a settings model from values of a file; every problem is one `UserError` with key and nearest known one.
 
-    Args:
-        model: what is built.
-        values: its fields, as they stand in a file.
-        where: what to name in the error.
-        noun: what a field is called in the error.
+    `where` and `noun` (what a field is called) are for that error.
     """
     if not isinstance(values, Mapping):
         what = f"there must be a mapping of {noun}s to values here, not {values!r}"

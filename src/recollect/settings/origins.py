@@ -24,12 +24,7 @@ class Origin(NamedTuple):
 
 
 def said_of(path: Sequence[str], layers: Iterable[Layer]) -> list[Origin]:
-    """What some layers say of a setting, the one that counts first.
-
-    Args:
-        path: the keys that lead to it.
-        layers: from the lowest to the highest.
-    """
+    """What some layers (lowest first) say of the setting that these keys lead to, the one that counts first."""
     origins: list[Origin] = []
     for layer in reversed(list(layers)):
         value: Any = layer.content
@@ -81,12 +76,7 @@ def _entry(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | No
 
 
 def default_of(path: Sequence[str], settings: Any) -> str:
-    """`default of src/recollect/memory_rl/dqn.py:41`: where the default of a setting stands that no layer names.
-
-    Args:
-        path: the keys that lead to it.
-        settings: the checked settings, models within models.
-    """
+    """`default of src/recollect/memory_rl/dqn.py:41`: where the default of a setting stands that no layer names."""
     fields: list[tuple[type[BaseModel], str]] = []
     for key in path:
         if isinstance(settings, BaseModel):

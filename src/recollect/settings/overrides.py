@@ -25,15 +25,7 @@ KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def method_with(method: str, changes: Iterable[str]) -> str:
-    """The name of a method, or of a variant of one, with settings changed.
-
-    Args:
-        method: `dqn_gpt`, `radt.task_weight_0`, or what this function gave.
-        changes: `KEY=VALUE`; of two about one key the later holds.
-
-    Raises:
-        UserError: one of them is not of that form.
-    """
+    """The name of a method or variant with settings changed (`KEY=VALUE`; of two about one key the later holds)."""
     base, _, variant = method.partition(".")
     parts = [part for part in COMMA.split(variant) if part]
     named = [part for part in parts if "=" not in part]
@@ -43,11 +35,7 @@ def method_with(method: str, changes: Iterable[str]) -> str:
 
 
 def taken_apart(variant: str) -> tuple[str, dict[str, Any]]:
-    """The listed variant (or "") and the changed settings, as a layer of a method's mapping.
-
-    Raises:
-        UserError: something in it is not of the form `KEY=VALUE`.
-    """
+    """The listed variant (or "") and the changed settings, as a layer of a method's mapping."""
     parts = COMMA.split(variant)
     named = ",".join(part for part in parts if "=" not in part)
     layer: dict[str, Any] = {}

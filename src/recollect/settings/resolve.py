@@ -224,11 +224,7 @@ def canonical(value: Any) -> str:
 
 
 def _listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, str]:
-    """What a file that lists things by name says of one of them, and where that stands.
-
-    Raises:
-        UserError: nothing has this name; the message names the nearest one.
-    """
+    """What a file that lists things by name says of one of them, and where that stands."""
     entries = entries_of(file, section)
     if name not in entries:
         path = config_folder() / f"{file}.yaml"
@@ -284,13 +280,7 @@ def published_data(name: str) -> PublishedDataSettings:
 
 
 def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> Any:
-    """The module of an algorithm; importing it is what makes full checking slow (torch).
-
-    Args:
-        algorithm: the name of its file.
-        where: what to name in the error.
-        does: what it must be: a `method`, a `source` of histories or a `network`.
-    """
+    """The module of a `method`, `source` or `network` (`does`); importing it makes full checking slow (torch)."""
     return load(does, algorithm, where=where)
 
 

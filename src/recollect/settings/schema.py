@@ -148,9 +148,7 @@ class VisionLanguageModelSettings(Frozen):
         "crop", description="source: hub. How a frame that is not square becomes one; CLIP crops."
     )
     language_model: str = Field("minilm", description="source: trained. What its texts are read with.")
-    hyperparameters: dict[str, Any] = Field(
-        default_factory=dict, description="source: trained. Of memory.dual_encoder."
-    )
+    hyperparameters: dict[str, Any] = Field(default_factory=dict, description="source: trained. Of helm.dual_encoder.")
     width: int = Field(32, ge=1, description="source: random. Numbers that an image or text becomes.")
 
 

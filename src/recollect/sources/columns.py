@@ -19,19 +19,12 @@ GROWING = ".rows"
 
 @dataclass(frozen=True)
 class Rows:
-    """N transitions of one task, in time order.
+    """N transitions of one task, in time order."""
 
-    Attributes:
-        observation: [N, ...], before the action.
-        action: [N] integers or [N, A] floats.
-        reward: float32 [N].
-        done: bool [N], the episode ended with this step.
-    """
-
-    observation: np.ndarray
-    action: np.ndarray
-    reward: np.ndarray
-    done: np.ndarray
+    observation: np.ndarray  # [N, ...], before the action
+    action: np.ndarray  # [N] integers or [N, A] floats
+    reward: np.ndarray  # float32 [N]
+    done: np.ndarray  # bool [N], the episode ended with this step
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -71,11 +64,7 @@ class Columns:
         self._episodes = 0
 
     def append(self, task: int, rows: Rows, where: object) -> None:
-        """Add whole episodes of a task; tasks come one after the other, ascending.
-
-        Raises:
-            UserError: observations have another shape than those before, or the disk is full.
-        """
+        """Add whole episodes of a task; tasks come one after the other, ascending."""
         if task != self._task:
             assert task > self._task
             self._task, self._episodes = task, 0

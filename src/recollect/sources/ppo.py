@@ -106,13 +106,11 @@ def generate(
     Args:
         world, options: name and options of the world, as for `recollect.environments.registry.make_world`.
         tasks: of one split, each once; one agent is trained on each.
-        hyperparameters: the same for all.
         seed: of the source agents and their worlds.
         run: shows progress, saves checkpoints at the ends of rollouts, and resumes bit-exactly from the newest.
         device: where the networks live; worlds always step on the CPU.
         workers: threads that train a part of the tasks each; changes no bit of the result. None: torch's number of
-            threads on the CPU, 1 on a GPU. (Threads within each product would wait for one another at every operation,
-            which takes 20 times as long where other jobs share the cores.)
+            threads on the CPU (20 times as fast as threads within each product), 1 on a GPU.
 
     Returns:
         The arrays of `recollect.common.histories`: observation [N, D], action [N], reward [N], done [N],
@@ -180,12 +178,7 @@ def train_ensembles(
 
 
 class EnsemblePPO:
-    """E agents in E tasks. ``advance()`` plays one rollout and learns from it; between two calls, ``arrays()`` is all.
-
-    Args:
-        make_world: builds the world from the tasks and one uint64 seed per task.
-        tasks, hyperparameters, seed, device: see `generate`.
-    """
+    """E agents in E tasks. ``advance()`` plays a rollout and learns from it; between calls ``arrays()`` is all."""
 
     title: ClassVar[str] = "PPO"
 
@@ -233,11 +226,7 @@ class EnsemblePPO:
         return arrays | self.recorder.arrays() | {"rollouts": np.array([self.rollouts])}
 
     def load(self, arrays: dict[str, Any]) -> None:
-        """Continue from `arrays()` of another instance with the same settings.
-
-        Raises:
-            UserError: the arrays are of other tasks or other settings.
-        """
+        """Continue from `arrays()`. Raises UserError: they are of other tasks or settings."""
         arrays = {name: np.asarray(array) for name, array in arrays.items()}
         self.recorder.load(arrays)
         self.networks.load(part(arrays, "networks"))

@@ -87,11 +87,10 @@ def generate(
     run: Run | None = None,
     device: str = "cpu",
 ) -> dict[str, np.ndarray]:
-    """Train one agent per task; see `recollect.sources.ppo.generate` for arguments and result, which is mapped from disk.
+    """Train one agent per task; see `recollect.sources.ppo.generate`. The result is mapped from disk.
 
     Raises:
-        UserError: the world's actions are not discrete or its observations no images, the disk has no room for the
-            histories, or no episode of a task ended.
+        UserError: the world does not fit, the disk has no room for the histories, or no episode of a task ended.
     """
     check_tasks(tasks)
     settings, ordered = hyperparameters, sorted(tasks, key=lambda task: task.index)
@@ -129,11 +128,7 @@ def generate(
 
 
 def check_room(folder: Path, world: World, settings: Hyperparameters, tasks: int) -> None:
-    """Check that the histories fit onto the disk, twice: as they grow, and in the file that they become.
-
-    Raises:
-        UserError: they may not.
-    """
+    """Raise a UserError unless the disk has room for the histories twice: as they grow, and in the final file."""
     shape = world.single_observation_space.shape
     needed = 2 * tasks * settings.transitions // settings.actors * settings.recorded * math.prod(shape or ())
     free = shutil.disk_usage(folder).free
@@ -168,12 +163,7 @@ class ImageActorCritic(nn.Module):
 
 
 class ImagePPO:
-    """One agent in E games of one task. ``advance()`` plays one rollout and learns from it.
-
-    Args:
-        world, options, task, settings, seed, device: see `generate`.
-        columns: where episodes of the recorded games go when they end.
-    """
+    """One agent in E games of one task; ended episodes of the recorded games go to `columns`."""
 
     def __init__(
         self,

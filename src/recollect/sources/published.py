@@ -1,16 +1,15 @@
 """Published trajectories: what their rows must be, and which episodes are kept.
 
-The files of RA-DT's authors come in two layouts (`published_npz`, `published_episodes`). Both are brought to the same
-`Rows` here, so that the same data give the same histories, to the byte. docs/formats.md, "Published data", says which
-shapes and numbers there may be. What cannot be is refused with file and row: data of another world would train without
-a complaint. Upstream checks nothing but NaN, and leaves episodes in the order of its filters; here they stay in time order.
+Files of two layouts (`published_npz`, `published_episodes`) become the same `Rows`, to the byte; docs/formats.md,
+"Published data", says which shapes and numbers there may be. What cannot be is refused with file and row: data of
+another world would train without a complaint. Upstream checks nothing but NaN, and mixes the order of episodes.
 
 Source: RA-DT (arXiv 2410.07071), released loader; specification 2.2 to 2.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.sources.columns import Rows
 
+AGAIN = "fetch the file again, or name the folder of the files that are meant"
 ROUNDING = 1e-4  # how far stored floats may lie outside of a bound
 PICKLES = {".pkl", ".pickle", ".pkl.gz", ".joblib", ".dill"}
 CONVERT = (
@@ -40,23 +40,17 @@ class Keep(Frozen):
 
 @dataclass(frozen=True)
 class Form:
-    """What one row of a world looks like.
+    """What one row of a world looks like; bounds are broadcast against a row."""
 
-    observation_shape is None for vectors of any one size; an integer observation_dtype asks for whole numbers; low and
-    high are bounds of observations, broadcast against one; actions is the number of discrete actions, 0 where they are
-    continuous, and then of action_shape between action_low and action_high. Episodes of exactly unpaid_at steps have their
-    last reward set to 0.
-    """
-
-    observation_shape: tuple[int, ...] | None
-    observation_dtype: np.dtype[Any]
+    observation_shape: tuple[int, ...] | None  # None: vectors of any one size
+    observation_dtype: np.dtype[Any]  # integers: only whole numbers may be
     low: np.ndarray | None = None
     high: np.ndarray | None = None
-    actions: int = 0
+    actions: int = 0  # number of discrete actions; 0: they are continuous
     action_shape: tuple[int, ...] = ()
     action_low: np.ndarray | None = None
     action_high: np.ndarray | None = None
-    unpaid_at: int | None = None
+    unpaid_at: int | None = None  # the last reward of episodes of so many steps becomes 0
 
     @property
     def action_dtype(self) -> np.dtype[Any]:
@@ -65,17 +59,11 @@ class Form:
         return np.dtype(np.int8 if self.actions <= 127 else np.int16)
 
 
-# ------------------------------------------------------------------------------------------------------ one file's rows
-
-
 def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows:
-    """The rows of a file, checked and in the form of the world.
+    """The rows of a file, checked and in the form of the world; what cannot be is a UserError.
 
     Args:
         arrays: of observation, action, reward and done, in this order, by their names in the file.
-
-    Raises:
-        UserError: an array has another shape, length or kind, or a number that cannot be.
     """
     (seen, observation), (did, action), (got, reward), (ended, done) = arrays.items()
     shape = observation.shape[-1:] if form.observation_shape is None else form.observation_shape
@@ -130,12 +118,9 @@ def flat(name: str, array: np.ndarray, tail: tuple[int, ...], where: object) -> 
 def _refuse_outside(
     name: str, array: np.ndarray, low: Any, high: Any, slack: float, message: str, where: object
 ) -> None:
-    if low is None or high is None:
-        return
-    wrong = (array < low - slack) | (array > high + slack)
-    if wrong.any():
-        spans = [np.unique(bound) if len(np.unique(bound)) == 1 else bound for bound in (low, high)]
-        _refuse(name, array, wrong, f"{message} ({_numbers(spans[0])} to {_numbers(spans[1])})", where)
+    if low is not None and high is not None:
+        wrong = (array < low - slack) | (array > high + slack)
+        _refuse(name, array, wrong, f"{message} ({_numbers(low)} to {_numbers(high)})", where)
 
 
 def _refuse(name: str, array: np.ndarray, wrong: np.ndarray, message: str, where: object) -> None:
@@ -143,22 +128,33 @@ def _refuse(name: str, array: np.ndarray, wrong: np.ndarray, message: str, where
     rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
     if rows.size:
         more = f", and {rows.size - 1} rows more" if rows.size > 1 else ""
-        message = f"{name} {message}: row {rows[0]} has {_numbers(array[rows[0]])}{more}"
+        message = f"{name} {message}: row {rows[0]} has {_numbers(array[rows[0]], merge=False)}{more}"
         do = "check that the file belongs to this environment (its size, and the meaning of its columns)"
         raise broken(message, where, do=do)
 
 
-def _numbers(array: np.ndarray) -> str:
-    if np.size(array) == 1:
+def _numbers(array: np.ndarray, *, merge: bool = True) -> str:
+    """The numbers as text; with `merge` one number where all are the same."""
+    if np.size(array) == 1 or (merge and (array == np.ravel(array)[0]).all()):
         return f"{float(np.ravel(array)[0]):g}"
     return np.array2string(np.asarray(array), threshold=12, edgeitems=3, separator=", ").replace("\n", "")
 
 
-def broken(
-    message: str, where: object, *, do: str = "fetch the file again, or name the folder of the files that are meant"
-) -> UserError:
+def broken(message: str, where: object, *, do: str = AGAIN) -> UserError:
     """The error of a file that is not what it should be."""
     return UserError(message, where=where, do=do)
+
+
+def check_names(kind: str, wanted: Sequence[str], there: Sequence[str], where: object) -> None:
+    """Raise a UserError unless a file has all the arrays that are wanted of it."""
+    missing = [name for name in wanted if name not in there]
+    do = AGAIN
+    if "states_encoded" in missing:
+        do = "set `states: states`, or encode the images first"
+    elif "states" in there and "observations" in missing:
+        do = "set `layout: episodes`: this is one episode of a folder of episodes"
+    if missing:
+        raise broken(f"there is no {kind} {', '.join(missing)} (found: {', '.join(there) or 'none'})", where, do=do)
 
 
 def estimates_at_the_limit(rows: Rows, limit: int) -> int:
@@ -172,19 +168,13 @@ def estimates_at_the_limit(rows: Rows, limit: int) -> int:
     return int((rows.done & (rows.timestep == limit - 1) & ~whole_N).sum())
 
 
-# ---------------------------------------------------------------------------------------------------- which episodes
-
-
 def kept_episodes(
     length_M: np.ndarray, return_M: np.ndarray, keep: Keep, draw: Callable[[], np.random.Generator]
 ) -> np.ndarray:
-    """The episodes that are kept, int64 [K], ascending.
+    """The episodes that are kept, int64 [K], ascending; `draw` makes the generator of the random share.
 
     As upstream: the number kept is rounded down, of equal returns the later one is kept, and the random share is drawn
     without replacement with probability proportional to length.
-
-    Args:
-        draw: makes the generator of the random share.
     """
     kept_K = np.arange(len(length_M))
     if keep.top_p < 1:

@@ -1,9 +1,8 @@
 """One folder per task with one file per episode, as RA-DT's Procgen data: `<trj_id>.hdf5` or `<trj_id>.npz`.
 
-Beside the episodes stand JSON files that map an episode's name to its place, length, return and level. Nothing is believed
-that can be computed: returns-to-go are not read, lengths and returns are taken from the rewards. Other returns in
-`episode_returns.json` are only reported, because upstream's are sums in another precision and may be of scaled rewards.
-Every file is opened twice: rewards and ends first, all of it when its turn comes. One episode is in memory at a time.
+Beside the episodes stand JSON files that map an episode's name to its place, length and return. What can be computed is
+taken from the rewards. Other returns in `episode_returns.json` are only reported: upstream's are sums in another
+precision and may be of scaled rewards. Every file is opened twice, rewards and ends first; one episode is in memory.
 
 Source: RA-DT (arXiv 2410.07071), released converter; specification 2.3.
 """
@@ -20,21 +19,16 @@ from typing import Any, Literal
 import numpy as np
 
 from recollect.sources.columns import Rows
-from recollect.sources.published import CONVERT, PICKLES, Form, broken, flat, rows_of
+from recollect.sources.published import CONVERT, PICKLES, Form, broken, check_names, flat, rows_of
 from recollect.sources.published_npz import read_npz
 
 log = logging.getLogger(__name__)
 SUFFIXES = (".hdf5", ".h5", ".npz")
-NAMED = 5  # episodes that an error names at most
 States = Literal["states", "states_encoded"]
 
 
 def read_hdf5(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Datasets of numbers from an hdf5 file.
-
-    Raises:
-        UserError: h5py is not installed, or the file is missing, truncated or lacks a dataset.
-    """
+    """Datasets of numbers from an hdf5 file."""
     try:
         import h5py
     except ImportError:
@@ -43,26 +37,15 @@ def read_hdf5(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         raise broken(message, path, do=do) from None
     try:
         with h5py.File(path, "r") as file:
-            missing = [name for name in names if name not in file]
-            if not missing:
-                return {name: np.asarray(file[name][()]) for name in names}
-            there = ", ".join(file) or "none"
+            check_names("dataset", names, list(file), path)
+            return {name: np.asarray(file[name][()]) for name in names}
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
         first_line = str(error).partition("\n")[0]
         raise broken(f"this is no whole hdf5 file ({type(error).__name__}: {first_line})", path) from error
-    message = f"there is no dataset {', '.join(missing)} (found: {there})"
-    if "states_encoded" in missing:
-        raise broken(message, path, do="set `states: states`, or encode the images first")
-    raise broken(message, path)
 
 
 class EpisodeRecording:
-    """The complete episodes of one folder; attributes as those of `NpzRecording`.
-
-    Raises:
-        UserError: the folder has no episodes or a pickle among them, two files of one name, an episode without end
-            that is not the last, or side files that do not fit.
-    """
+    """The complete episodes of one folder; attributes as those of `NpzRecording`. What does not fit is a UserError."""
 
     def __init__(self, folder: Path, form: Form, states: States = "states") -> None:
         self.where, self.form, self.states = folder, form, states
@@ -116,8 +99,6 @@ class EpisodeRecording:
             raise broken(f"an episode ends at step {step} of {done_T.size}: there is more than one in this file", path)
         return reward_T, bool(done_T[-1])
 
-    # ------------------------------------------------------------------------------------------------------ the folder
-
     def _in_order(self) -> list[Path]:
         """The episode files in the order in which they were played."""
         files = sorted(path for path in self.where.iterdir() if path.is_file())
@@ -154,12 +135,11 @@ class EpisodeRecording:
         if not isinstance(content, dict) or not all(isinstance(value, int | float) for value in content.values()):
             raise broken("the file must map names of episodes to numbers", path)
         if episodes is not None:
-            stems = {episode.stem for episode in episodes}
-            for missing, message in ((content.keys() - stems, "no file for"), (stems - content.keys(), "not in it:")):
-                if missing:
-                    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-                    first = ", ".join(sorted(missing)[:NAMED])
-                    raise broken(f"{path.name} does not fit to the files: {message} {first}{more}", self.where)
+            others = sorted(content.keys() ^ {episode.stem for episode in episodes})
+            if others:
+                kind = "no file for" if others[0] in content else "not in it:"
+                message = f"{path.name} does not fit to the files: {kind} {others[0]} ({len(others)} differ)"
+                raise broken(message, self.where)
         return content
 
     def _compare_lengths(self) -> None:

@@ -23,17 +23,11 @@ KIND = "published data"
 
 
 def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str | None = None) -> str:
-    """Fetch a data set into the folder of its index.
+    """Fetch a data set into the folder of its index, and say in a sentence what was fetched.
 
     Args:
         index: where the list of its files goes.
         revision: a commit to fetch instead of the pinned one; its hashes are those that the hub lists.
-
-    Returns:
-        What was fetched, in a sentence.
-
-    Raises:
-        UserError: no commit is pinned or given, or see `recollect.artifacts.hub`.
     """
     where, folder, repository = f"config/published_data.yaml: {name}", index.parent, chosen.repository
     commit = revision or chosen.revision
@@ -80,9 +74,7 @@ def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str |
 def hashes(sources: Sequence[Path], index: Path | None = None) -> dict[str, str]:
     """The sha256 of files, and of folders (of the names and hashes of all files in them).
 
-    Args:
-        sources: files and folders.
-        index: of the data set that they belong to; a UserError says if they are not as they were fetched.
+    `index` is of the data set that they belong to; a UserError says if they are not as they were fetched.
     """
     listed = {} if index is None else read_json(index, kind=KIND)["files"]
     found = {}
@@ -91,9 +83,7 @@ def hashes(sources: Sequence[Path], index: Path | None = None) -> dict[str, str]
         for path in sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]:
             sha256 = sha256_of(path)
             if index is not None and listed.get(path.relative_to(index.parent).as_posix()) != sha256:
-                do = (
-                    f"fetch it again (`recollect fetch --data {index.parent.name}`), or put files of your own elsewhere"
-                )
+                do = f"fetch it again (`recollect fetch --data {index.parent.name}`), or put your own files elsewhere"
                 raise UserError("this file is not as it was fetched", where=path, do=do)
             lines += f"{sha256} {path.relative_to(source).as_posix()}\n"
         found[source.as_posix()] = hashlib.sha256(lines.encode()).hexdigest() if source.is_dir() else sha256

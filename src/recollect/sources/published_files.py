@@ -1,14 +1,11 @@
 """Histories from published files instead of source agents of our own: `source: {algorithm: published_files, ...}`.
 
-Reads what RA-DT's authors published for Dark-Room, Dark Key-Door and MazeRunner (one npz per task) and for Procgen (one
-folder per game, one file per episode); docs/formats.md, "Published data", says how. What differs from the released loader:
+docs/formats.md, "Published data", says which files and how. What differs from the released loader:
 
-- A file's name is not believed: rewards must be paid where the name (and our task list) says, in either order of key
-  and door, and the first episode must go in our world as it does in the file (`replay`).
-- Every task of the split must have its file; upstream skips what it cannot load. Pickles are refused: upstream's lists
-  name `.pkl` files, the hub has `.npz`.
-- The share of the earliest episodes works for files on disk too, which upstream's does not. An episode that is cut ends
-  at the cut.
+- A file's name is not believed: rewards must be paid where it says, in either order of key and door, and the first
+  episode must go in our world as it does in the file (`replay`).
+- Every task of the split must have its file; upstream skips what it cannot load. Pickles are refused.
+- The share of the earliest episodes works for files on disk, too. An episode that is cut ends at the cut.
 
 Source: RA-DT (arXiv 2410.07071), specification 2.2 to 2.4.
 """
@@ -49,15 +46,9 @@ class Hyperparameters(Frozen):
     """Where the files are and what is taken from them."""
 
     folder: str = Field(description="Folder with one file (or one folder of episodes) per task.")
-    layout: Layout = Field(
-        "npz", description="`npz`: a file per task; `episodes`: a folder per task, a file per episode."
-    )
-    files: str | None = Field(
-        None, description="Name of a task's file without suffix, e.g. `{seed}` or `{name}`; null: as published."
-    )
-    states: States = Field(
-        "states", description="Dataset of episode files that is the observation; `states_encoded`: encoded images."
-    )
+    layout: Layout = Field("npz", description="`npz`: a file per task; `episodes`: a folder per task, a file for each.")
+    files: str | None = Field(None, description="A file's name without suffix, e.g. `{seed}`; null: as published.")
+    states: States = Field("states", description="What is observed in episode files; `states_encoded`: encoded images.")
     last_reward: Literal["stored", "zero"] = Field(
         "stored", description="Of episodes that the time limit ended; `zero` removes value estimates stored there."
     )
@@ -86,11 +77,7 @@ def generate(
 ) -> dict[str, np.ndarray]:
     """Read every task; see `recollect.sources.ppo.generate` for arguments and result, which is mapped from disk here.
 
-    Args:
-        seed: of the random share of `keep`.
-
-    Raises:
-        UserError: a file is missing, damaged, pickled, mislabelled or of another world; it is named.
+    `seed` is of the random share of `keep`. Each file that is missing, damaged or of another world is a UserError.
     """
     check_tasks(tasks)
     settings, ordered = hyperparameters, sorted(tasks, key=lambda task: task.index)
@@ -130,11 +117,7 @@ def generate(
 
 
 def form_of(world: World, states: States = "states") -> Form:
-    """What the rows of a world look like. Small integers are stored as small integers, as by our own sources.
-
-    Raises:
-        UserError: the world's observations or actions are of a kind that no published file has.
-    """
+    """What the rows of a world look like. Small integers are stored as small integers, as by our own sources."""
     seen, acts = world.single_observation_space, world.single_action_space
     if not isinstance(seen, Box) or not isinstance(acts, Box | Discrete) or getattr(acts, "start", 0) != 0:
         message = f"published files cannot be read for observations {seen} and actions {acts}"
@@ -153,8 +136,7 @@ def _recording(world: str, task: Task, paths: Sequence[Path], form: Form, settin
     """The file of a task. Where names leave open which it is, the one whose rewards are the task's."""
     fitting = []
     for path in paths:
-        recording: Recording
-        recording = (
+        recording: Recording = (
             NpzRecording(path, form) if settings.layout == "npz" else EpisodeRecording(path, form, settings.states)
         )
         paid = payments_of(world, task)
@@ -168,10 +150,7 @@ def _recording(world: str, task: Task, paths: Sequence[Path], form: Form, settin
         except UserError as error:
             log.info("%s: not the file of %s (%s)", path, task.name, error.what)
     if len(fitting) != 1:
-        message = (
-            f"which of {len(paths)} files is that of the task {task.name} cannot be told "
-            f"({len(fitting)} have its rewards): {', '.join(path.name for path in paths)}"
-        )
+        message = f"which of {len(paths)} files is that of the task {task.name} cannot be told ({paths[0].name}, ...)"
         raise broken(message, paths[0].parent, do="leave only the right one in the folder")
     return fitting[0]
 
@@ -210,9 +189,8 @@ def _report(settings: Hyperparameters, counts: Counter[str]) -> None:
         said += "; {replayed} of {tasks} first episodes played again in our world and found the same"
     log.info(said.format(folder=settings.folder, **counts))
     if counts["estimates"]:
-        log.warning(
+        said = (
             "%s: %d episodes that the time limit ended have a last reward that is no whole number, unlike all "
-            "others: probably the source agent's value estimate; `last_reward: zero` removes it",
-            settings.folder,
-            counts["estimates"],
+            "others: probably the source agent's value estimate; `last_reward: zero` removes it"
         )
+        log.warning(said, settings.folder, counts["estimates"])

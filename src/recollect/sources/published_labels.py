@@ -1,9 +1,8 @@
 """Which published file is which task's, and whether the rewards in it agree with its name.
 
 Rooms name their files by cells (x, y): `[start]_[goal].npz`, and for Key-Door `[start]_[A]_[B].npz`, where the card of
-the data says key then door and the released code says door then key. Neither is believed: a file is taken for a task in
-either order, and then its rewards decide. On the door (on Dark-Room's goal) they repeat; the key pays once, or once per
-episode. Mazes are named by their seed. For other worlds, or other names, `files` says how a name is made of a task.
+the data says key then door and the released code says door then key. Neither is believed: the rewards decide. On the
+door (on Dark-Room's goal) they repeat; the key pays once, or once per episode. Mazes are named by their seed.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ def find_files(
 ) -> list[tuple[Path, ...]]:
     """For each task the files (or folders) that may be its; more than one only where names leave it open.
 
-    Args:
-        pattern: a file's name without suffix, e.g. "{seed}" or "{name}", filled in from the task; None: as published.
-
-    Raises:
-        UserError: the folder is missing, holds pickles in their place, or lacks files of some tasks.
+    `pattern` is a name without suffix, filled in from the task (None: as published). Missing files are a UserError.
     """
     if not folder.is_dir():
         do = "fetch the files (`recollect fetch --data NAME`), or correct source.hyperparameters.folder"
@@ -109,10 +104,7 @@ def _missing(message: str, folder: Path, layout: Layout, *, nothing: bool) -> Us
 
 
 class Payments:
-    """On which cells (x, y) a room paid in the rows of one task: in total, and at most in one episode.
-
-    The cell of a reward is what the next row sees; at the end of an episode there is none, so that step is left out.
-    """
+    """On which cells (x, y) a room paid in the rows of one task: in total, and at most in one episode."""
 
     def __init__(self, *, skip_first: bool = False) -> None:
         self.skip_first = skip_first
@@ -121,7 +113,7 @@ class Payments:
 
     def add(self, rows: Rows) -> None:
         """Count the rewards of whole episodes. Observations are (row, column)."""
-        paid_N = (rows.reward > 0) & ~rows.done
+        paid_N = (rows.reward > 0) & ~rows.done  # the next row sees the cell, and behind an end there is none
         if self.skip_first:
             paid_N &= rows.timestep > 0
         episode_N = np.cumsum(rows.done) - rows.done
@@ -156,11 +148,7 @@ def payments_of(world: str, task: Task) -> Payments | None:
 
 
 def check_rewards(task: Task, paid: Payments, path: Path) -> bool:
-    """Hold a task against the rewards of its file. False where nothing was paid, so that the name stands unchecked.
-
-    Raises:
-        UserError: the rewards are those of another task.
-    """
+    """Raise a UserError if a file's rewards are of another task. False: nothing is paid, so it cannot be told."""
     key = tuple(task.data["key"]) if "key" in task.data else None
     goal = tuple(task.data["goal" if key is None else "door"])
     wrong = paid.against(goal, key)

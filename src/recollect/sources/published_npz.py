@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from recollect.settings.errors import UserError
 from recollect.sources.columns import Rows
-from recollect.sources.published import CONVERT, PICKLES, Form, broken, rows_of
+from recollect.sources.published import CONVERT, PICKLES, Form, broken, check_names, rows_of
 
 NAMES = ("observations", "actions", "rewards", "dones")
 UNUSED = "next_observations"
@@ -32,11 +31,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays of numbers from an npz file, in the order of their names. `next_observations` must be as long as rewards.
-
-    Raises:
-        UserError: the file is missing, a pickle, truncated or no npz, holds objects, or lacks an array.
-    """
+    """Arrays of numbers from an npz file, in the order of `names`. `next_observations` must be as long as rewards."""
     if not path.is_file():
         raise broken("the file is missing", path)
     refuse_pickle(path)
@@ -46,9 +41,7 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     try:
         with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in names if name not in archive.files]
-            if missing:
-                raise _missing(path, missing, archive.files)
+            check_names("array", names, archive.files, path)
             for name in names:
                 arrays[name] = archive[name]
             if UNUSED in archive.files and np.ndim(arrays["rewards"]):
@@ -61,13 +54,6 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         first_line = str(error).partition("\n")[0]
         raise broken(f"the file is damaged or cut short ({type(error).__name__}: {first_line})", path) from error
     return arrays
-
-
-def _missing(path: Path, missing: Sequence[str], there: Sequence[str]) -> UserError:
-    message = f"there is no array {', '.join(missing)} (found: {', '.join(there) or 'none'})"
-    if "states" in there and "observations" in missing:
-        return broken(message, path, do="set `layout: episodes`: this is one episode of a folder of episodes")
-    return broken(message, path)
 
 
 def _rows_in(archive: np.lib.npyio.NpzFile, name: str) -> int:
@@ -83,12 +69,8 @@ class NpzRecording:
     """The complete episodes of one npz file, in time order.
 
     Attributes:
-        where: the file.
         length_M, return_M: int64 and float64 [M], of each episode.
         left_out: rows of a last episode that has no end.
-
-    Raises:
-        UserError: see `read_npz` and `rows_of`; or no episode has an end.
     """
 
     def __init__(self, path: Path, form: Form) -> None:

@@ -66,21 +66,15 @@ class HistoryRecorder:
     """A world of E tasks that writes down what happens in it.
 
     Args:
-        make_world: builds the world, one instance per task, from the tasks and a uint64 seed for each.
-        tasks: of one split, each once.
         transitions: steps per task that there is room for.
-        seed: of the world.
         continuous: whether the source can play continuous actions (of one axis, bounded by [-1, 1]), too.
 
     Attributes:
         actions, action_shape: number of discrete actions and (), or 0 and (A,).
         observation: [E, D], what the agents see now.
         observations, action, reward, done: [T, E, ...] of which the first `length` rows are written.
-        truncated, final_observation: [E, ...], of the newest step: which episodes it cut short, and what it led to before
-            any episode began anew. No part of `arrays()`.
-
-    Raises:
-        UserError: the actions are of another kind, or the tasks cannot be told apart by their index.
+        truncated, final_observation: [E, ...], of the newest step: which episodes it cut short, and what it led to
+            before any episode began anew. No part of `arrays()`.
     """
 
     def __init__(
@@ -176,11 +170,7 @@ class HistoryRecorder:
         return {f"record/{name}": array.copy() for name, array in recorded.items()} | state
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """Continue from `arrays()`.
-
-        Raises:
-            UserError: they are of other tasks, or longer than this record.
-        """
+        """Continue from `arrays()`. Raises UserError: they are of other tasks, or longer than this record."""
         found = part(arrays, "record")
         mine = [task.index for task in self.tasks]
         if not found or found["tasks"].tolist() != mine or len(found["action"]) > len(self.action):

@@ -49,11 +49,7 @@ def generate(
     seed: int,
     run: Run | None = None,
 ) -> dict[str, np.ndarray]:
-    """Play every task; see `recollect.sources.ppo.generate` for arguments, result and errors.
-
-    Raises:
-        UserError: also where `noise_annealed` is asked of a world without an expert.
-    """
+    """Play every task; see `recollect.sources.ppo.generate` for arguments, result and errors."""
     settings = hyperparameters
     if settings.policy == "noise_annealed" and world not in EXPERTS:
         raise UserError(

@@ -13,7 +13,7 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
-    from recollect.radt.chunking import memory_of
+    from recollect.radt.chunks import memory_of
     from recollect.radt.memory_keys import memory_entries
 
     settings = resolve(scale, env, method, seed=0)

@@ -14,8 +14,7 @@ def index(scale: str, env: str, method: str) -> None:
 
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import read_arrays, sealing, write_arrays
-    from recollect.radt.chunking import memory_of
-    from recollect.radt.chunks import Chunks
+    from recollect.radt.chunks import Chunks, memory_of
     from recollect.radt.memory_index import build_index
 
     memory = memory_of(resolve(scale, env, method, seed=0))

@@ -37,7 +37,7 @@ def written(folder: Path) -> dict[str, Path]:
     write_table(folder / "scores.parquet", scores(), kind="scores")
     state = {"counters": {"updates": 5}}
     checkpoint = Checkpoints(folder / "kept").save(5, {"w": torch.ones(2, dtype=torch.bfloat16), **ARRAYS}, state)
-    run = Run(folder, folder / "run", checkpoint_every=0, settings_text="s", env="room", method="dt", seed=1)
+    run = Run(folder, folder / "run", settings_text="s", env="room", method="dt", seed=1)
     run.log(5, loss=0.25)
     run.save(5, {"w": torch.ones(2)}, state)
     return {

@@ -37,13 +37,6 @@ def test_the_projection_has_the_papers_variance_and_depends_on_its_seed_only():
     assert not torch.equal(p, FrozenHopfield(e, 25, seed=2).projection_DI)
 
 
-@pytest.mark.parametrize("inputs", [10, 40])
-def test_an_orthogonal_projection_keeps_angles_where_it_can(inputs):
-    p = FrozenHopfield(words(), inputs, projection="orthogonal", std=1.0).projection_DI
-    gram = p.T @ p if inputs <= 24 else p @ p.T
-    torch.testing.assert_close(gram, 24 * torch.eye(min(inputs, 24)), rtol=0, atol=1e-4)
-
-
 def test_with_the_cosine_the_scale_of_inputs_and_projection_does_not_matter():
     e, x = words(), torch.randn(9, 6, generator=torch.Generator().manual_seed(1))
     one, two = FrozenHopfield(e, 6), FrozenHopfield(e, 6, std=17.0)
@@ -51,23 +44,16 @@ def test_with_the_cosine_the_scale_of_inputs_and_projection_does_not_matter():
     torch.testing.assert_close(one(torch.zeros(1, 6))[0], e.mean(0), rtol=0, atol=1e-5)
 
 
-def test_a_high_beta_gives_the_nearest_word_and_top_limits_the_mixture():
+def test_a_high_beta_gives_the_nearest_word():
     e, x = words(), torch.randn(9, 6, generator=torch.Generator().manual_seed(1))
     sharp = FrozenHopfield(e, 6, beta=1e5)
     nearest = (
         torch.nn.functional.normalize(x @ sharp.projection_DI.T, dim=1) @ torch.nn.functional.normalize(e, dim=1).T
     )
     torch.testing.assert_close(sharp(x), e[nearest.argmax(1)], rtol=0, atol=1e-4)
-    weights = FrozenHopfield(e, 6, beta=1.0, top=3).weights(x)
-    assert ((weights > 0).sum(1) == 3).all() and torch.equal(weights.topk(3).indices[:, 0], nearest.argmax(1))
+    weights = FrozenHopfield(e, 6, beta=1.0).weights(x)
+    assert torch.equal(weights.argmax(1), nearest.argmax(1))
     torch.testing.assert_close(weights.sum(1), torch.ones(9))
-
-
-def test_centring_compares_with_centred_words_but_mixes_the_words():
-    e, x = words(), torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
-    hopfield = FrozenHopfield(e, 6, centre=True)
-    plain = FrozenHopfield(e - e.mean(0), 6)
-    torch.testing.assert_close(hopfield(x), plain(x) + e.mean(0), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("bins", [(5,), (10, 10), (3, 4, 2)])

@@ -87,18 +87,6 @@ def test_a_file_is_read_through_a_memory_map_and_comes_back_as_it_was(tmp_path):
     assert len(histories) == 15 and histories.episodes.task.tolist() == [3, 3, 8]
 
 
-def test_a_subset_holds_only_its_tasks():
-    columns = history_of([[2, 3], [4], [1, 1]], tasks=[2, 5, 9])
-    part = Histories(columns).subset([9, 2])
-    part.validate()
-    assert part.episodes.task.tolist() == [2, 2, 9, 9] and part.episodes.start.tolist() == [0, 2, 5, 6]
-    np.testing.assert_array_equal(part.action, columns["action"][columns["task"] != 5])
-    with pytest.raises(UserError, match="no task 4, 7"):
-        Histories(columns).subset([2, 7, 4])
-    with pytest.raises(UserError, match="no task was chosen"):
-        Histories(columns).subset([])
-
-
 def test_continuous_actions_are_kept():
     columns = history_of([[3, 3]])
     columns["action"] = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)

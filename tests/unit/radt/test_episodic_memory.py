@@ -157,14 +157,6 @@ def test_a_task_answers_the_same_alone_and_in_a_batch():
         torch.testing.assert_close(hits.score_BK[0], together.score_BK[i], rtol=0, atol=1e-12)
 
 
-def test_the_state_brings_a_memory_back():
-    memory, again = EpisodicMemory(2, 4, WIDTH), EpisodicMemory(2, 4, WIDTH)
-    one(memory, 1, torch.ones(WIDTH), 1.5, slot=2)
-    again.load_state(memory.state())
-    one(memory, 1, torch.zeros(WIDTH), 9.0)
-    assert again.count_E.tolist() == [0, 1] and again.search(torch.ones(2, WIDTH)).total_return_BK[1].item() == 1.5
-
-
 def test_a_full_memory_and_a_wrong_width_are_refused():
     memory = EpisodicMemory(1, 1, WIDTH)
     one(memory, 0, torch.ones(WIDTH), 1.0)

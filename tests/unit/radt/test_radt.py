@@ -17,8 +17,7 @@ from recollect.common.contract import Inputs
 from recollect.common.frozen_hopfield import one_hots
 from recollect.common.index import FlatIndex
 from recollect.radt import radt
-from recollect.radt.chunking import chunk_settings
-from recollect.radt.chunks import Chunks, cut_chunks
+from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks
 from recollect.radt.decision_transformer import Experience, bins_of
 from recollect.radt.episodic_memory import EpisodicSettings
 from recollect.radt.retrieval import RetrievalSettings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from plain_networks import loss_of, perceptron
 from pydantic import ValidationError
 
 from recollect.artifacts.run import Run
@@ -13,7 +14,6 @@ from recollect.settings.errors import UserError
 from recollect.sources import ppo, recording
 from recollect.sources.cpu.actor_critics import ActorCritics, orthogonal
 from recollect.sources.cpu.output_gradients import output_gradients
-from recollect.sources.cpu.plain import loss_of, perceptron
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from plain_networks import RecurrentNetwork
 from pydantic import ValidationError
 
 from recollect.artifacts.run import Run
@@ -15,7 +16,6 @@ from recollect.environments.base import World as BaseWorld
 from recollect.settings.errors import UserError
 from recollect.sources import ppo, recording, recurrent_ppo
 from recollect.sources.cpu.output_gradients import log_softmax
-from recollect.sources.cpu.plain import RecurrentNetwork
 from recollect.sources.cpu.recurrent_actor_critics import RecurrentActorCritics
 
 

@@ -19,10 +19,6 @@ class CPUAttention(Attention):
 
     Args:
         mask_BT: True where a token is real; None: all are, and nothing is packed.
-        context: what cross-attention layers read.
-        heads: H.
-        p: dropout probability of the weights.
-        dropout: the stream they are drawn from.
     """
 
     def __init__(self, mask_BT: Tensor | None, context: Context | None, heads: int, p: float, dropout: Dropout) -> None:

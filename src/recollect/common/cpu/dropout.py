@@ -26,7 +26,6 @@ class Dropout:
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Start the stream anew, as a function of the seed."""
         self._generator = np.random.Generator(np.random.SFC64(seed))
         self._ahead = torch.empty(0, dtype=torch.int16)  # drawn, not yet used
         if torch.cuda.is_initialized():

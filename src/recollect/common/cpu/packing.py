@@ -86,7 +86,6 @@ class _Gather(torch.autograd.Function):
 
 
 def pack(x_BTD: Tensor, packing: Packing) -> Tensor:
-    """The real tokens ``[N, D]``."""
     return _Gather.apply(x_BTD.reshape(-1, x_BTD.shape[-1]), packing.source_N)
 
 

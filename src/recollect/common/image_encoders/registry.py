@@ -30,11 +30,6 @@ BATCH = 512
 
 
 def encoder_class(name: str) -> Any:
-    """The network of an encoder, for those who train it themselves.
-
-    Raises:
-        UserError: an unknown encoder, or a package that is missing.
-    """
     return _module(name).Encoder
 
 

@@ -2,7 +2,7 @@
 
 Forward, backward and Adam are written out over preallocated buffers, without autograd: at 64 × 64 numbers per
 product, what surrounds the arithmetic would cost more than the arithmetic. What one task computes does not depend, to
-the bit, on how many others are in the ensemble (a test holds this). `plain.perceptron` is what each network must equal.
+the bit, on how many others are in the ensemble (a test holds this). The tests hold each against an ordinary module.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ class ActorCritics:
     def backward(self, hidden: list[torch.Tensor], d_out_NAR: torch.Tensor, *, to_inputs: bool = False) -> torch.Tensor:
         """Write the gradients of the parameters, from those of the outputs; `hidden` is from `forward`.
 
-        Returns:
-            The gradient [N, R, D] at the inputs where asked for `to_inputs` (else that of an inner layer).
+        Gives the gradient [N, R, D] at the inputs where asked for `to_inputs` (else that of an inner layer).
         """
         torch.bmm(d_out_NAR, hidden[-1], out=self.gradients[-2])
         torch.sum(d_out_NAR, 2, keepdim=True, out=self.gradients[-1])

@@ -1,6 +1,6 @@
 """The gradient of PPO's loss at the outputs of an ensemble, written out by hand.
 
-It must equal what autograd makes of `recollect.sources.cpu.plain.loss_of`.
+The tests hold it against autograd.
 """
 
 from __future__ import annotations

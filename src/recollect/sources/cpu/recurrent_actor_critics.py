@@ -2,7 +2,7 @@
 
 Back-propagation through time is written out over preallocated buffers, as in `actor_critics` and for the same reason.
 What one task computes does not depend, to the bit, on how many others are in the ensemble (a test holds this).
-`plain.RecurrentNetwork` is what each network must equal.
+The tests hold each network against torch's own LSTM.
 
 Shapes: N = 2E networks, S sequences of L steps, D features, H units. Sequences stand [N, L, S, ...], so that one step of
 all of them is one block per network, and all rows together are the R = L · S inputs of the layers behind the LSTM.
@@ -24,15 +24,10 @@ State = tuple[torch.Tensor, torch.Tensor]
 
 
 class RecurrentActorCritics(ActorCritics):
-    """The LSTMs, their gradients, and everything behind them; `update`, `arrays` and `load` are those of `ActorCritics`.
+    """The LSTMs (H = `units`), their gradients, and everything behind them; otherwise as `ActorCritics`.
 
-    The four gates stand side by side: input, forget, output, cell. There is one bias, the sum of torch's two.
-
-    Args:
-        draws: one generator per task, for initial weights. The LSTMs are torch's: uniform within ±1/√H.
-        features: of an observation.
-        actions, hidden, activation, device, learning_rate, epsilon: see `ActorCritics`.
-        units: H.
+    The four gates stand side by side: input, forget, output, cell. There is one bias, the sum of torch's two. The first
+    weights are torch's: uniform within ±1/√H.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The networks and the loss of the ensembles as ordinary modules with autograd, one task at a time.
+"""The networks and the loss of `recollect.sources.cpu` as ordinary modules with autograd, one task at a time.
 
-Nothing is trained with these. They say in few words what the rest of this folder computes, and tests compare the two.
+They say in few words what that folder computes; the tests of `ppo` and `recurrent_ppo` compare the two.
 """
 
 from __future__ import annotations
