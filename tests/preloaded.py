@@ -193,9 +193,9 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     first = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     sys.path[:] = first + sys.path[1:]  # the first was the folder of this file
-    if first or order["module"].startswith("recollect"):
-        # Run as a main module, it may not be imported already; and a copy of Recollect is another Recollect.
-        for name in [name for name in sys.modules if name == order["module"] or (first and _ours(name))]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "recollect"]:
+        # A copy of Recollect is another Recollect; and what is run as the main module may not be imported already.
+        if first or name == order["module"]:
             del sys.modules[name]
     sys.argv = [order["module"], *order["arguments"]]
     status = 1
@@ -214,10 +214,6 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # without taking torch down piece by piece
-
-
-def _ours(name: str) -> bool:
-    return name.partition(".")[0] == "recollect"
 
 
 if __name__ == "__main__":
