@@ -38,7 +38,7 @@ forecast: setup ## what it will cost (SCALE=paper FIGURES=all DEVICES=8)
 	@$(BIN)/recollect forecast $(FIGURES) $(if $(SCALE),--scale $(SCALE)) $(if $(DEVICES),--devices $(DEVICES))
 
 test: setup ## the quick tests
-	$(TEST) -m "not slow"
+	$(TEST) --dist worksteal -m "not slow"
 
 test-all: setup ## all tests, those of minutes too
 	$(TEST) --dist loadgroup

@@ -6,12 +6,13 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import preloaded
 import pytest
+from made_once import made_once
 
 from recollect.settings import catalogue
 
@@ -59,7 +60,10 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory where the offline stages before training were run once at smoke scale (Dark-Room 10x10)."""
-    folder = tmp_path_factory.mktemp("smoke")
+    return made_once(tmp_path_factory, "smoke_data", run_smoke_stages)
+
+
+def run_smoke_stages(folder: Path) -> None:
     shutil.copytree(ROOT / "config", folder / "config")
     env = ["--scale", "smoke", "--env", "dark_room_10x10"]
     for command in (
@@ -70,7 +74,6 @@ def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         done = recollect(*command, cwd=folder)
         assert done.returncode == 0, done.stderr
-    return folder
 
 
 @pytest.fixture
@@ -83,14 +86,8 @@ def smoke_workdir(smoke_data: Path, tmp_path: Path) -> Path:
 
 def recollect(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command of ours as a user would, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "recollect.cli", *arguments, *threads_of(arguments)],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    return preloaded.run("recollect.cli", [*arguments, *threads_of(arguments)], cwd=cwd, env=environment)
 
 
 def threads_of(arguments: tuple[str, ...]) -> list[str]:

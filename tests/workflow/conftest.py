@@ -14,8 +14,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import preloaded
 import pytest
+from made_once import made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -78,20 +81,18 @@ class Workflow:
         """Finds the copy's package first, then the stand-in, then the tools of this Python."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SNAKEMAKE", "DVC", "GIT", "RECOLLECT"))}
         path = os.pathsep.join([str(self.commands), str(BIN), os.environ["PATH"]])
-        alone = {"OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        alone = {"OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1"}
         return {**kept, **alone, "PATH": path, "PYTHONPATH": str(self.folder / "src")}
 
     def run(self, *command: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         """Run a command in the copy; stdout and stderr together."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-        )
+        where: dict[str, Any] = {"cwd": self.folder, "env": self.environment, "timeout": timeout}
+        if command[0] == "snakemake":
+            done = preloaded.run("snakemake", command[1:], together=True, **where)
+        elif command[:2] == (sys.executable, "-m"):
+            done = preloaded.run(command[2], command[3:], together=True, **where)
+        else:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **where)
         assert not check or done.returncode == 0, done.stdout
         return done
 
@@ -141,20 +142,25 @@ def copy_of_workflow(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the stand-in for `recollect`."""
+    """A folder with the stand-in for `recollect`, and the real Snakemake for those that call it, as DVC does."""
     command = tmp_path_factory.mktemp("bin") / "recollect"
     command.write_text(STAND_IN.replace("PYTHON", sys.executable))
     command.chmod(0o755)
+    preloaded.script(command.with_name("snakemake"), "snakemake")
     return command.parent
 
 
 @pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> tuple[Workflow, list[str]]:
     """A copy in which the default target was made with the stand-in, and the commands in the order they ran."""
+
+    def make(folder: Path) -> None:
+        copy_of_workflow(folder / "repository")
+        Workflow(folder / "repository", stand_in).snakemake("--cores", "1")
+
     folder = tmp_path_factory.mktemp("finished") / "repository"
-    copy_of_workflow(folder)
+    shutil.copytree(made_once(tmp_path_factory, "finished", make) / "repository", folder, symlinks=True)
     workflow = Workflow(folder, stand_in)
-    workflow.snakemake("--cores", "1")
     return workflow, workflow.ran()
 
 

@@ -8,6 +8,7 @@ import platform
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from recollect.settings.loading import read_yaml
 
+BIN = Path(sys.executable).parent
 FIGURE = "figure radt_dark_room_10x10"
 ROOM = "dark_room_10x10"
 REPORT = "report radt_dark_room_10x10 radt_grid_worlds"
@@ -298,7 +300,7 @@ def test_a_real_snakemake_that_is_killed_leaves_a_lock_that_the_next_one_clears(
     (waiting / "recollect").write_text("#!/bin/sh\nsleep 60\n")
     (waiting / "recollect").chmod(0o755)
     environment = {**finished.environment, "PATH": f"{waiting}:{finished.environment['PATH']}"}
-    with subprocess.Popen(["snakemake", "--cores", "1"], cwd=finished.folder, env=environment, start_new_session=True,
+    with subprocess.Popen([BIN / "snakemake", "--cores", "1"], cwd=finished.folder, env=environment, start_new_session=True,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # fmt: skip
         end = time.monotonic() + 120
         while not (finished.folder / ".snakemake/recollect-alive").read_text():

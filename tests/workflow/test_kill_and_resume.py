@@ -7,11 +7,13 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import preloaded
 import pytest
+from made_once import made_once
 
 RUNS = {
     "dt": ("dark_room_10x10", "dt"),
@@ -24,7 +26,45 @@ RUNS = {
 def command(name: str) -> list[str]:
     env, method = RUNS[name]
     where = ["--scale", "smoke", "--env", env, "--method", method, "--seed", "1", "--device", "cpu", "--threads", "1"]
-    return [sys.executable, "-m", "recollect.cli", "train", *where]
+    return ["train", *where]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def start(name: str, folder: Path) -> preloaded.Process:
+    """Start the training; what it says goes into the file `said` beside the folder."""
+    return preloaded.start("recollect.cli", command(name), cwd=folder, env=environment(), said=said_in(folder))
+
+
+def said_in(folder: Path) -> Path:
+    return folder.parent / "said"
+
+
+def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return preloaded.run("recollect.cli", command(name), cwd=folder, env=environment(), timeout=300)
+
+
+def trained(name: str, folder: Path) -> str:
+    """Train to the end; what it said."""
+    done = run(name, folder)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def whole(smoke_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
+    """The files of a run that was never killed, which is made once and serves as the reference of all tests."""
+
+    def reference(name: str) -> dict[str, bytes]:
+        def make(folder: Path) -> None:
+            shutil.copytree(smoke_data, folder, dirs_exist_ok=True)
+            trained(name, folder)
+
+        return outputs(made_once(tmp_path_factory, f"never_killed_{name}", make), name)
+
+    return reference
 
 
 def outputs(folder: Path, name: str) -> dict[str, bytes]:
@@ -39,48 +79,39 @@ def checkpoints(folder: Path, name: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", list(RUNS))
-def test_resume_after_kill_is_bit_exact(name: str, smoke_workdir: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    shutil.copytree(smoke_workdir, whole)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command(name), cwd=whole, env=environment, check=True, capture_output=True, timeout=300)
-    expected = outputs(whole, name)
+def test_resume_after_kill_is_bit_exact(
+    name: str, smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]
+) -> None:
+    expected = whole(name)
     assert "policy.safetensors" in expected
 
     moments = random.Random(f"{name} kill")
     kills = resumed = 0
     while kills < 3:
-        process = subprocess.Popen(
-            command(name), cwd=smoke_workdir, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        process = start(name, smoke_workdir)
         before = {path.name for path in checkpoints(smoke_workdir, name)}
         # Killed a random moment after a new checkpoint appears, so that each try gets further than the one before.
         while process.poll() is None and {path.name for path in checkpoints(smoke_workdir, name)} <= before:
             time.sleep(0.002)
         time.sleep(moments.random() * 0.05)
         process.send_signal(signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
+        process.wait(timeout=60)
+        said = said_in(smoke_workdir).read_text()
         resumed += "going on from the checkpoint" in said
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, said
         kills += 1
     assert kills, "the run ended before it could be killed: make it longer"
-    last = subprocess.run(
-        command(name), cwd=smoke_workdir, env=environment, check=True, capture_output=True, text=True, timeout=300
-    )
-    assert "going on from the checkpoint" in last.stderr
+    assert "going on from the checkpoint" in trained(name, smoke_workdir)
     assert outputs(smoke_workdir, name) == expected
 
 
-def test_a_corrupted_checkpoint_falls_back_to_the_one_before(smoke_workdir: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    shutil.copytree(smoke_workdir, whole)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command("dt"), cwd=whole, env=environment, check=True, capture_output=True, timeout=300)
-    process = subprocess.Popen(
-        command("dt"), cwd=smoke_workdir, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def test_a_corrupted_checkpoint_falls_back_to_the_one_before(
+    smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]
+) -> None:
+    expected = whole("dt")
+    process = start("dt", smoke_workdir)
     while process.poll() is None and len(checkpoints(smoke_workdir, "dt")) < 2:
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
@@ -90,23 +121,20 @@ def test_a_corrupted_checkpoint_falls_back_to_the_one_before(smoke_workdir: Path
     damaged = bytearray(standing[-1].read_bytes())
     damaged[len(damaged) // 2] ^= 1
     standing[-1].write_bytes(bytes(damaged))
-    last = subprocess.run(
-        command("dt"), cwd=smoke_workdir, env=environment, check=True, capture_output=True, text=True, timeout=300
-    )
+    said = trained("dt", smoke_workdir)
     step = int(standing[-2].stem.removeprefix("step_"))
-    assert f"going on from the checkpoint of step {step}" in last.stderr
-    assert outputs(smoke_workdir, "dt") == outputs(whole, "dt")
+    assert f"going on from the checkpoint of step {step}" in said
+    assert outputs(smoke_workdir, "dt") == expected
 
 
 def test_two_jobs_on_one_run_never_write_together(smoke_workdir: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command("dt"), cwd=smoke_workdir, env=environment, stderr=subprocess.DEVNULL)
+    first = start("dt", smoke_workdir)
     while first.poll() is None and not checkpoints(smoke_workdir, "dt"):
         time.sleep(0.002)
     assert first.poll() is None, "the run ended before a second could start: make it longer"
     first.send_signal(signal.SIGSTOP)  # holds the run folder for as long as the second tries
     try:
-        second = subprocess.run(command("dt"), cwd=smoke_workdir, env=environment, capture_output=True, text=True)
+        second = run("dt", smoke_workdir)
     finally:
         first.send_signal(signal.SIGCONT)
     assert second.returncode == 2
@@ -122,7 +150,7 @@ def test_a_flipped_byte_in_an_input_is_refused(which: str, smoke_workdir: Path) 
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(bytes(damaged))
-    refused = subprocess.run(command("radt"), cwd=smoke_workdir, capture_output=True, text=True)
+    refused = run("radt", smoke_workdir)
     assert refused.returncode == 2
     assert which in refused.stderr and "sha256" in refused.stderr
     assert "to do:" in refused.stderr

@@ -51,6 +51,13 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
         server.wait(10)
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of callers whose jobs fork from one process, as those of a workflow do."""
+    with preloaded(tmp_path_factory.mktemp("warm")) as environment:
+        yield environment
+
+
 def wait_for(condition: object, seconds: float) -> None:
     end = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
@@ -84,16 +91,15 @@ def run_files(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(run.iterdir()) if not file.name.startswith(".")}
 
 
-def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path) -> None:
+def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]) -> None:
     alone = tmp_path / "alone"
     shutil.copytree(smoke_workdir, alone)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with preloaded(tmp_path) as warm:
-        for folder, env in ((alone, environment), (smoke_workdir, warm)):
-            for stage in ("train", "evaluate"):
-                done = subprocess.run([*CALLER, stage, *RUN], cwd=folder, env=env, capture_output=True, text=True)
-                assert done.returncode == 0, done.stderr
-                assert f"$ recollect {stage} --scale smoke" in done.stderr  # its words reach the caller's terminal
+    for folder, env in ((alone, environment), (smoke_workdir, warm)):
+        for stage in ("train", "evaluate"):
+            done = subprocess.run([*CALLER, stage, *RUN], cwd=folder, env=env, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert f"$ recollect {stage} --scale smoke" in done.stderr  # its words reach the caller's terminal
     assert run_files(alone) == run_files(smoke_workdir)
     assert "scores.parquet" in run_files(alone)
 
@@ -130,37 +136,34 @@ def test_the_exit_status_is_the_commands(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=tmp_path).returncode == 7
 
 
-def test_an_error_of_a_forked_job_reaches_its_caller(workdir: Path, tmp_path: Path) -> None:
-    with preloaded(tmp_path) as warm:
-        done = subprocess.run([*CALLER, "train", *RUN], cwd=workdir, env=warm, capture_output=True, text=True)
+def test_an_error_of_a_forked_job_reaches_its_caller(workdir: Path, warm: dict[str, str]) -> None:
+    done = subprocess.run([*CALLER, "train", *RUN], cwd=workdir, env=warm, capture_output=True, text=True)
     assert done.returncode == 2
     assert "error: " in done.stderr and "to do: " in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_job_ends_with_its_caller_and_goes_on_later(
-    number: signal.Signals, smoke_workdir: Path, tmp_path: Path
+    number: signal.Signals, smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]
 ) -> None:
     whole = tmp_path / "whole"
     shutil.copytree(smoke_workdir, whole)
-    with preloaded(tmp_path) as warm:
-        subprocess.run([*CALLER, "train", *RUN], cwd=whole, env=warm, check=True, capture_output=True)
-        caller = subprocess.Popen([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, stderr=subprocess.DEVNULL)
-        job = job_of(smoke_workdir)
-        assert job != caller.pid, "the job did not fork"
-        caller.send_signal(number)
-        assert caller.wait(30) != 0
-        wait_for(lambda: gone(job), 30)
-        assert not (smoke_workdir / "results/smoke/runs/dark_room_10x10/dt/seed_1/policy.safetensors").exists()
-        subprocess.run([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, check=True, capture_output=True)
+    subprocess.run([*CALLER, "train", *RUN], cwd=whole, env=warm, check=True, capture_output=True)
+    caller = subprocess.Popen([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, stderr=subprocess.DEVNULL)
+    job = job_of(smoke_workdir)
+    assert job != caller.pid, "the job did not fork"
+    caller.send_signal(number)
+    assert caller.wait(30) != 0
+    wait_for(lambda: gone(job), 30)
+    assert not (smoke_workdir / "results/smoke/runs/dark_room_10x10/dt/seed_1/policy.safetensors").exists()
+    subprocess.run([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, check=True, capture_output=True)
     assert run_files(smoke_workdir) == run_files(whole)
 
 
-def test_a_killed_job_is_no_success(smoke_workdir: Path, tmp_path: Path) -> None:
-    with preloaded(tmp_path) as warm:
-        caller = subprocess.Popen([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, stderr=subprocess.DEVNULL)
-        os.kill(job_of(smoke_workdir), signal.SIGKILL)
-        assert caller.wait(30) == 128 + signal.SIGKILL
+def test_a_killed_job_is_no_success(smoke_workdir: Path, warm: dict[str, str]) -> None:
+    caller = subprocess.Popen([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, stderr=subprocess.DEVNULL)
+    os.kill(job_of(smoke_workdir), signal.SIGKILL)
+    assert caller.wait(30) == 128 + signal.SIGKILL
 
 
 def test_without_the_process_that_forks_a_command_starts_on_its_own(smoke_workdir: Path, tmp_path: Path) -> None:
@@ -170,10 +173,11 @@ def test_without_the_process_that_forks_a_command_starts_on_its_own(smoke_workdi
     assert "policy.safetensors" in run_files(smoke_workdir)
 
 
-def test_code_that_changed_since_it_was_imported_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with preloaded(tmp_path) as warm:
-        monkeypatch.setattr(forks, "identity", lambda: ["another"])
-        assert forks.ask(warm[forks.ADDRESS], ["recollect", "check"]) is None
+def test_code_that_changed_since_it_was_imported_is_not_forked(
+    warm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "identity", lambda: ["another"])
+    assert forks.ask(warm[forks.ADDRESS], ["recollect", "check"]) is None
 
 
 def test_only_jobs_of_one_thread_fork() -> None:
@@ -182,10 +186,8 @@ def test_only_jobs_of_one_thread_fork() -> None:
     assert not forks.one_thread(["recollect", "figure"])
 
 
-def test_a_caller_that_says_nothing_does_not_hold_up_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with preloaded(tmp_path) as warm, socket.socket(socket.AF_UNIX) as silent:
+def test_a_caller_that_says_nothing_does_not_hold_up_the_others(tmp_path: Path, warm: dict[str, str]) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(warm[forks.ADDRESS])
         silent.shutdown(socket.SHUT_WR)
         done = subprocess.run(

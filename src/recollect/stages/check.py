@@ -119,10 +119,14 @@ def _resolve_vision() -> dict[str, dict[str, Any]]:
 def state() -> str:
     """A hash of all configuration files and of all code."""
     total = hashlib.sha256()
-    files = [path for folder in config_folders() for path in folder.rglob("*.yaml")]
-    files += [path for package, folder in roots().items() for path in (folder / package).rglob("*.py")]
-    for path in sorted(files):
-        total.update(path.as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    searched = [(folder, "*.yaml") for folder in config_folders()]
+    searched += [(folder / package, "*.py") for package, folder in roots().items()]
+    for folder, pattern in searched:
+        # A copy elsewhere is the same configuration, so only the path inside the folder counts.
+        total.update(pattern.encode())
+        for path in sorted(folder.rglob(pattern)):
+            inside = path.relative_to(folder).as_posix().encode()
+            total.update(inside + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
 

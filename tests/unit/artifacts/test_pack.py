@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
 from recollect import cli
@@ -27,8 +27,9 @@ def command(seed: str) -> list[str]:
 def test_packed_seeds_have_the_bytes_of_separate_ones(
     workdir: Path, tmp_path_factory: pytest.TempPathFactory, run_recollect: Callable[..., Any]
 ) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RECOLLECT_PACK": "2"}
     together = [
-        subprocess.Popen(command(seed), cwd=workdir, env={**os.environ, "OMP_NUM_THREADS": "1", "RECOLLECT_PACK": "2"})
+        preloaded.start("recollect.cli", command(seed)[3:], cwd=workdir, env=environment, said=workdir / f"said_{seed}")
         for seed in SEEDS
     ]
     assert [process.wait(timeout=300) for process in together] == [0, 0]

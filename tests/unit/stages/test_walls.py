@@ -6,12 +6,11 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import preloaded
 import pytest
 
 from recollect.artifacts import fingerprint
@@ -151,8 +150,8 @@ def test_how_a_world_is_drawn_is_not_how_it_plays(stale: Callable[..., set[Pair]
 
 def test_a_checkpoint_from_before_an_edit_of_plumbing_is_used_after_it(package: Path, workdir: Path) -> None:
     """A real training process is killed, plumbing is edited, and the same command goes on; not so after a loss is."""
-    run = [sys.executable, "-c", "from recollect.launch import main; main()", "train"]
-    run += [
+    run = [
+        "train",
         "--scale",
         "smoke",
         "--env",
@@ -171,8 +170,7 @@ def test_a_checkpoint_from_before_an_edit_of_plumbing_is_used_after_it(package: 
     def killed_after_a_checkpoint(known: int) -> tuple[str, int]:
         """Start, wait for a newer checkpoint than `known`, kill; what was said, and the newest step."""
         log = workdir / "train.log"
-        with log.open("w") as file:
-            process = subprocess.Popen(run, stdout=file, stderr=subprocess.STDOUT, env=environ, cwd=workdir)
+        process = preloaded.start("recollect.cli", run, cwd=workdir, env=environ, said=log)
         try:
             until = time.monotonic() + 240
             while time.monotonic() < until:
