@@ -167,7 +167,7 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
     "list where a mapping is needed": (
         edited("methods/dt", environments=["dark_room_10x10"]),
         TRAIN,
-        ("`environments` must map", "'dt'", "hyperparameters"),
+        ("`environments` must map", "config/methods/dt.yaml", "hyperparameters"),
     ),
     "number out of range": (
         edited("scales/smoke", methods__dt__hyperparameters__optimisation__checkpoint_every=0),
@@ -209,12 +209,12 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
     "algorithm that is a part of others": (
         edited("methods/dt", algorithm="acting"),
         TRAIN,
-        ("no algorithm named 'acting' can train", "config/methods/dt.yaml"),
+        ("no algorithm named 'acting'", "config/methods/dt.yaml"),
     ),
     "source of histories that makes none": (
         edited("environments/dark_room_10x10", source__algorithm="dt"),
         GENERATE,
-        ("no algorithm named 'dt' can generate", "source.algorithm", "ppo"),
+        ("no source of histories named 'dt'", "source.algorithm", "ppo"),
     ),
     "world": (
         edited("environments/dark_room_10x10", world="dark_rom"),

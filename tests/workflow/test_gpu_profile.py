@@ -64,9 +64,18 @@ def test_local_jobs_get_devices_of_their_own_or_share_them_as_asked(
 ) -> None:
     at_once = 2 * pack
     settings = {"AT_ONCE": str(at_once), "RECOLLECT_LEASES": str(tmp_path / "leases"), "RECOLLECT_PACK": str(pack)}
-    profile = ["--profile", "workflow/profiles/gpu", "--resources", f"gpu={at_once}", "--cores", "64"]
+    profile = [
+        "--profile",
+        "workflow/profiles/gpu",
+        "--resources",
+        f"gpu={at_once}",
+        "--cores",
+        "64",
+        "--config",
+        "seeds_together=1",
+    ]
     assigned = [f"{name}={value}" for name, value in settings.items()]
-    two_gpus.run("env", *assigned, "snakemake", *profile, *RUNS[:jobs])
+    two_gpus.run("env", *assigned, "snakemake", *profile, "--", *RUNS[:jobs])
 
     held = [line.split() for line in (two_gpus.folder / "held").read_text().splitlines()]
     assert len(held) == jobs and {device for device, *_ in held} == {"cuda"}

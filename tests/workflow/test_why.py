@@ -91,7 +91,7 @@ def test_a_changed_loss_is_named_by_its_module(sealed: Any) -> None:
     with (sealed.folder / "src/recollect/radt/ad.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     said = why(sealed, FIGURE)
-    assert f"{TRAIN} ad" in said and "code changed: methods.ad\n" in said
+    assert f"{TRAIN} ad" in said and "code changed: radt.ad\n" in said
     assert "settings changed" not in said and f"{TRAIN} radt" not in said
 
 
@@ -135,8 +135,10 @@ def test_the_plan_has_the_jobs_that_snakemake_would_run(sealed_once: Any) -> Non
     code = (
         "from recollect.stages.plan import plan\nfrom recollect.settings.resolve import names\n"
         "chosen = [n for n in names('figures') if n.startswith('radt_') or 'tmaze' in n or n == 'helm_memory']\n"
+        "found = plan('smoke', chosen)\n"
         "print('\\n'.join(['results/smoke/figures/' + n + '.pdf' for n in chosen]))\n"
-        "print(len(plan('smoke', chosen).needs))"
+        "print('\\n'.join(str(path) for path in found.files('page')))\n"
+        "print(len(found.needs))"
     )
     *targets, count = sealed_once.run(sys.executable, "-c", code).stdout.split()
     assert len(sealed_once.planned("--", *targets)) == int(count) > 100

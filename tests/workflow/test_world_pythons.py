@@ -35,4 +35,4 @@ def test_a_world_that_our_own_python_plays_in_workers_needs_no_other(
     workflow = dataclasses.replace(real_workflow("clean"), commands=stand_in)
     trained = "results/smoke/runs/amago_retro/amago_transformer/seed_0/policy.safetensors"
     workflow.snakemake("--cores", "1", trained)
-    assert workflow.ran() == ["train amago_retro amago_transformer 0"]
+    assert workflow.ran() == ["run amago_retro amago_transformer 0"]

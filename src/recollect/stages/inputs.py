@@ -186,7 +186,7 @@ def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
 def evaluate_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
     """What evaluation reads: a finished run, and what its policy plays with."""
     played = (scale, env, played_method(scale, env, method), seed)
-    run = {"train": paths.train_table(*played), "policy": paths.policy(*played)}
+    run = {"policy": paths.policy(*played), "train": paths.train_table(*played)}
     return {**run, **playing_inputs(scale, env, method)}
 
 

@@ -161,15 +161,11 @@ class Stage:
         return gpu and is_large(job.scale)
 
     def is_made(self, job: Job) -> bool:
-        """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device.
-
-        Raises:
-            UserError: an input is missing or damaged.
-        """
-        today = provenance.describe(self.settings_text(job), self.code_text(job), self.inputs(job).values())
+        """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device."""
         try:
             made: list[dict[str, Any]] = [verify(path)["provenance"] for path in self.makes(job)]
-        except UserError:  # missing, damaged, or its writing was interrupted
+            today = provenance.describe(self.settings_text(job), self.code_text(job), self.inputs(job).values())
+        except UserError:  # an artifact is missing or damaged; or an input is, which the job itself says best
             return False
         wanted = {**today, "device": "", **({"seed": int(job.seed)} if job.seed else {})}
         return all({**one, "device": ""} == wanted for one in made)
