@@ -112,10 +112,6 @@ def test_entries_say_whose_episode_they_are():
         owner_M=torch.tensor([7, 3]),
     )
     assert memory.search(torch.eye(WIDTH)[:1]).owner_BK.tolist() == [[7, 3]]
-    kept = {name: value.clone() for name, value in memory.state().items()}
-    other = EpisodicMemory(1, 4, WIDTH, EpisodicSettings(select=2))
-    other.load_state(kept)
-    assert other.search(torch.eye(WIDTH)[:1]).owner_BK.tolist() == [[7, 3]]
 
 
 def test_the_highest_return_in_memory():

@@ -86,8 +86,9 @@ SCALE = {"description": "Pictures.", "seeds": [0], "methods": {m: {"hyperparamet
 KILLED = """
 import functools, os, sys, time
 os.environ["RECOLLECT_MINE"] = sys.argv[1]
+from recollect.common import encoding
 from recollect.stages import embed_images, provenance
-from recollect.common.encoding import encode_in_parts
+encode_in_parts = encoding.encode_in_parts
 provenance.code_fingerprint = lambda *modules: "code"
 
 def slowly(frames, encode, folder, **known):
@@ -96,7 +97,7 @@ def slowly(frames, encode, folder, **known):
         return encode(part)
     return encode_in_parts(frames, slow, folder, rows={rows}, **known)
 
-embed_images.encode_in_parts = slowly
+encoding.encode_in_parts = slowly
 embed_images.embed_images("mini", "{env}")
 """.replace("{rows}", str(ROWS)).replace("{env}", ENV)
 
