@@ -188,7 +188,8 @@ def generate_modules(scale: str, env: str) -> list[str]:
 
 def image_modules(scale: str, env: str) -> list[str]:
     """What encodes images."""
-    return ["recollect.common.encoding", "recollect.common.image_encoders.registry", *_image_encoder(scale, env)]
+    read_and_encode = ("histories", "encoding", "image_encoders.registry")
+    return [*(f"recollect.common.{name}" for name in read_and_encode), *_image_encoder(scale, env)]
 
 
 def vision_language_modules() -> list[str]:
@@ -219,7 +220,12 @@ def train_modules(scale: str, env: str, method: str) -> list[str]:
 def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
     """What plays a policy and makes its scores."""
     playing = [*_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
-    return [*playing, *_evaluators(scale, env)]
+    return [*playing, *_evaluators(scale, env), "recollect.evaluation.score_table"]
+
+
+def measure_modules(scale: str, env: str, method: str) -> list[str]:
+    """What learns and acts on the clock."""
+    return [*evaluate_modules(scale, env, method), "recollect.evaluation.speed"]
 
 
 def inspect_modules(scale: str, env: str, method: str) -> list[str]:
@@ -311,7 +317,7 @@ def inspect_code(scale: str, env: str, method: str) -> str:
 
 def measure_code(scale: str, env: str, method: str) -> str:
     """Fingerprint of the code that learns and acts on the clock."""
-    return code_fingerprint(*evaluate_modules(scale, env, method))
+    return code_fingerprint(*measure_modules(scale, env, method))
 
 
 def page_code(scale: str, env: str, method: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect.artifacts.fingerprint import reachable
 from recollect.cli import app
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
@@ -181,3 +183,18 @@ def test_all_selects_every_configured_figure(workdir: Path) -> None:
 def test_a_wrong_selection_is_refused(workdir: Path, config: dict[str, object], hint: str) -> None:
     with pytest.raises(UserError, match=hint):
         selection(config)
+
+
+@pytest.mark.parametrize(
+    "rule", ["embed", "embed_images", "embed_vocabulary", "evaluate", "index", "inspect", "measure"]
+)
+def test_the_science_that_a_stage_calls_is_part_of_its_code(rule: str) -> None:
+    """A stage's own file never counts, so whatever it calls must be reached from the modules that it names."""
+    of = {"embed_images": ("paper", "procgen"), "embed_vocabulary": ("demo", "tiles")}
+    names = of.get(rule, ("demo", "dark_room_10x10", "radt"))
+    counted = reachable(*STAGES[rule].modules(*names))  # type: ignore[misc]
+    text = Path(importlib.import_module(f"recollect.stages.{rule}").__file__ or "").read_text()
+    rooms = "radt|memory_rl|amago|helm|sources|common|evaluation"
+    called = set(re.findall(rf"from (recollect\.(?:{rooms})\.[\w.]+) import", text))
+    called |= {f"{a}.{b}" for a, b in re.findall(r"from (recollect\.evaluation) import (\w+)", text)}
+    assert called and called <= counted.keys()
