@@ -160,7 +160,7 @@ def test_the_workflow_finds_what_a_new_figure_needs(tmp_path: Path) -> None:
     planned = done.stdout + done.stderr
     for wanted in (
         "generate --scale tiny --env corridor",
-        "train --scale tiny --env corridor --method best_action --seed 1",
+        "run --scale tiny --env corridor --method best_action --seed 1",
     ):
         assert f"recollect {wanted}" in planned
     assert "recollect figure --scale tiny --figure corridor" in planned

@@ -22,6 +22,7 @@ SCORE_DTYPES: dict[str, str] = {
     "value": "float64",
 }
 SCORE_COLUMNS: list[str] = list(SCORE_DTYPES)
+_TEXTS = [name for name, dtype in SCORE_DTYPES.items() if dtype == "str"]
 NOT_ONE = -1  # task or episode of a number that belongs to no single one, e.g. a training loss
 
 BLANKS: dict[str, Any] = {"env": "", "method": "", "seed": -1}  # left for the run to fill in
@@ -65,6 +66,10 @@ def check_scores(frame: pd.DataFrame, *, where: object) -> pd.DataFrame:
 
     `value` may be NaN (a loss that diverged), nothing else may.
     """
+    if frame.dtypes.to_dict() == {name: _dtype(name) for name in SCORE_COLUMNS} and list(frame) == SCORE_COLUMNS:
+        # Most frames were checked already, and figures read hundreds of them.
+        if not any(frame[name].hasnans for name in _TEXTS):
+            return frame.reset_index(drop=True)
     do = f"a score table has exactly the columns {', '.join(SCORE_COLUMNS)}"
     missing = [name for name in SCORE_COLUMNS if name not in frame.columns]
     unknown = [str(name) for name in frame.columns if name not in SCORE_DTYPES]
@@ -73,7 +78,7 @@ def check_scores(frame: pd.DataFrame, *, where: object) -> pd.DataFrame:
             f"{said} {', '.join(names)}" for said, names in (("missing", missing), ("unknown", unknown)) if names
         )
         raise UserError(f"the columns are wrong: {what}", where=where, do=do)
-    return pd.DataFrame({name: _column(frame[name], name, where) for name in SCORE_COLUMNS})
+    return pd.DataFrame({name: _column(frame[name], name, where) for name in SCORE_COLUMNS}).reset_index(drop=True)
 
 
 def concat_scores(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
@@ -93,13 +98,15 @@ def _column(series: pd.Series, name: str, where: object) -> pd.Series:
     do = f"give {name} as {wanted}"
     if wanted != "float64" and series.isna().any():
         raise UserError(f"column '{name}' has empty cells", where=where, do=do)
+    if series.dtype == _dtype(name):
+        return series
     if wanted == "str":
         if not pd.api.types.is_string_dtype(series) and len(series):
             raise UserError(f"column '{name}' holds {series.dtype}, not text", where=where, do=do)
-        return series.astype(_dtype(name)).reset_index(drop=True)
+        return series.astype(_dtype(name))
     if not (pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series)) and len(series):
         raise UserError(f"column '{name}' holds {series.dtype}, not numbers", where=where, do=do)
-    converted = series.astype(_dtype(name)).reset_index(drop=True)
+    converted = series.astype(_dtype(name))
     if wanted != "float64" and not np.array_equal(converted.to_numpy(), series.to_numpy()):
         raise UserError(f"column '{name}' holds numbers that are not {wanted}", where=where, do=do)
     return converted

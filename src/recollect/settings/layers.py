@@ -153,20 +153,28 @@ def base_method(method: str) -> str:
 def method_layers(scale: str, env: str, method: str) -> MethodLayers:
     """The layers of a method, or of a variant of one, in one environment."""
     base, _, variant = method.partition(".")
-    overrides = scale_settings(scale).methods
-    stem, _ = environment_stem(env)
-    own: list[Layer] = []
-    for name in reversed(_base_chain(base)):  # the lowest base first
-        own += _with_environment(Layer(read_yaml(method_path(name)), method_path(name)), stem, env)
-        own += _with_environment(Layer(overrides.get(name, {}), _scale_path(scale), ("methods", name)), stem, env)
+    own = _own_layers(scale, env, base)
     if not variant:
         return MethodLayers(own, [], [])
+    stem, _ = environment_stem(env)
     listed, changed = taken_apart(variant)
     of_variant: list[Layer] = []
     for layer in _variant_layers(own, base, listed) if listed else ():
         of_variant += _with_environment(layer, stem, env)
     changes = [Layer(changed, None, origin=f"--set, which made the name '{method}'")] if changed else []
     return MethodLayers(own, of_variant, changes)
+
+
+@remembered
+def _own_layers(scale: str, env: str, method: str) -> list[Layer]:
+    """The layers of a method and of its bases in one environment, from the lowest to the highest."""
+    overrides = scale_settings(scale).methods
+    stem, _ = environment_stem(env)
+    layers: list[Layer] = []
+    for name in reversed(_base_chain(method)):
+        layers += _with_environment(Layer(read_yaml(method_path(name)), method_path(name)), stem, env)
+        layers += _with_environment(Layer(overrides.get(name, {}), _scale_path(scale), ("methods", name)), stem, env)
+    return layers
 
 
 def _base_chain(method: str) -> list[str]:
@@ -180,6 +188,11 @@ def _base_chain(method: str) -> list[str]:
         chain.append(name)
         name = read_yaml(method_path(name)).get("base")
     return chain
+
+
+def without_names(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's own settings in a layer: without its base, and without what it says of environments and variants."""
+    return {key: value for key, value in content.items() if key not in ("environments", "base", "variants")}
 
 
 def _with_environment(layer: Layer, stem: str, env: str) -> list[Layer]:

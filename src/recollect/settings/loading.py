@@ -31,6 +31,7 @@ def config_folders() -> list[Path]:
     return [config_folder(), *(place / "config" for place in own_packages().values())]
 
 
+@remembered
 def config_path(group: str, name: str) -> Path:
     """The file of a name in a group, e.g. `scales`; where no folder has it, the path that it would have in ours."""
     paths = [folder / group / f"{name}.yaml" for folder in config_folders()]

@@ -26,6 +26,7 @@ from recollect.settings.layers import (
     method_path,
     scale_settings,
     variant_base,
+    without_names,
 )
 from recollect.settings.loading import config_folder, config_path, entries_of, merge, names, validated
 from recollect.settings.overrides import taken_apart
@@ -68,13 +69,14 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
 def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
     """The merged, unchecked settings of a method, or of a variant of one, in one environment."""
     layers = method_layers(scale, env, method)
-    content = merged(layers.own)
+    # What stands by name is large, and `layers` has taken out of it what counts here.
+    content = merge(*(without_names(layer.content) for layer in layers.own))
     base, _, variant = method.partition(".")
     if variant:
         listed, _ = taken_apart(variant)
         own_title = content.pop("title", base)
         plain_title = f"{own_title}, {listed.replace('_', ' ')}" if listed else own_title
-        content = merge(content, {"title": plain_title}, *(layer.content for layer in layers.variant))
+        content = merge(content, {"title": plain_title}, *(without_names(layer.content) for layer in layers.variant))
         subtitle = content.pop("subtitle", None)
         if subtitle is not None and content["title"] == plain_title:  # else it has a title of its own
             content["title"] = f"{own_title}, {subtitle}"
@@ -82,9 +84,7 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
             content = merge(content, *(layer.content for layer in layers.changes))
             content["title"] += f", {variant.removeprefix(listed).lstrip(',')}"
             content.pop("evaluation_only", None)
-    for key in ("environments", "base", "variants"):
-        content.pop(key, None)
-    return {**content, "name": method}
+    return {**without_names(content), "name": method}
 
 
 def played_method(scale: str, env: str, method: str) -> str:

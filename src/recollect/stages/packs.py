@@ -145,6 +145,7 @@ def name(scale: str, seeds: Seeds) -> str:
     return f"run_{scale.replace('-', '_')}_{len(seeds)}_seeds_from_{seeds[0]}"
 
 
+@cache
 def untrained() -> str:
     """A regular expression for the `scale` of a run's path that matches runs of variants which are not trained."""
     listed = {scale: untrained_methods(scale) for scale in names("scales")}
