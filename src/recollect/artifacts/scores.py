@@ -66,10 +66,10 @@ def check_scores(frame: pd.DataFrame, *, where: object) -> pd.DataFrame:
 
     `value` may be NaN (a loss that diverged), nothing else may.
     """
-    if frame.dtypes.to_dict() == {name: _dtype(name) for name in SCORE_COLUMNS} and list(frame) == SCORE_COLUMNS:
-        # Most frames were checked already, and figures read hundreds of them.
-        if not any(frame[name].hasnans for name in _TEXTS):
-            return frame.reset_index(drop=True)
+    # Most frames were checked already, and figures read hundreds of them.
+    is_typed = frame.dtypes.to_dict() == {name: _dtype(name) for name in SCORE_COLUMNS}
+    if is_typed and list(frame) == SCORE_COLUMNS and not any(frame[name].hasnans for name in _TEXTS):
+        return frame.reset_index(drop=True)
     do = f"a score table has exactly the columns {', '.join(SCORE_COLUMNS)}"
     missing = [name for name in SCORE_COLUMNS if name not in frame.columns]
     unknown = [str(name) for name in frame.columns if name not in SCORE_DTYPES]
