@@ -194,7 +194,8 @@ def test_the_default_target_is_named_all_and_follows_the_scale(untouched: Any) -
 
 
 def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
-    paper = untouched.snakemake("--dry-run", "paper")
+    target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]
+    paper = untouched.snakemake("--dry-run", "--config", "seeds_together=1", *target)
     asked = dict(re.findall(r"^rule (\w+):.*?resources:[^\n]*gpu=(\d)", paper, re.MULTILINE | re.DOTALL))
     assert asked["run"] == "1"
     jobs = [job for job in re.split(r"\n(?=(?:local)?rule )", paper) if f"env={ROOM}, method=radt" in job]

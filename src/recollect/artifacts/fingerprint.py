@@ -81,16 +81,15 @@ def reachable(*modules: str, roots: Mapping[str, Path] | None = None) -> dict[st
     waiting = [name for module in modules for name in _with_parents(module)]
     while waiting:
         module = waiting.pop()
-        if module in seen or not (module in modules or _counts(module, modules)):
+        if module in seen:
             continue
         seen.add(module)
-        file = _file(folders, module)
+        file = _file(folders, module) if module in modules or _counts(module, modules) else None
         if file is None:
-            continue  # a name inside a module, or another package
+            continue  # plumbing, a name inside a module, or another package
         status = file.stat()
         found[module], imports = _parsed(file, module, status.st_mtime_ns, status.st_size)
-        for imported in imports:
-            waiting.extend(_with_parents(imported))
+        waiting.extend(imports)
     return dict(sorted(found.items()))
 
 
@@ -106,7 +105,7 @@ def _counts(module: str, given: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _parsed(file: Path, module: str, mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
-    """The sha256 of what runs in a file, and the names that it may import."""
+    """The sha256 of what runs in a file, and the modules and packages that it may import."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
@@ -115,7 +114,8 @@ def _parsed(file: Path, module: str, mtime_ns: int, size: int) -> tuple[str, tup
         # How a world is drawn from above is part of its file, and of no result.
         tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == "scene")]
     parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    return hashlib.sha256(running_text(tree).encode()).hexdigest(), tuple(imports_of(tree, parent))
+    imported = {name: None for given in imports_of(tree, parent) for name in _with_parents(given)}
+    return hashlib.sha256(running_text(tree).encode()).hexdigest(), tuple(imported)
 
 
 def _unknown(module: str, folders: Mapping[str, Path]) -> UserError:

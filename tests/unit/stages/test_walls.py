@@ -39,24 +39,32 @@ def modules() -> dict[Pair, tuple[str, ...]]:
     return {pair: tuple(sorted(provenance.train_modules(SCALE, *pair))) for pair in sorted(pairs)}
 
 
+def codes(package: Path, modules: dict[Pair, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """The fingerprints of all runs' modules in a copy of the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "roots", lambda: {"recollect": package.parent})
+        return {entries: fingerprint.code_fingerprint(*entries) for entries in set(modules.values())}
+
+
+@pytest.fixture(scope="module")
+def before(package: Path, modules: dict[Pair, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """The fingerprints before any edit; each test takes its edit back."""
+    return codes(package, modules)
+
+
 @pytest.fixture
 def stale(
-    package: Path, modules: dict[Pair, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+    package: Path, modules: dict[Pair, tuple[str, ...]], before: dict[tuple[str, ...], str]
 ) -> Callable[..., set[Pair]]:
     """Edit a file of the copy and say which runs train anew."""
-    monkeypatch.setattr(catalogue, "roots", lambda: {"recollect": package.parent})
-
-    def codes() -> dict[tuple[str, ...], str]:
-        return {entries: fingerprint.code_fingerprint(*entries) for entries in set(modules.values())}
 
     def after(name: str, old: str, new: str) -> set[Pair]:
         path = package / name
         text = path.read_text()
         assert text.count(old) >= 1, f"{old!r} does not stand in {name}"
-        before = codes()
         path.write_text(text.replace(old, new, 1))
         try:
-            now = codes()
+            now = codes(package, modules)
         finally:
             path.write_text(text)
         return {pair for pair, entries in modules.items() if now[entries] != before[entries]}
