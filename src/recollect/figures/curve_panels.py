@@ -17,8 +17,6 @@ from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureS
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
-OVER = "seeds"
-
 
 class Options(learning_curves.CurveOptions):
     ends: int | dict[str, int] = Field(
@@ -63,7 +61,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
             rng = generator("bootstrap", figure.name, environment, method)
             band = learning_curves.band_rows(curves, rng, resamples=options.resamples, statistic=options.statistic)
             parts.append(band.assign(panel=environment, method=method, tasks=cell["task"].nunique()))
-    table = pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+    table = pd.concat(parts, ignore_index=True)[TABLE_COLUMNS]
 
     notes = learning_curves.notes(options.window, options.points, dropped)
     meaning = {
@@ -77,7 +75,9 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         if options.line_source and any(method.startswith(LINE) for _, method, _, _ in extra_rows):
             notes.append(f"Dotted: {options.line_source}.")
         lines = learning_curves.dropped_print(dropped)
-        return finished(canvas, figure, options, table, extra_rows, meaning, over=OVER, more_print=lines, notes=notes)
+        return finished(
+            canvas, figure, options, table, extra_rows, meaning, over="seeds", more_print=lines, notes=notes
+        )
 
 
 def _by_environment(value: object) -> dict[str, float]:

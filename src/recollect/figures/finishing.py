@@ -20,7 +20,7 @@ def finished(
     extra_rows: Sequence[ExtraRow],
     meaning: Mapping[str, str],
     *,
-    over: str,
+    over: str = "seeds and tasks",
     handles: Sequence[Line2D] | None = None,
     more_print: Sequence[str] = (),
     notes: Sequence[str] = (),

@@ -32,7 +32,6 @@ from recollect.figures.spec import (
 )
 from recollect.settings.errors import UserError
 
-OVER = "seeds and tasks"
 MARKERS = 8  # per line, where there are many episodes
 SQUEEZE = 2.0  # an optimum further above the curves than this is named, not drawn: it would flatten them
 
@@ -59,10 +58,8 @@ class Options(ScoreOptions):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     panels = panels_of(figure.environments, options.split)
-    rows_by_split = [
-        reading.select(scores, figure, metric=options.metric, split=split) for split in one_or_more(options.split)
-    ]
-    rows = pd.concat(rows_by_split, ignore_index=True)
+    splits = one_or_more(options.split)
+    rows = pd.concat([reading.select(scores, figure, metric=options.metric, split=split) for split in splits])
     if options.x == "episode":
         rows = rows[rows["step"] == options.step] if options.step is not None else reading.last_step(rows, figure)
     if rows.empty:
@@ -72,7 +69,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas, extra_rows, not_drawn = _plot(table, panels, figure, options)
         notes = [_what_is_drawn(rows, options), *not_drawn]
-        return finished(canvas, figure, options, table, extra_rows, _meaning(options), over=OVER, notes=notes)
+        return finished(canvas, figure, options, table, extra_rows, _meaning(options), notes=notes)
 
 
 def _meaning(options: Options) -> dict[str, str]:
@@ -122,11 +119,10 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
             # Of one seed the tasks are resampled, in the place of seeds.
             resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX
             bounds = options.interval(resampled, figure.name, panel.name, method)
-            part = pd.DataFrame({"x": x, **bounds.columns()})
-            part = part.assign(panel=panel.name, method=method, seeds=len(figure.seeds), tasks=scores_SNX.shape[1])
-            parts.append(part)
+            about = {"panel": panel.name, "method": method, "seeds": len(figure.seeds), "tasks": scores_SNX.shape[1]}
+            parts.append(pd.DataFrame({"x": x, **bounds.columns(), **about}))
         _check_same_tasks(tasks_of, panel.environment, figure)
-    return pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+    return pd.concat(parts, ignore_index=True)[TABLE_COLUMNS]
 
 
 def _points(cell: pd.DataFrame, figure: FigureSpec, options: Options) -> tuple[np.ndarray, np.ndarray, list[int]]:
@@ -156,15 +152,12 @@ def _averaged(
 
 
 def _check_same_tasks(tasks_of: dict[str, list[int]], environment: str, figure: FigureSpec) -> None:
-    first = next(iter(tasks_of))
+    first, its_tasks = next(iter(tasks_of.items()))
     for method, tasks in tasks_of.items():
-        if tasks != tasks_of[first]:
-            raise UserError(
-                f"on {environment}, {first} was evaluated on {len(tasks_of[first])} tasks and {method} on {len(tasks)} "
-                "(not the same ones); their curves cannot be compared",
-                where=f"figure '{figure.name}'",
-                do="evaluate them again with the same tasks",
-            )
+        if tasks != its_tasks:
+            counts = f"{first} was evaluated on {len(its_tasks)} tasks and {method} on {len(tasks)} (not the same ones)"
+            what = f"on {environment}, {counts}; their curves cannot be compared"
+            raise UserError(what, where=f"figure '{figure.name}'", do="evaluate them again with the same tasks")
 
 
 def _plot(

@@ -24,8 +24,6 @@ from recollect.figures.spec import AGGREGATION, PUBLISHED, TABLE_COLUMNS, Drawn,
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
-OVER = "seeds"
-
 
 class Options(learning_curves.CurveOptions):
     lengths: dict[str, float] = Field(
@@ -76,7 +74,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         canvas, extra_rows = _plot(measured, figure, options)
         lines = learning_curves.dropped_print(measured.dropped)
         return finished(
-            canvas, figure, options, measured.table, extra_rows, meaning, over=OVER, more_print=lines, notes=notes
+            canvas, figure, options, measured.table, extra_rows, meaning, over="seeds", more_print=lines, notes=notes
         )
 
 
@@ -122,7 +120,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     # In the order of the legend: the points by length, then the curves.
     points.sort(key=lambda point: (figure.methods.index(point["method"]), point["x"]))
     parts = [pd.DataFrame(points), *bands.values()]
-    table = pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+    table = pd.concat(parts, ignore_index=True)[TABLE_COLUMNS]
     return _Measured(table, dropped, ends, curves_of)
 
 

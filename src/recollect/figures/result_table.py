@@ -34,7 +34,6 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
 
-SOFT = "#595959"  # of text that is not a result
 ROW, HEAD, LEFT, BETWEEN = 0.17, 0.18, 1.3, 0.12  # inches: a row, a line of the head, the column of methods, two bands
 
 
@@ -149,8 +148,7 @@ def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group,
     for panel, metric in ((name, options.metric), (name + NORMALISED, options.normalised)):
         if metric is None:
             continue
-        rows = reading.select(scores, of_group, metric=metric, split=group.split)
-        rows = reading.last_step(rows, of_group)
+        rows = reading.last_rows(scores, of_group, metric, group.split)
         for method in figure.methods:
             values_GS, tasks = [], 0
             for environment in group.environments:
@@ -161,7 +159,7 @@ def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group,
             about = {"panel": panel, "method": method, "x": 1.0, "seeds": len(figure.seeds), "tasks": tasks}
             rng = generator("bootstrap", figure.name, panel, method)
             parts.append({**about, **_aggregated(np.array(values_GS).T, options.statistic, rng)})
-    return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
+    return pd.DataFrame(parts)[TABLE_COLUMNS]
 
 
 def _aggregated(value_SG: np.ndarray, statistic: statistics.Statistic, rng: np.random.Generator) -> dict[str, float]:
@@ -223,7 +221,7 @@ def _plot(
             for column in blocks[name]:
                 centre = left + column.width / 2
                 y = top + HEAD * 1.5
-                axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color=SOFT)
+                axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color=style.SOFT)
                 if column.published:
                     _draw_published(axes, centre, top, column, figure)
                 else:
@@ -248,7 +246,7 @@ def _draw_published(axes: Axes, centre: float, top: float, column: Column, figur
         if item.method in figure.methods:
             y = top + _row(figure.methods.index(item.method))
             text = _number(item.y[-1], column.decimals)
-            axes.text(centre, y, text, ha="center", va="center", fontsize=7, color=SOFT, fontstyle="italic")
+            axes.text(centre, y, text, ha="center", va="center", fontsize=7, color=style.SOFT, fontstyle="italic")
 
 
 def _draw_column(
@@ -268,7 +266,7 @@ def _draw_column(
         bounds = f"± {_number(spread, column.decimals)}"
         if statistic == "iqm":
             bounds = f"{_number(low, column.decimals)} to {_number(high, column.decimals)}"
-        axes.text(centre + 0.06, y, bounds, ha="left", va="center", fontsize=5.8, color=SOFT)
+        axes.text(centre + 0.06, y, bounds, ha="left", va="center", fontsize=5.8, color=style.SOFT)
 
 
 def _number(value: float, decimals: int) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ from recollect.settings.seeding import generator
 
 #: Columns of the table beside every figure. Published values stand in it as method ``published:<method>`` and constant
 #: lines as ``line:<what>``, both with 0 seeds and 0 tasks.
-TABLE_COLUMNS = ("panel", "method", "x", "y", "low", "high", "seeds", "tasks")
+TABLE_COLUMNS = ["panel", "method", "x", "y", "low", "high", "seeds", "tasks"]
 PUBLISHED = "published:"
 LINE = "line:"
 #: Behind the name of a panel whose values are normalised, where the same stand beside it as they are.
@@ -94,7 +94,6 @@ class FigureSpec(FigureSettings):
         return published.scale == (self.published or self.scale)
 
     def label(self, method: str) -> str:
-        """The name of a method in the legend."""
         return self.labels.get(method) or method
 
     def environment_label(self, environment: str) -> str:
@@ -114,8 +113,7 @@ class FigureSpec(FigureSettings):
         return [item for item in self.references if item.panel == panel and self.is_comparable(item)]
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One panel of scores: its name in the figure's table and in published values, and what it shows."""
 
     name: str
@@ -171,16 +169,16 @@ class Drawn:
     figure: Figure
     table: pd.DataFrame
     axes: dict[str, str]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def with_extra_rows(table: pd.DataFrame, rows: Sequence[ExtraRow]) -> pd.DataFrame:
     """A figure's table with what is drawn but was not measured, which has no interval, no seeds and no tasks."""
     if not rows:
-        return table[list(TABLE_COLUMNS)]
-    extra = pd.DataFrame(rows, columns=["panel", "method", "x", "y"])
+        return table
+    extra = pd.DataFrame(rows, columns=TABLE_COLUMNS[:4])
     extra = extra.assign(low=float("nan"), high=float("nan"), seeds=0, tasks=0)
-    return pd.concat([table, extra], ignore_index=True)[list(TABLE_COLUMNS)]
+    return pd.concat([table, extra], ignore_index=True)[TABLE_COLUMNS]
 
 
 def figure_spec(values: Mapping[str, Any]) -> FigureSpec:

@@ -95,7 +95,7 @@ def _table(strips: dict[tuple[str, str], Strip]) -> pd.DataFrame:
         for step, words, score_K in zip(strip.steps, strip.words, strip.scores, strict=True):
             for place, (word, score) in enumerate(zip(words, score_K, strict=True), start=1):
                 rows.append((f"{env}, step {step}: {word}", method, float(place), score, np.nan, np.nan, 1, 1))
-    return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS)
 
 
 def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
@@ -127,10 +127,7 @@ def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
 def _image(axes: Axes, pixels: np.ndarray, title: str) -> None:
     axes.imshow(pixels, interpolation="nearest")
     axes.set_title(title, fontsize=6, pad=2)
-    axes.set(xticks=[], yticks=[])
-    axes.grid(False)
-    for spine in axes.spines.values():
-        spine.set(visible=True, color="#9a9a9a", linewidth=0.4)
+    style.plain_frame(axes, 0.4)
 
 
 def _words(axes: Axes, words: Sequence[str], scores: np.ndarray, top: float) -> None:
