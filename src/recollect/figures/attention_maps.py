@@ -16,7 +16,7 @@ from matplotlib.colors import Normalize
 from pydantic import Field
 
 from recollect.common.traces import Trace
-from recollect.figures import captions, statistics, style, trace_reading
+from recollect.figures import captions, finishing, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grid_of, only_method, within
 from recollect.settings.errors import UserError
@@ -80,25 +80,18 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     maps: dict[str, np.ndarray] = {}  # name of the group -> [L, bins, W]
     profiles: dict[str, statistics.Interval] = {}  # -> [L, W]
     for name, episodes in groups(of_seeds[0].returns_KE.shape[1], options.episodes).items():
-        by_bin_SNLQW, profile_SNLW = _of_group(of_seeds, tasks, episodes, options.step_bin)
-        maps[name] = _mean_where_known(by_bin_SNLQW)
+        by_bin, profile = [], []
+        for trace in of_seeds:
+            of_tasks = [attention_of(trace, task, episodes, options.step_bin) for task in tasks]
+            by_bin.append([bins_LQW for bins_LQW, _ in of_tasks])
+            profile.append([mean_LW for _, mean_LW in of_tasks])
+        maps[name] = _mean_where_known(np.array(by_bin))
         rng = generator("bootstrap", figure.name, name)
-        profiles[name] = statistics.stratified_bootstrap(profile_SNLW, rng, resamples=options.resamples)
-    table = _table(maps, profiles, options, int(of_seeds[0].about["horizon"]), figure, len(tasks))
+        profiles[name] = statistics.stratified_bootstrap(np.array(profile), rng, resamples=options.resamples)
+    table = _table(maps, profiles, options.step_bin, int(of_seeds[0].about["horizon"]))
+    table = table.assign(method=figure.methods[0], seeds=len(figure.seeds), tasks=len(tasks))[TABLE_COLUMNS]
     with style.paper_style():
         return _plot(table, maps, of_seeds[0], figure, options)
-
-
-def _of_group(
-    traces: Sequence[Trace], tasks: Sequence[int], episodes: range, step_bin: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """`attention_of` for every seed and task: [S, N, L, bins, W] and [S, N, L, W]."""
-    by_bin, profile = [], []
-    for trace in traces:
-        of_tasks = [attention_of(trace, task, episodes, step_bin) for task in tasks]
-        by_bin.append([bins_LQW for bins_LQW, _ in of_tasks])
-        profile.append([mean_LW for _, mean_LW in of_tasks])
-    return np.array(by_bin), np.array(profile)
 
 
 def _mean_where_known(by_bin_SNLQW: np.ndarray) -> np.ndarray:
@@ -109,12 +102,7 @@ def _mean_where_known(by_bin_SNLQW: np.ndarray) -> np.ndarray:
 
 
 def _table(
-    maps: dict[str, np.ndarray],
-    profiles: dict[str, statistics.Interval],
-    options: Options,
-    horizon: int,
-    figure: FigureSpec,
-    tasks: int,
+    maps: dict[str, np.ndarray], profiles: dict[str, statistics.Interval], step_bin: int, horizon: int
 ) -> pd.DataFrame:
     """Rows of the maps (panel ``layer 1, episodes 2–6, steps 1–5``) and of the means (``layer 1, episodes 2–6``)."""
     parts = []
@@ -122,10 +110,9 @@ def _table(
         x_W = np.arange(1.0, map_LQW.shape[2] + 1)
         for layer, map_QW in enumerate(map_LQW):
             panel = f"layer {layer + 1}, {name}"
-            parts += trace_reading.rows_of_map(panel, x_W, map_QW, options.step_bin, horizon)
+            parts += trace_reading.rows_of_map(panel, x_W, map_QW, step_bin, horizon)
             parts.append(trace_reading.rows_of_mean(panel, profiles[name], layer))
-    table = pd.concat(parts, ignore_index=True)
-    return table.assign(method=figure.methods[0], seeds=len(figure.seeds), tasks=tasks)[TABLE_COLUMNS]
+    return pd.concat(parts, ignore_index=True)
 
 
 def _plot(
@@ -165,9 +152,9 @@ def _plot(
     ticks = within(float(norm.vmax or 0.0))
     trace_reading.colour_bar(canvas, axes_RL[:2], norm, "attention", ticks, shrink=0.85, aspect=24)
 
-    handles = style.legend_handles(figure, looks, [LINE + UNIFORM])
+    handles = finishing.legend_handles(figure, looks, [LINE + UNIFORM])
     facts, *warnings = captions.small_print(figure, table, "mean")
-    style.finish(canvas, figure, handles, [f"{figure.label(figure.methods[0])} · {facts}", *warnings])
+    finishing.finish(canvas, figure, handles, [f"{figure.label(figure.methods[0])} · {facts}", *warnings])
     names = " and ".join(maps)
     notes = [
         *captions.notes_on_method(figure, table, "mean", options.resamples, "seeds and tasks"),

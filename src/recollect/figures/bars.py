@@ -17,20 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
-from recollect.figures import captions, reading, style
-from recollect.figures.finishing import finished
-from recollect.figures.spec import (
-    PUBLISHED,
-    TABLE_COLUMNS,
-    Drawn,
-    ExtraRow,
-    FigureSpec,
-    Panel,
-    ScoreOptions,
-    one_or_more,
-    options_of,
-    panels_of,
-)
+from recollect.figures import captions, finishing, reading, spec, style
+from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions
 from recollect.settings.errors import UserError, nearest
 
 WORDS = ("lines", "Open diamonds")
@@ -49,18 +37,18 @@ class Options(ScoreOptions):
     panels: dict[str, dict[str, str]] | None = Field(
         None, description="Panel -> method -> label of its bar, in one environment; null: all methods in all panels."
     )
-    metric_labels: dict[str, str] = Field(default_factory=dict, description="Metric -> words.")
+    metric_labels: dict[str, str] = Field({}, description="Metric -> words.")
     top: float | None = Field(None, gt=0, description="Highest possible value, e.g. 1 of a rate: axes go so far.")
     decimals: int = Field(0, ge=0, le=3, description="Of the numbers beside the bars.")
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    return draw_bars(scores, figure, options_of(figure, Options))
+    return draw_bars(scores, figure, spec.options_of(figure, Options))
 
 
 def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Drawn:
-    panels = panels_of(figure.environments, options.split, options.metric)
+    panels = spec.panels_of(figure.environments, options.split, options.metric)
     bars = {panel.name: {method: figure.label(method) for method in figure.methods} for panel in panels}
     titles = {panel.name: _title(panel, figure, options) for panel in panels}
     if options.panels is not None:
@@ -73,21 +61,23 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
     meaning = {
         "panel": "what is compared" if options.panels else "environment, and /split and /metric behind the first ones",
         "x": "place of the bar in its panel, from 1",
-        "y": f"{' or '.join(one_or_more(options.metric))}, {episodes}: {word} over seeds and tasks",
+        "y": f"{' or '.join(spec.one_or_more(options.metric))}, {episodes}: {word} over seeds and tasks",
         "low, high": captions.bounds_meant(options.statistic),
     }
     notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
     with style.paper_style():
         canvas, extra_rows = _plot(table, bars, titles, figure, options)
-        published = Line2D([], [], color=style.BLACK, label=style.published_label(figure), **DIAMOND)
+        published = Line2D([], [], color=style.BLACK, label=finishing.published_label(figure), **DIAMOND)
         handles = [published] if extra_rows else []
-        return finished(canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS)
+        return finishing.finished(
+            canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
+        )
 
 
 def _title(panel: Panel, figure: FigureSpec, options: Options) -> str:
     name = figure.panel_label(panel, options.split)
     words = options.metric_labels.get(panel.metric, panel.metric.replace("_", " "))
-    return name if len(one_or_more(options.metric)) < 2 else f"{name}\n{words}"
+    return name if len(spec.one_or_more(options.metric)) < 2 else f"{name}\n{words}"
 
 
 def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: FigureSpec) -> None:

@@ -19,22 +19,15 @@ from recollect.settings.seeding import generator
 
 
 class Options(learning_curves.CurveOptions):
-    ends: int | dict[str, int] = Field(
-        default_factory=dict,
-        description="Last step of the plots, or environment -> its own; otherwise the last that all complete runs reach.",
-    )
-    lines: float | dict[str, float] | None = Field(
-        None, description="Height of a dotted line: one value, or environment -> its own; null draws none."
-    )
+    ends: int | dict[str, int] = Field({}, description="Last step, or environment -> it; else that all runs reach.")
+    lines: float | dict[str, float] | None = Field(None, description="Height of a dotted line, or one per environment.")
     line_label: str = Field("", description="Its name in the legend.")
     line_source: str = Field("", description="Where it is from, for the caption.")
     points: int = Field(learning_curves.POINTS, ge=2, description="Of a curve. Published: 300, PyBullet 100.")
     x_label: str = "environment steps"
     y_label: str = "return"
     same_y: bool = Field(False, description="All panels have one y axis.")
-    titles: dict[str, str] = Field(
-        default_factory=dict, description="Environment -> title of its panel, if not its own."
-    )
+    titles: dict[str, str] = Field({}, description="Environment -> title of its panel, if not its own.")
     columns: int = Field(4, ge=1, le=6, description="Panels beside each other.")
     panel_height: float = Field(1.3, gt=0.5, description="Inches.")
 
@@ -112,11 +105,8 @@ def _panel(
     axes: Axes, table: pd.DataFrame, environment: str, end: int, figure: FigureSpec, options: Options
 ) -> list[ExtraRow]:
     """Draw one environment; gives the rows of what was not measured."""
-    looks = style.styles_of(figure.methods)
-    for k, (method, look) in enumerate(looks.items()):
-        first = (options.points // 8) + k * options.points // (3 * len(looks))
-        style.draw_band(axes, table[table["method"] == method], look, markers=3, first=first)
-    extra_rows = style.draw_references(axes, figure, environment, until=end)
+    points = options.points
+    extra_rows = learning_curves.draw_curves(axes, table, figure, environment, end, points // 8, points)
     height = options.lines.get(environment) if isinstance(options.lines, dict) else options.lines
     if height is not None:
         extra_rows += style.draw_constant(axes, environment, options.line_label, height, (0.0, float(end)))

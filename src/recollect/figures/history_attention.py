@@ -18,7 +18,7 @@ from matplotlib.colors import PowerNorm
 from pydantic import Field
 
 from recollect.common.traces import Trace
-from recollect.figures import captions, statistics, style, trace_reading
+from recollect.figures import captions, finishing, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grids_of, only_method, within
 from recollect.settings.errors import UserError
@@ -30,17 +30,13 @@ DECISION = "decision"
 
 class Options(TaskOptions):
     decision: dict[str, tuple[int, int]] = Field(
-        default_factory=dict,
+        {},
         description="Environment -> first and last step of the decision. Steps count from 1, or from the last, which is -1. "
         "Not named: the last step.",
     )
-    marks: dict[str, dict[str, int]] = Field(
-        default_factory=dict, description="Environment -> what happens -> its step, counted in the same way."
-    )
-    titles: dict[str, str] = Field(default_factory=dict, description="Environment -> title, where it has another here.")
-    bins: int = Field(
-        60, ge=2, description="Most rows and columns of a map; steps of longer episodes are put together."
-    )
+    marks: dict[str, dict[str, int]] = Field({}, description="Environment -> what happens -> its step, counted so too.")
+    titles: dict[str, str] = Field({}, description="Environment -> title, where it has another here.")
+    bins: int = Field(60, ge=2, description="Most rows of a map; steps of longer episodes are put together.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
     panel: float = Field(1.3, gt=0.3, description="Height of a map, inches.")
 
@@ -187,8 +183,8 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
 
     # What is resampled besides seeds are episodes, so these stand in the place of tasks.
     small_print = [line.replace("task", "episode") for line in captions.small_print(figure, table, "mean")]
-    handles = style.legend_handles(figure, style.styles_of(figure.methods), [LINE + UNIFORM])
-    style.finish(canvas, figure, handles, small_print)
+    handles = finishing.legend_handles(figure, style.styles_of(figure.methods), [LINE + UNIFORM])
+    finishing.finish(canvas, figure, handles, small_print)
     notes = captions.notes_on_method(figure, table, "mean", options.resamples, "seeds and episodes")
     notes = [note.replace("task", "episode") for note in notes]
     decisions = []

@@ -17,19 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from recollect.figures import captions, reading, style
+from recollect.figures import captions, reading, spec, style
 from recollect.figures.finishing import finished
-from recollect.figures.spec import (
-    TABLE_COLUMNS,
-    Drawn,
-    ExtraRow,
-    FigureSpec,
-    Panel,
-    ScoreOptions,
-    one_or_more,
-    options_of,
-    panels_of,
-)
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, options_of
 from recollect.settings.errors import UserError
 
 MARKERS = 8  # per line, where there are many episodes
@@ -40,15 +30,9 @@ class Options(ScoreOptions):
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
-    step: int | None = Field(
-        None, description="Training step whose evaluation is drawn (x: episode); null: the last of each run."
-    )
-    average: int = Field(
-        1, ge=1, description="So many successive episodes make one point, their mean (x: episode). The paper's: 1."
-    )
-    optimum: float | dict[str, float] | None = Field(
-        None, description="Mean optimal return over the tasks: one value, or one per panel."
-    )
+    step: int | None = Field(None, description="Training step that is drawn (x: episode); null: the last of each run.")
+    average: int = Field(1, ge=1, description="So many successive episodes make one point (x: episode). Published: 1.")
+    optimum: float | dict[str, float] | None = Field(None, description="Mean optimal return, or one per panel.")
     x_label: str = Field("", description="Empty: what `x` says.")
     y_label: str = "return"
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
@@ -57,8 +41,8 @@ class Options(ScoreOptions):
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
-    panels = panels_of(figure.environments, options.split)
-    splits = one_or_more(options.split)
+    panels = spec.panels_of(figure.environments, options.split)
+    splits = spec.one_or_more(options.split)
     rows = pd.concat([reading.select(scores, figure, metric=options.metric, split=split) for split in splits])
     if options.x == "episode":
         rows = rows[rows["step"] == options.step] if options.step is not None else reading.last_step(rows, figure)
@@ -88,7 +72,7 @@ def _meaning(options: Options) -> dict[str, str]:
 
 def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
     """The sentence of the caption that says which evaluations are drawn."""
-    names = " and ".join(f"'{split}'" for split in one_or_more(options.split))
+    names = " and ".join(f"'{split}'" for split in spec.one_or_more(options.split))
     splits = f"split{'' if isinstance(options.split, str) else 's'} {names}"
     if options.x == "step":
         episodes = rows["episode"].nunique()

@@ -30,10 +30,8 @@ IMAGES, INPUTS = "images", "inputs"
 
 
 class Options(EpisodeOptions):
-    steps: int = Field(
-        60, ge=2, description="Steps at most, spread evenly over those that are traced with their inputs."
-    )
-    titles: dict[str, str] = Field(default_factory=dict, description="Method -> title, where it has another here.")
+    steps: int = Field(60, ge=2, description="Steps at most, spread evenly over those traced with their inputs.")
+    titles: dict[str, str] = Field({}, description="Method -> title, where it has another here.")
     panel: float = Field(1.05, gt=0.3, description="Side of a matrix, inches.")
 
 

@@ -37,7 +37,7 @@ class Group(Frozen):
     y: str = Field(description="Meaning of y.")
     curves: dict[str, dict[str, Points]] = Field(description="Panel -> method -> points.")
     optimum: dict[str, dict[str, float]] = Field(
-        default_factory=dict, description="Environment -> variant (`default` is ours) -> mean optimal return."
+        {}, description="Environment -> variant (`default` is ours) -> mean optimal return."
     )
 
 

@@ -18,18 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
-from recollect.figures import reading, statistics, style
+from recollect.figures import finishing, reading, spec, statistics, style
 from recollect.figures.captions import RANDOM_MODEL, STATISTIC_WORDS, count, count_range, episodes_meant
-from recollect.figures.spec import (
-    NORMALISED,
-    PUBLISHED,
-    TABLE_COLUMNS,
-    Drawn,
-    ExtraRow,
-    FigureSpec,
-    options_of,
-    with_extra_rows,
-)
+from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
@@ -46,13 +37,9 @@ class Group(Frozen):
 
 class Options(Frozen):
     metric: str = "return"
-    groups: dict[str, Group] | None = Field(
-        None, description="Head of a column -> what it is of; null: one per environment."
-    )
+    groups: dict[str, Group] | None = Field(None, description="Head -> what it is of; null: one per environment.")
     last: PositiveInt | Literal["all"] = Field("all", description="Mean over so many last episodes.")
-    normalised: str | None = Field(
-        None, description="Metric of the columns of normalised returns; null: there are none."
-    )
+    normalised: str | None = Field(None, description="Metric of the columns of normalised returns; null: none.")
     statistic: statistics.Statistic = Field(
         "mean",
         description="mean: over environments, then over seeds, ± standard deviation. iqm: over all of them at once.",
@@ -93,7 +80,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     if published:
         sources = dict.fromkeys(item.source for item in figure.references if figure.is_comparable(item))
         notes.append(f"Published: {'; '.join(sources)}.")
-    return Drawn(canvas, with_extra_rows(table, published), _meaning(options), tuple(notes))
+    return Drawn(canvas, spec.with_extra_rows(table, published), _meaning(options), tuple(notes))
 
 
 def _groups(figure: FigureSpec, options: Options) -> dict[str, Group]:
@@ -237,7 +224,7 @@ def _plot(
     lines = [" · ".join(facts)]
     if figure.random_models:
         lines.append(RANDOM_MODEL)
-    style.finish(canvas, figure, [], lines)
+    finishing.finish(canvas, figure, [], lines)
     return canvas
 
 

@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import Field
 
-from recollect.figures import captions, reading, style
-from recollect.figures.finishing import finished
+from recollect.figures import captions, finishing, reading, style
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of
 from recollect.settings.errors import UserError, nearest
 
@@ -31,9 +30,7 @@ OPEN: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 0.7}  # a 
 class Options(ScoreOptions):
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str = Field("eval", description="Task split of rows that name none.")
-    panels: dict[str, dict[str, str]] = Field(
-        default_factory=dict, description="Panel -> row -> label; {}: one panel of all environments."
-    )
+    panels: dict[str, dict[str, str]] = Field({}, description="Panel -> row -> label; {}: one of all environments.")
     x_label: str = Field("", description="Empty: the metric.")
     limits: tuple[float, float] | None = Field(None, description="Of all x axes; null: as the values need.")
 
@@ -53,7 +50,9 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas, extra_rows = _plot(table, panels, figure, options)
         handles = _handles(figure, with_published=bool(extra_rows))
-        return finished(canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS)
+        return finishing.finished(
+            canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
+        )
 
 
 def _measured(
@@ -149,10 +148,10 @@ def _draw_panel(axes: Axes, panel: str, table: pd.DataFrame, labels: list[str], 
 
 def _handles(figure: FigureSpec, *, with_published: bool) -> list[Line2D]:
     """Of the legend: markers without lines."""
-    handles = style.legend_handles(figure, style.styles_of(figure.methods), [])
+    handles = finishing.legend_handles(figure, style.styles_of(figure.methods), [])
     for handle in handles:
         handle.set_linestyle("none")
     if with_published:
         look: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgecolor": style.GREY}
-        handles.append(Line2D([], [], color=style.GREY, label=style.published_label(figure), **look, **OPEN))
+        handles.append(Line2D([], [], color=style.GREY, label=finishing.published_label(figure), **look, **OPEN))
     return handles

@@ -68,8 +68,8 @@ class FigureSpec(FigureSettings):
 
     scale: str
     references: tuple[Reference, ...] = ()  # type: ignore[assignment]  # the settings name groups of them
-    labels: dict[str, str] = Field(default_factory=dict, description="Method name -> name in the legend.")
-    environment_labels: dict[str, str] = Field(default_factory=dict, description="Environment -> panel title.")
+    labels: dict[str, str] = Field({}, description="Method name -> name in the legend.")
+    environment_labels: dict[str, str] = Field({}, description="Environment -> panel title.")
     published: str | None = Field(None, description="Scale of the published values that are drawn; null: its own.")
     wiring_test: bool = Field(False, description="Its scale is one whose numbers mean nothing.")
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
