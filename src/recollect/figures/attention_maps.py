@@ -85,20 +85,15 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
             of_tasks = [attention_of(trace, task, episodes, options.step_bin) for task in tasks]
             by_bin.append([bins_LQW for bins_LQW, _ in of_tasks])
             profile.append([mean_LW for _, mean_LW in of_tasks])
-        maps[name] = _mean_where_known(np.array(by_bin))
+        # Over the seeds and tasks that have a map there.
+        known_SNLQW = np.ma.masked_invalid(by_bin)
+        maps[name] = trace_reading.mean_where_counted(known_SNLQW.filled(0).sum((0, 1)), known_SNLQW.count((0, 1)))
         rng = generator("bootstrap", figure.name, name)
         profiles[name] = statistics.stratified_bootstrap(np.array(profile), rng, resamples=options.resamples)
     table = _table(maps, profiles, options.step_bin, int(of_seeds[0].about["horizon"]))
     table = table.assign(method=figure.methods[0], seeds=len(figure.seeds), tasks=len(tasks))[TABLE_COLUMNS]
     with style.paper_style():
         return _plot(table, maps, of_seeds[0], figure, options)
-
-
-def _mean_where_known(by_bin_SNLQW: np.ndarray) -> np.ndarray:
-    """Mean over seeds and tasks of those that are no NaN; NaN where all are."""
-    is_known = np.isfinite(by_bin_SNLQW)
-    total = np.where(is_known, by_bin_SNLQW, 0).sum((0, 1))
-    return trace_reading.mean_where_counted(total, is_known.sum((0, 1)))
 
 
 def _table(

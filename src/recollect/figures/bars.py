@@ -50,7 +50,11 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
 def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Drawn:
     panels = spec.panels_of(figure.environments, options.split, options.metric)
     bars = {panel.name: {method: figure.label(method) for method in figure.methods} for panel in panels}
-    titles = {panel.name: _title(panel, figure, options) for panel in panels}
+    titles = {}
+    for panel in panels:
+        titles[panel.name] = figure.panel_label(panel, options.split)
+        if len(spec.one_or_more(options.metric)) > 1:
+            titles[panel.name] += "\n" + options.metric_labels.get(panel.metric, panel.metric.replace("_", " "))
     if options.panels is not None:
         _check_panels(options.panels, panels, figure)
         bars, titles = options.panels, {name: name for name in options.panels}
@@ -72,12 +76,6 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
         return finishing.finished(
             canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
         )
-
-
-def _title(panel: Panel, figure: FigureSpec, options: Options) -> str:
-    name = figure.panel_label(panel, options.split)
-    words = options.metric_labels.get(panel.metric, panel.metric.replace("_", " "))
-    return name if len(spec.one_or_more(options.metric)) < 2 else f"{name}\n{words}"
 
 
 def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: FigureSpec) -> None:

@@ -19,7 +19,7 @@ from recollect.settings.seeding import generator
 
 
 class Options(learning_curves.CurveOptions):
-    ends: int | dict[str, int] = Field({}, description="Last step, or environment -> it; else that all runs reach.")
+    ends: int | dict[str, int] = Field({}, description="Last step, or environment -> it; else of all complete runs.")
     lines: float | dict[str, float] | None = Field(None, description="Height of a dotted line, or one per environment.")
     line_label: str = Field("", description="Its name in the legend.")
     line_source: str = Field("", description="Where it is from, for the caption.")

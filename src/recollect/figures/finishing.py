@@ -40,24 +40,19 @@ def finished(
 
     Args:
         table: what was measured; with `extra_rows`, what was drawn besides, it is the table of the figure.
-        meaning: of the table's columns.
         over: what the intervals are over: `seeds`, or `seeds and tasks`.
         handles: of the legend; None: a line per method and per kind of extra row.
         more_print, notes: lines of the small print and sentences of the caption that only this kind has.
         words: how intervals and published values are drawn.
     """
     if handles is None:
-        handles = legend_handles(figure, style.styles_of(figure.methods), _names_of(extra_rows))
+        # Besides methods: `PUBLISHED` and constant lines, each once.
+        names = [PUBLISHED if method.startswith(PUBLISHED) else method for _, method, _, _ in extra_rows]
+        handles = legend_handles(figure, style.styles_of(figure.methods), list(dict.fromkeys(names)))
     finish(canvas, figure, handles, [*captions.small_print(figure, table, options.statistic), *more_print])
     whole = spec.with_extra_rows(table, extra_rows)
     told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, over, words)
     return Drawn(canvas, whole, dict(meaning), (*told, *notes))
-
-
-def _names_of(extra_rows: Sequence[ExtraRow]) -> list[str]:
-    """What the legend names besides methods, each once: `PUBLISHED` or a constant line."""
-    names = [PUBLISHED if method.startswith(PUBLISHED) else method for _, method, _, _ in extra_rows]
-    return list(dict.fromkeys(names))
 
 
 def finished_example(

@@ -168,7 +168,10 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
     for column, (env, layer) in enumerate(columns):
         one = by_env[env]
         upper, lower = axes_RC[:, column]
-        _draw_map(upper, one.maps[layer], one.horizon, norm)
+        bins = len(one.maps[layer])
+        edges = trace_reading.edges(bins, -(-one.horizon // bins), one.horizon)
+        is_future = np.triu(np.ones((bins, bins), bool), 1)
+        trace_reading.draw_map(upper, edges, edges, np.where(is_future, np.nan, one.maps[layer]), norm)
         layer_title = f", layer {layer + 1}" if len(one.maps) > 1 else ""
         upper.set_title(f"{titles[env]}{layer_title}", loc="left")
         extra_rows += _draw_decision(lower, f"{env}, layer {layer + 1}, {DECISION}", table, one.horizon, figure)
@@ -201,22 +204,18 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
     return Drawn(canvas, with_extra_rows(table, extra_rows), meaning, tuple(notes))
 
 
-def _draw_map(axes: Axes, map_QW: np.ndarray, horizon: int, norm: PowerNorm) -> None:
-    bins = len(map_QW)
-    edges = trace_reading.edges(bins, -(-horizon // bins), horizon)
-    is_future = np.triu(np.ones(map_QW.shape, bool), 1)
-    trace_reading.draw_map(axes, edges, edges, np.where(is_future, np.nan, map_QW), norm)
-
-
 def _draw_decision(axes: Axes, panel: str, table: pd.DataFrame, horizon: int, figure: FigureSpec) -> list[ExtraRow]:
     """Draw what is read at the decision; gives the rows of what was not measured."""
     rows = table[table["panel"] == panel]
-    look = style.styles_of(figure.methods)[figure.methods[0]]
+    (look,) = style.styles_of(figure.methods).values()
     style.draw_band(axes, rows, look, markers=4 if len(rows) > 40 else None)
-    extra_rows = style.draw_constant(axes, panel, UNIFORM, 1 / horizon, (1.0, float(horizon)))
     height = float(rows[["y", "high"]].max().max()) * 1.25
-    axes.set(xlim=(0.5, horizon + 0.5), ylim=(0, height), xlabel="reads step", yticks=within(height))
-    return extra_rows
+    axes.set_xlim(0.5, horizon + 0.5)
+    axes.set_ylim(0, height)
+    axes.set_yticks(within(height))
+    axes.set_xlabel("reads step")
+    ends = (1.0, float(horizon))
+    return style.draw_constant(axes, panel, UNIFORM, 1 / horizon, ends)
 
 
 def _mark(axes: Axes, marks: dict[str, int], horizon: int) -> None:

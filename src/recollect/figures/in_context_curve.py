@@ -72,8 +72,8 @@ def _meaning(options: Options) -> dict[str, str]:
 
 def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
     """The sentence of the caption that says which evaluations are drawn."""
-    names = " and ".join(f"'{split}'" for split in spec.one_or_more(options.split))
-    splits = f"split{'' if isinstance(options.split, str) else 's'} {names}"
+    noun = "split" if isinstance(options.split, str) else "splits"
+    splits = f"{noun} " + " and ".join(f"'{split}'" for split in spec.one_or_more(options.split))
     if options.x == "step":
         episodes = rows["episode"].nunique()
         return f"Each point: the mean over the {episodes} in-context episodes of one evaluation; {splits}."
@@ -82,10 +82,6 @@ def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
     if options.average > 1:
         sentence += f" Each point is the mean of {options.average} successive episodes, and stands at the middle one."
     return sentence
-
-
-def _optimum(options: Options, panel: str) -> float | None:
-    return options.optimum.get(panel) if isinstance(options.optimum, dict) else options.optimum
 
 
 def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, options: Options) -> pd.DataFrame:
@@ -167,7 +163,9 @@ def _plot(
 
         first, last = float(rows["x"].min()), float(rows["x"].max())
         top = max([float(rows[["y", "high"]].max().max()), *(y for _, _, _, y in published)])
-        optimum = _optimum(options, panel.name)
+        optimum = options.optimum
+        if isinstance(optimum, dict):
+            optimum = optimum.get(panel.name)
         if optimum is not None and optimum <= SQUEEZE * top:
             extra_rows += style.draw_constant(axes, panel.name, "optimum", optimum, (first, last))
         elif optimum is not None:

@@ -35,8 +35,6 @@ function attentionOf(task, row, entry) {
   return { weights, uniform: 1 / width, row: rows[place], top: top[place] };
 }
 
-// --------------------------------------------------------------------------------------------------------- drawing
-
 const middle = (task, cell) => xy(task, cell).map((v) => (v + 0.5) * UNIT);
 
 const plus = (a, b, times = 1) => [a[0] + times * b[0], a[1] + times * b[1]];

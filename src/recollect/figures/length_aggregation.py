@@ -30,7 +30,7 @@ class Options(learning_curves.CurveOptions):
         {},
         description="Environment -> its memory (or credit-assignment) length, in steps; otherwise the number its name ends with.",
     )
-    ends: dict[str, int] = Field({}, description="Environment -> last step; else that all runs reach.")
+    ends: dict[str, int] = Field({}, description="Environment -> last step; else that all complete runs reach.")
     chance: float | None = Field(None, description="Return of the best agent without the ability: a dotted line.")
     chance_label: str = Field("optimal without memory", description="Its name in the legend.")
     x_scale: Literal["categorical", "log", "linear"] = Field("categorical", description="Spacing of the lengths.")

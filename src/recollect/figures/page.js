@@ -7,8 +7,6 @@ const at = { task: 0, episode: 0, step: 0, timer: null };
 const $ = (id) => document.getElementById(id);
 const LEFT = 34, RIGHT = 514; // ends of the horizontal axis of a chart
 
-// ------------------------------------------------------------------------------------------------------------ data
-
 /** Turn texts into arrays in place: `columns` has the type of each, or those of an inner object. */
 function unpack(object, columns) {
   for (const [name, type] of Object.entries(columns)) {
@@ -41,8 +39,6 @@ function mapAt(task, row) {
   const place = task.attention.row.findLastIndex((mapped) => mapped <= row);
   return task.attention.row[place] < task.start[at.episode] ? -1 : place;
 }
-
-// --------------------------------------------------------------------------------------------------------- drawing
 
 const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const short = (x) => (Number.isInteger(x) ? String(x) : x.toFixed(Math.abs(x) < 10 ? 2 : 1));
@@ -108,8 +104,6 @@ function draw(isAnotherTask) {
   const place = `#task=${task.index}&episode=${at.episode + 1}&step=${at.step + 1}`;
   try { history.replaceState(null, "", place); } catch (error) { /* some browsers forbid it for files; nothing depends on it */ }
 }
-
-// -------------------------------------------------------------------------------------------------------- moving
 
 const within = (value, count) => Math.max(0, Math.min(count - 1, value));
 

@@ -111,9 +111,6 @@ def report_page(
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place.group(1)], TEMPLATE.read_text(encoding="utf-8"))
 
 
-# ----------------------------------------------------------------------------------------------------------- figures
-
-
 def _by_category(figures: Sequence[ReportFigure]) -> str:
     parts = []
     for category in dict.fromkeys(figure.category for figure in figures):
@@ -170,12 +167,11 @@ def _links(files: Mapping[str, str]) -> str:
     return " ".join(f'<a href="{_text(href)}">{_text(name)}</a>' for name, href in files.items())
 
 
-# -------------------------------------------------------------------------------------------------------------- runs
-
-
 def _row(run: ReportRun, digits: Mapping[tuple[str, str], int]) -> str:
-    shown = [(words, value, digits[run.env, words]) for words, value in list(run.scores.items())[:SHOWN_SCORES]]
-    scores = "".join(f"<b>{_number(value, places)}</b> <i>{_text(words)}</i>" for words, value, places in shown)
+    scores = ""
+    for words, value in list(run.scores.items())[:SHOWN_SCORES]:
+        number = _number(value, digits[run.env, words])
+        scores += f"<b>{number}</b> <i>{_text(words)}</i>"
     if len(run.scores) > SHOWN_SCORES:
         scores += f"<i>and {len(run.scores) - SHOWN_SCORES} more</i>"
     first = next(iter(run.scores.values()), None)

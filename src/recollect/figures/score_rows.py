@@ -49,7 +49,14 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     notes = ["Mean over all episodes of the final evaluation."]
     with style.paper_style():
         canvas, extra_rows = _plot(table, panels, figure, options)
-        handles = _handles(figure, with_published=bool(extra_rows))
+        # Of the legend: markers without lines.
+        handles = finishing.legend_handles(figure, style.styles_of(figure.methods), [])
+        for handle in handles:
+            handle.set_linestyle("none")
+        if extra_rows:
+            label = finishing.published_label(figure)
+            handles.append(Line2D([], [], color=style.GREY, marker="o", markersize=3.4, label=label, **OPEN))
+            handles[-1].set(linestyle="none", markeredgecolor=style.GREY)
         return finishing.finished(
             canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
         )
@@ -144,14 +151,3 @@ def _draw_panel(axes: Axes, panel: str, table: pd.DataFrame, labels: list[str], 
     for edge in range(1, len(labels)):
         axes.axhline(edge + 0.5, color="#DDDDDD", linewidth=0.4, zorder=1)
     return extra_rows
-
-
-def _handles(figure: FigureSpec, *, with_published: bool) -> list[Line2D]:
-    """Of the legend: markers without lines."""
-    handles = finishing.legend_handles(figure, style.styles_of(figure.methods), [])
-    for handle in handles:
-        handle.set_linestyle("none")
-    if with_published:
-        look: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgecolor": style.GREY}
-        handles.append(Line2D([], [], color=style.GREY, label=finishing.published_label(figure), **look, **OPEN))
-    return handles

@@ -90,15 +90,11 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         return finished_example(canvas, figure, table, meaning, said=said, note=note, handles=handles)
 
 
-def _name(trace: Trace, task: int) -> str:
-    return str(trace.about["tasks"][trace.tasks.index(task)]["name"])
-
-
 def _rows(first: Trace, figure: FigureSpec, method: str, task: int, counts_SHW: np.ndarray) -> pd.DataFrame:
     counts_SC = counts_SHW.reshape(len(counts_SHW), -1)
     several = len(counts_SC) > 1
     content = {
-        "panel": _name(first, task),
+        "panel": first.about["tasks"][first.tasks.index(task)]["name"],
         "method": method,
         "x": np.arange(counts_SC.shape[1], dtype=float),
         "y": counts_SC.mean(0),
@@ -117,11 +113,13 @@ def _plot(
     tasks = list(dict.fromkeys(task for _, task in mean_HW))
     scene = scene_of(first, tasks[0])
     shape = scene["height"] / scene["width"]
-    width = min(style.DOUBLE_COLUMN, max(style.SINGLE_COLUMN, options.panel / shape * len(tasks) + BESIDE))
+    wanted = options.panel / shape * len(tasks) + BESIDE
+    width = min(style.DOUBLE_COLUMN, max(style.SINGLE_COLUMN, wanted))
     panel_height = min(options.panel, (width - BESIDE) / len(tasks) * shape)
     canvas = style.blank_figure(width, len(figure.methods) * panel_height + 0.25)
     axes_MK = canvas.subplots(len(figure.methods), len(tasks), squeeze=False)
-    norm = LogNorm(1, max(2.0, float(max(counts.max() for counts in mean_HW.values()))))
+    most = max(float(visits.max()) for visits in mean_HW.values())
+    norm = LogNorm(1, max(2.0, most))
     for i, method in enumerate(figure.methods):
         for k, task in enumerate(tasks):
             axes: Axes = axes_MK[i, k]

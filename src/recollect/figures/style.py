@@ -197,11 +197,19 @@ def draw_published(
     Markers are whole at the edge of a panel, too; those right of `until`, where the x axis ends, are left out.
     """
     axes.plot(x, y, color=look.color, linestyle=SHORT_DASH, linewidth=0.8, alpha=0.9, zorder=2.5)
-    inside = [(a, b) for a, b in zip(x, y, strict=True) if a <= until]
+    is_inside = np.asarray(x) <= until
     axes.plot(
-        *np.array(inside).reshape(-1, 2).T, look.marker, markersize=3.2, markerfacecolor="white",
-        markeredgecolor=look.color, markeredgewidth=0.7, alpha=0.9, zorder=2.5, clip_on=False,
-    )  # fmt: skip
+        np.asarray(x)[is_inside],
+        np.asarray(y)[is_inside],
+        look.marker,
+        markersize=3.2,
+        markerfacecolor="white",
+        markeredgecolor=look.color,
+        markeredgewidth=0.7,
+        alpha=0.9,
+        zorder=2.5,
+        clip_on=False,
+    )
 
 
 def draw_references(axes: Axes, figure: FigureSpec, panel: str, *, until: float = float("inf")) -> list[ExtraRow]:

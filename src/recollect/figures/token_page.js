@@ -40,8 +40,6 @@ function attentionOf(task, row) {
   return { weights, before, step: now };
 }
 
-// --------------------------------------------------------------------------------------------------------- drawing
-
 const small = (x) => (x >= 0.01 || x <= 0 ? x.toFixed(2) : x.toExponential(1));
 const bar = (name, said, share, chosen) => `<div class="${chosen ? "chosen" : ""}"><i style="width:${(100 * Math.max(0, Math.min(1, share))).toFixed(1)}%"></i><b>${escaped(name)}</b><span>${escaped(said)}</span></div>`;
 
