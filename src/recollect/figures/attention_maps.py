@@ -77,8 +77,9 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
             what = f"{trace.about['method']} reads no memory, so there is no attention to draw"
             raise UserError(what, where=f"figure '{figure.name}'", do="name a method that retrieves, such as radt")
     tasks = chosen_tasks(of_seeds, options.tasks, figure)
+    horizon = int(of_seeds[0].about["horizon"])
     maps: dict[str, np.ndarray] = {}  # name of the group -> [L, bins, W]
-    profiles: dict[str, statistics.Interval] = {}  # -> [L, W]
+    parts = []
     for name, episodes in groups(of_seeds[0].returns_KE.shape[1], options.episodes).items():
         by_bin, profile = [], []
         for trace in of_seeds:
@@ -87,27 +88,21 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
             profile.append([mean_LW for _, mean_LW in of_tasks])
         # Over the seeds and tasks that have a map there.
         known_SNLQW = np.ma.masked_invalid(by_bin)
-        maps[name] = trace_reading.mean_where_counted(known_SNLQW.filled(0).sum((0, 1)), known_SNLQW.count((0, 1)))
+        total_LQW = known_SNLQW.filled(0).sum((0, 1))
+        maps[name] = trace_reading.mean_where_counted(total_LQW, known_SNLQW.count((0, 1)))
         rng = generator("bootstrap", figure.name, name)
-        profiles[name] = statistics.stratified_bootstrap(np.array(profile), rng, resamples=options.resamples)
-    table = _table(maps, profiles, options.step_bin, int(of_seeds[0].about["horizon"]))
+        interval = statistics.stratified_bootstrap(np.array(profile), rng, resamples=options.resamples)
+
+        # Panels of the table: ``layer 1, episodes 2–6, steps 1–5`` of the maps, and ``layer 1, episodes 2–6``.
+        x_W = np.arange(1.0, interval.value.shape[1] + 1)
+        for layer, map_QW in enumerate(maps[name]):
+            panel = f"layer {layer + 1}, {name}"
+            parts += trace_reading.rows_of_map(panel, x_W, map_QW, options.step_bin, horizon)
+            parts.append(trace_reading.rows_of_mean(panel, interval, layer))
+    table = pd.concat(parts, ignore_index=True)
     table = table.assign(method=figure.methods[0], seeds=len(figure.seeds), tasks=len(tasks))[TABLE_COLUMNS]
     with style.paper_style():
         return _plot(table, maps, of_seeds[0], figure, options)
-
-
-def _table(
-    maps: dict[str, np.ndarray], profiles: dict[str, statistics.Interval], step_bin: int, horizon: int
-) -> pd.DataFrame:
-    """Rows of the maps (panel ``layer 1, episodes 2–6, steps 1–5``) and of the means (``layer 1, episodes 2–6``)."""
-    parts = []
-    for name, map_LQW in maps.items():
-        x_W = np.arange(1.0, map_LQW.shape[2] + 1)
-        for layer, map_QW in enumerate(map_LQW):
-            panel = f"layer {layer + 1}, {name}"
-            parts += trace_reading.rows_of_map(panel, x_W, map_QW, step_bin, horizon)
-            parts.append(trace_reading.rows_of_mean(panel, profiles[name], layer))
-    return pd.concat(parts, ignore_index=True)
 
 
 def _plot(

@@ -108,8 +108,16 @@ def _measured(
             scores_SNE, tasks, _ = reading.score_array(cell, figure)
             score_SN = reading.last_episodes(scores_SNE, options.last).mean(2)
             bounds = options.interval(score_SN, figure.name, panel.name, method)
-            row = {"panel": panel.name, "method": method, "x": float(place), **bounds.numbers()}
-            parts.append({**row, "seeds": len(figure.seeds), "tasks": len(tasks)})
+            parts.append(
+                {
+                    "panel": panel.name,
+                    "method": method,
+                    "x": float(place),
+                    **bounds.numbers(),
+                    "seeds": len(figure.seeds),
+                    "tasks": len(tasks),
+                }
+            )
     return pd.DataFrame(parts, columns=TABLE_COLUMNS)
 
 

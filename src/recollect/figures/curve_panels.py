@@ -7,7 +7,6 @@ constant of its environment: what others reached there, or what an agent without
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
@@ -34,10 +33,11 @@ class Options(learning_curves.CurveOptions):
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
-    for name in (*_by_environment(options.ends), *_by_environment(options.lines)):
-        if name not in figure.environments:
-            what = f"the figure has no environment '{name}'"
-            raise UserError(what, where=f"options of figure '{figure.name}'", do="correct 'ends' or 'lines'")
+    for by_environment in (options.ends, options.lines):
+        for name in by_environment if isinstance(by_environment, dict) else ():
+            if name not in figure.environments:
+                what = f"the figure has no environment '{name}'"
+                raise UserError(what, where=f"options of figure '{figure.name}'", do="correct 'ends' or 'lines'")
     rows = reading.select(scores, figure, metric=options.metric, split=options.split)
     dropped: list[str] = []
     ends: dict[str, int] = {}
@@ -73,10 +73,6 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         )
 
 
-def _by_environment(value: object) -> dict[str, float]:
-    return value if isinstance(value, dict) else {}
-
-
 def _plot(
     table: pd.DataFrame, ends: dict[str, int], figure: FigureSpec, options: Options
 ) -> tuple[Figure, list[ExtraRow]]:
@@ -90,7 +86,17 @@ def _plot(
     for place, environment in enumerate(figure.environments):
         axes = grid.ravel()[place]
         rows = table[table["panel"] == environment]
-        extra_rows += _panel(axes, rows, environment, ends[environment], figure, options)
+        end = ends[environment]
+        points = options.points
+        extra_rows += learning_curves.draw_curves(axes, rows, figure, environment, end, points // 8, points)
+        height = options.lines
+        if isinstance(height, dict):
+            height = height.get(environment)
+        if height is not None:
+            extra_rows += style.draw_constant(axes, environment, options.line_label, height, (0.0, float(end)))
+        axes.set_title(options.titles.get(environment) or figure.environment_label(environment), loc="left")
+        learning_curves.step_ticks(axes, [0, end / 2, end])
+        style.from_zero(axes, rows, height)
         if place % columns == 0:
             axes.set_ylabel(options.y_label)
         if place + columns >= count:
@@ -99,18 +105,3 @@ def _plot(
     if options.same_y:
         style.from_zero(grid[0, 0], table, None if isinstance(options.lines, dict) else options.lines)
     return canvas, extra_rows
-
-
-def _panel(
-    axes: Axes, table: pd.DataFrame, environment: str, end: int, figure: FigureSpec, options: Options
-) -> list[ExtraRow]:
-    """Draw one environment; gives the rows of what was not measured."""
-    points = options.points
-    extra_rows = learning_curves.draw_curves(axes, table, figure, environment, end, points // 8, points)
-    height = options.lines.get(environment) if isinstance(options.lines, dict) else options.lines
-    if height is not None:
-        extra_rows += style.draw_constant(axes, environment, options.line_label, height, (0.0, float(end)))
-    axes.set_title(options.titles.get(environment) or figure.environment_label(environment), loc="left")
-    learning_curves.step_ticks(axes, [0, end / 2, end])
-    style.from_zero(axes, table, height)
-    return extra_rows

@@ -132,28 +132,24 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     method = only_method(figure)
     by_env: dict[str, Read] = {}
+    parts = []
     for env, grid in grids_of(traces, figure).items():
         tasks = chosen_tasks(grid[method], options.tasks, figure)
         by_env[env] = read(grid[method], tasks, options, figure)
-    table = _table(by_env, figure)
-    with style.paper_style():
-        return _plot(table, by_env, figure, options)
-
-
-def _table(by_env: dict[str, Read], figure: FigureSpec) -> pd.DataFrame:
-    """Rows of the maps (panel ``<env>, layer 1, steps 1-5``) and of the decision (``<env>, layer 1, decision``)."""
-    parts = []
-    for env, (maps, decision, horizon, episodes) in by_env.items():
+        maps, decision, horizon, episodes = by_env[env]
         size = -(-horizon // maps.shape[1])
         first_W = np.arange(maps.shape[2]) * size + 1.0
-        of_env = []
+        # Panels of the table: ``<env>, layer 1, steps 1–5`` of the maps, and ``<env>, layer 1, decision``.
+        rows = []
         for layer, map_QW in enumerate(maps):
             panel = f"{env}, layer {layer + 1}"
-            of_env += trace_reading.rows_of_map(panel, first_W, map_QW, size, horizon)
-            of_env.append(trace_reading.rows_of_mean(f"{panel}, {DECISION}", decision, layer))
-        parts.append(pd.concat(of_env).assign(tasks=episodes))
+            rows += trace_reading.rows_of_map(panel, first_W, map_QW, size, horizon)
+            rows.append(trace_reading.rows_of_mean(f"{panel}, {DECISION}", decision, layer))
+        parts.append(pd.concat(rows).assign(tasks=episodes))
     table = pd.concat(parts, ignore_index=True)
-    return table.assign(method=figure.methods[0], seeds=len(figure.seeds))[TABLE_COLUMNS]
+    table = table.assign(method=method, seeds=len(figure.seeds))[TABLE_COLUMNS]
+    with style.paper_style():
+        return _plot(table, by_env, figure, options)
 
 
 def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, options: Options) -> Drawn:

@@ -150,12 +150,17 @@ def _plot(
     canvas = style.blank_figure(width, depth * (options.panel_height + 0.2) + 0.15)
     grid = canvas.subplots(depth, columns, squeeze=False)
     x_label = options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]
+    looks = style.styles_of(figure.methods)
     extra_rows: list[ExtraRow] = []
     notes: list[str] = []
     for i, panel in enumerate(panels):
         axes: Axes = grid[i // columns, i % columns]
         rows = table[table["panel"] == panel.name]
-        _draw_methods(axes, rows, figure)
+        for k, (method, look) in enumerate(looks.items()):
+            line = rows[rows["method"] == method]
+            stagger = (k * len(line)) // (MARKERS * len(looks))  # so that markers do not lie on each other
+            markers = MARKERS if len(line) > 2 * MARKERS else None
+            style.draw_band(axes, line, look, markers=markers, first=stagger)
         published = style.draw_references(axes, figure, panel.name)
         title = figure.panel_label(panel, options.split)
         axes.set_title(title, loc="left")
@@ -181,11 +186,3 @@ def _plot(
         axes.set_xlabel(x_label if i + columns >= len(panels) else "")
     style.hide_unused(grid, len(panels))
     return canvas, extra_rows, notes
-
-
-def _draw_methods(axes: Axes, table: pd.DataFrame, figure: FigureSpec) -> None:
-    looks = style.styles_of(figure.methods)
-    for k, (method, look) in enumerate(looks.items()):
-        rows = table[table["method"] == method]
-        stagger = (k * len(rows)) // (MARKERS * len(looks))  # so that markers do not lie on each other
-        style.draw_band(axes, rows, look, markers=MARKERS if len(rows) > 2 * MARKERS else None, first=stagger)

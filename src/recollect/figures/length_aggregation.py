@@ -93,7 +93,7 @@ def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
 
 def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measured:
     points: list[dict[str, Any]] = []
-    bands: dict[tuple[str, str], pd.DataFrame] = {}
+    bands: list[pd.DataFrame] = []
     dropped: list[str] = []
     ends: dict[str, int] = {}
     curves_of: dict[str, list[list[learning_curves.Curve]]] = {method: [] for method in figure.methods}
@@ -105,19 +105,26 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
             cell = of_environment[of_environment["method"] == method]
             curves = learning_curves.curves_of(cell, figure, ends[environment], dropped, window=options.window)
             curves_of[method].append(curves)
-            about: dict[str, Any] = {"method": method, "tasks": cell["task"].nunique()}
+            tasks = cell["task"].nunique()
             rng = generator("bootstrap", figure.name, environment, method)
             final = learning_curves.average_final(curves, rng, **how)
-            place = {"panel": AGGREGATION, "x": options.lengths[environment], "seeds": len(curves)}
-            points.append({**place, **final.numbers(), **about})
+            points.append(
+                {
+                    "panel": AGGREGATION,
+                    "method": method,
+                    "x": options.lengths[environment],
+                    **final.numbers(),
+                    "seeds": len(curves),
+                    "tasks": tasks,
+                }
+            )
             if options.curves:
                 band = learning_curves.band_rows(curves, rng, **how)
-                bands[environment, method] = band.assign(panel=environment, **about)
+                bands.append(band.assign(panel=environment, method=method, tasks=tasks))
 
     # In the order of the legend: the points by length, then the curves.
     points.sort(key=lambda point: (figure.methods.index(point["method"]), point["x"]))
-    parts = [pd.DataFrame(points), *bands.values()]
-    table = pd.concat(parts, ignore_index=True)[TABLE_COLUMNS]
+    table = pd.concat([pd.DataFrame(points), *bands], ignore_index=True)[TABLE_COLUMNS]
     return _Measured(table, dropped, ends, curves_of)
 
 

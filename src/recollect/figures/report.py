@@ -209,10 +209,12 @@ def _digits(runs: Iterable[ReportRun]) -> dict[tuple[str, str], int]:
     largest: dict[tuple[str, str], float] = {}
     for run in runs:
         for words, value in run.scores.items():
-            largest[run.env, words] = max(largest.get((run.env, words), 0.0), abs(value) if math.isfinite(value) else 0)
-    return {
-        key: max(0, min(3, 2 - math.floor(math.log10(value)))) if value > 0 else 2 for key, value in largest.items()
-    }
+            size = abs(value) if math.isfinite(value) else 0.0
+            largest[run.env, words] = max(largest.get((run.env, words), 0.0), size)
+    decimals = {}
+    for key, size in largest.items():
+        decimals[key] = max(0, min(3, 2 - math.floor(math.log10(size)))) if size else 2
+    return decimals
 
 
 def _number(value: float, decimals: int) -> str:

@@ -85,8 +85,16 @@ def _measured(
                 mean_by_task = cell.groupby(["seed", "task"])["value"].mean().unstack("task")
                 score_SN = mean_by_task.loc[list(figure.seeds), tasks].to_numpy(float)
                 bounds = options.interval(score_SN, figure.name, panel, row, method)
-                cells = {"panel": panel, "method": method, "x": float(place), **bounds.numbers()}
-                parts.append({**cells, "seeds": len(figure.seeds), "tasks": len(tasks)})
+                parts.append(
+                    {
+                        "panel": panel,
+                        "method": method,
+                        "x": float(place),
+                        **bounds.numbers(),
+                        "seeds": len(figure.seeds),
+                        "tasks": len(tasks),
+                    }
+                )
     return pd.DataFrame(parts, columns=TABLE_COLUMNS)
 
 

@@ -117,19 +117,15 @@ def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
                 picture.set_axis_off()
                 below.set_axis_off()
                 continue
-            _image(picture, strip.pixels[k], f"step {strip.steps[k]}")
+            picture.imshow(strip.pixels[k], interpolation="nearest")
+            picture.set_title(f"step {strip.steps[k]}", fontsize=6, pad=2)
+            style.plain_frame(picture, 0.4)
             _words(below, strip.words[k], strip.scores[k], top)
         label = f"{figure.label(method)}, {'weight' if strip.mixture else 'cosine'}"
         if len(figure.environments) > 1:
             label += f"\n{figure.environment_label(env)}"
         axes_RC[2 * i, 0].set_ylabel(label, fontsize=6.5)
     return canvas
-
-
-def _image(axes: Axes, pixels: np.ndarray, title: str) -> None:
-    axes.imshow(pixels, interpolation="nearest")
-    axes.set_title(title, fontsize=6, pad=2)
-    style.plain_frame(axes, 0.4)
 
 
 def _words(axes: Axes, words: Sequence[str], scores: np.ndarray, top: float) -> None:
