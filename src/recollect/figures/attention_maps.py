@@ -16,7 +16,7 @@ from matplotlib.colors import Normalize
 from pydantic import Field
 
 from recollect.common.traces import Trace
-from recollect.figures import captions, finishing, statistics, style, trace_reading
+from recollect.figures import captions, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grid_of, only_method, within
 from recollect.settings.errors import UserError
@@ -142,9 +142,9 @@ def _plot(
     ticks = within(float(norm.vmax or 0.0))
     trace_reading.colour_bar(canvas, axes_RL[:2], norm, "attention", ticks, shrink=0.85, aspect=24)
 
-    handles = finishing.legend_handles(figure, looks, [LINE + UNIFORM])
+    handles = style.legend_handles(figure, looks, [LINE + UNIFORM])
     facts, *warnings = captions.small_print(figure, table, "mean")
-    finishing.finish(canvas, figure, handles, [f"{figure.label(figure.methods[0])} · {facts}", *warnings])
+    style.finish(canvas, figure, handles, [f"{figure.label(figure.methods[0])} · {facts}", *warnings])
     names = " and ".join(maps)
     notes = [
         *captions.notes_on_method(figure, table, "mean", options.resamples, "seeds and tasks"),

@@ -71,7 +71,7 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
     notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
     with style.paper_style():
         canvas, extra_rows = _plot(table, bars, titles, figure, options)
-        published = Line2D([], [], color=style.BLACK, label=finishing.published_label(figure), **DIAMOND)
+        published = Line2D([], [], color=style.BLACK, label=figure.published_label(), **DIAMOND)
         handles = [published] if extra_rows else []
         return finishing.finished(
             canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS

@@ -18,7 +18,7 @@ from matplotlib.colors import PowerNorm
 from pydantic import Field
 
 from recollect.common.traces import Trace
-from recollect.figures import captions, finishing, statistics, style, trace_reading
+from recollect.figures import captions, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grids_of, only_method, within
 from recollect.settings.errors import UserError
@@ -182,8 +182,8 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
 
     # What is resampled besides seeds are episodes, so these stand in the place of tasks.
     small_print = [line.replace("task", "episode") for line in captions.small_print(figure, table, "mean")]
-    handles = finishing.legend_handles(figure, style.styles_of(figure.methods), [LINE + UNIFORM])
-    finishing.finish(canvas, figure, handles, small_print)
+    handles = style.legend_handles(figure, style.styles_of(figure.methods), [LINE + UNIFORM])
+    style.finish(canvas, figure, handles, small_print)
     notes = captions.notes_on_method(figure, table, "mean", options.resamples, "seeds and episodes")
     notes = [note.replace("task", "episode") for note in notes]
     decisions = []

@@ -173,7 +173,7 @@ def _draw_aggregation(axes: Axes, table: pd.DataFrame, figure: FigureSpec, optio
 
     extra_rows: list[ExtraRow] = []
     for item in figure.references_of(AGGREGATION):
-        rows_of_item = [row for row in style.extra_rows_of(item) if row[2] in places]
+        rows_of_item = [row for row in item.rows() if row[2] in places]
         if item.method in looks and rows_of_item:
             x = [places[length] for _, _, length, _ in rows_of_item]
             y = [value for *_, value in rows_of_item]

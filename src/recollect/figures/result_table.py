@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
-from recollect.figures import finishing, reading, spec, statistics, style
+from recollect.figures import reading, spec, statistics, style
 from recollect.figures.captions import RANDOM_MODEL, STATISTIC_WORDS, count, count_range, episodes_meant
 from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
 from recollect.settings.errors import UserError
@@ -224,7 +224,7 @@ def _plot(
     lines = [" · ".join(facts)]
     if figure.random_models:
         lines.append(RANDOM_MODEL)
-    finishing.finish(canvas, figure, [], lines)
+    style.finish(canvas, figure, [], lines)
     return canvas
 
 

@@ -50,11 +50,11 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas, extra_rows = _plot(table, panels, figure, options)
         # Of the legend: markers without lines.
-        handles = finishing.legend_handles(figure, style.styles_of(figure.methods), [])
+        handles = style.legend_handles(figure, style.styles_of(figure.methods), [])
         for handle in handles:
             handle.set_linestyle("none")
         if extra_rows:
-            label = finishing.published_label(figure)
+            label = figure.published_label()
             handles.append(Line2D([], [], color=style.GREY, marker="o", markersize=3.4, label=label, **OPEN))
             handles[-1].set(linestyle="none", markeredgecolor=style.GREY)
         return finishing.finished(
@@ -154,7 +154,7 @@ def _draw_panel(axes: Axes, panel: str, table: pd.DataFrame, labels: list[str], 
             if item.method == method:
                 at = np.array(item.x) + shift
                 axes.plot(item.y, at, look.marker, markersize=size, markeredgecolor=look.color, zorder=4, **OPEN)
-                extra_rows += style.extra_rows_of(item)
+                extra_rows += item.rows()
     style.name_rows(axes, range(1, len(labels) + 1), labels)
     for edge in range(1, len(labels)):
         axes.axhline(edge + 0.5, color="#DDDDDD", linewidth=0.4, zorder=1)

@@ -62,6 +62,10 @@ class Reference(Frozen):
             raise ValueError(f"x has {len(self.x)} values and y has {len(self.y)}")
         return self
 
+    def rows(self) -> list[ExtraRow]:
+        """Of a figure's table."""
+        return [(self.panel, PUBLISHED + self.method, x, y) for x, y in zip(self.x, self.y, strict=True)]
+
 
 class FigureSpec(FigureSettings):
     """One figure at one scale: its settings, and with them all that drawing must know of its runs."""
@@ -107,6 +111,11 @@ class FigureSpec(FigureSettings):
             return name
         tasks = {"eval": "unseen tasks", "train": "training tasks"}.get(panel.split, panel.split)
         return f"{name}, {tasks}"
+
+    def published_label(self) -> str:
+        """The legend's name for published values; it says how they were read."""
+        readings = dict.fromkeys(item.reading for item in self.references if self.is_comparable(item))
+        return f"published ({' and '.join(readings)})"
 
     def references_of(self, panel: str) -> list[Reference]:
         """The published values for one panel that are comparable with this figure: those of the same scale."""

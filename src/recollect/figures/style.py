@@ -7,11 +7,12 @@ constants.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 import matplotlib.style
@@ -22,8 +23,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 
-from recollect.figures.spec import LINE, PUBLISHED, ExtraRow, FigureSpec, Reference
+from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, ExtraRow, FigureSpec
 from recollect.settings.seeding import seed_of
 
 STYLE_FILE = Path(__file__).with_name("recollect.mplstyle")
@@ -32,6 +35,9 @@ SINGLE_COLUMN, DOUBLE_COLUMN = 3.4, 7.0  # inches
 BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
 VERMILLION, ORANGE, GREY, BLACK = "#D55E00", "#E69F00", "#5E5E5E", "#1A1A1A"
 SOFT = "#595959"  # of text that is not a result
+PRINT_SIZE = 5.2  # of the small print, points
+LEGEND_LEADING = 0.135  # inches from row to row
+PRINT_LEADING = 0.095
 SOLID: Any = "solid"
 LONG_DASH: Any = (0, (4.6, 1.1))
 DASH_DOT: Any = (0, (4.6, 1.1, 1.1, 1.1))
@@ -144,6 +150,7 @@ def paper_style() -> Iterator[None]:
     """What is drawn or saved inside looks like a figure of this project, whatever the user's matplotlibrc says."""
     with mpl.rc_context():
         mpl.rcdefaults()
+        # The font is the one that matplotlib carries, so that a figure has the same bytes on every machine.
         sns.set_theme(context="paper", style="ticks", font="DejaVu Sans")
         matplotlib.style.use(STYLE_FILE)
         yield
@@ -197,19 +204,11 @@ def draw_published(
     Markers are whole at the edge of a panel, too; those right of `until`, where the x axis ends, are left out.
     """
     axes.plot(x, y, color=look.color, linestyle=SHORT_DASH, linewidth=0.8, alpha=0.9, zorder=2.5)
-    is_inside = np.asarray(x) <= until
+    inside = [(a, b) for a, b in zip(x, y, strict=True) if a <= until]
     axes.plot(
-        np.asarray(x)[is_inside],
-        np.asarray(y)[is_inside],
-        look.marker,
-        markersize=3.2,
-        markerfacecolor="white",
-        markeredgecolor=look.color,
-        markeredgewidth=0.7,
-        alpha=0.9,
-        zorder=2.5,
-        clip_on=False,
-    )
+        *np.array(inside).reshape(-1, 2).T, look.marker, markersize=3.2, markerfacecolor="white",
+        markeredgecolor=look.color, markeredgewidth=0.7, alpha=0.9, zorder=2.5, clip_on=False,
+    )  # fmt: skip
 
 
 def draw_references(axes: Axes, figure: FigureSpec, panel: str, *, until: float = float("inf")) -> list[ExtraRow]:
@@ -219,13 +218,8 @@ def draw_references(axes: Axes, figure: FigureSpec, panel: str, *, until: float 
     for item in figure.references_of(panel):
         if item.method in looks:
             draw_published(axes, item.x, item.y, looks[item.method], until)
-            rows += extra_rows_of(item)
+            rows += item.rows()
     return rows
-
-
-def extra_rows_of(item: Reference) -> list[ExtraRow]:
-    """The rows of a published curve in a figure's table."""
-    return [(item.panel, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)]
 
 
 def draw_constant(axes: Axes, panel: str, name: str, y: float, ends: tuple[float, float]) -> list[ExtraRow]:
@@ -255,6 +249,108 @@ def hide_unused(grid: np.ndarray, used: int) -> None:
     """Show only the first so many panels of a grid."""
     for axes in grid.ravel()[used:]:
         axes.set_visible(False)
+
+
+def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Sequence[str]) -> list[Line2D]:
+    """Legend entries: the methods in the order of the figure, then ``extras`` (`PUBLISHED` or ``line:<text>``)."""
+    handles = []
+    for method, look in looks.items():
+        handles.append(
+            Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markeredgecolor="white",
+                   markersize=look.marker_size(), label=figure.label(method))
+        )  # fmt: skip
+    for extra in extras:
+        if extra == PUBLISHED:
+            handles.append(
+                Line2D([], [], color=GREY, linestyle=SHORT_DASH, linewidth=0.8, marker="o", markersize=3.2,
+                       markerfacecolor="white", markeredgecolor=GREY, label=figure.published_label())
+            )  # fmt: skip
+        else:
+            text = extra.removeprefix(LINE)
+            handles.append(Line2D([], [], color=BLACK, linestyle=DOTS, linewidth=0.9, label=text))
+    return handles
+
+
+def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines: Sequence[str]) -> None:
+    """Put the legend above the panels and the small print below, and make the figure higher by what they take."""
+    rows = _legend_rows(canvas, figure, handles)
+    width = canvas.get_figwidth()
+    characters = int((width - 0.12) / (PRINT_SIZE * 0.0083))
+    text = []
+    for line in lines:
+        for piece in textwrap.wrap(line, characters):
+            text.append((piece, SOFT, "normal"))
+    if figure.is_wiring_test:
+        text.insert(0, (SMOKE_WORDS, "#B03A00", "bold"))
+    top = 0.06 + LEGEND_LEADING * len(rows)
+    bottom = 0.09 + PRINT_LEADING * len(text)
+    height = canvas.get_figheight() + top + bottom
+    canvas.set_figheight(height)
+    for i, row in enumerate(rows):
+        place = (0.5, 1 - (0.03 + i * LEGEND_LEADING) / height)
+        legend = canvas.legend(handles=row, loc="upper center", bbox_to_anchor=place, ncols=len(row), borderpad=0.1)
+        legend.set_in_layout(False)
+    for i, (piece, color, weight) in enumerate(reversed(text)):
+        y = (0.05 + i * PRINT_LEADING) / height
+        note = canvas.text(0.06 / width, y, piece, fontsize=PRINT_SIZE, color=color, fontweight=weight)
+        note.set_in_layout(False)
+    engine = canvas.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0, bottom / height, 1, 1 - (bottom + top) / height), w_pad=0.03, h_pad=0.03)  # type: ignore[call-arg]
+    _freeze(canvas)
+
+
+def _freeze(canvas: Figure) -> None:
+    """Lay the canvas out once and round the result: the layout solver's last bit depends on Python's hash seed."""
+    canvas.draw_without_rendering()
+    canvas.set_layout_engine("none")
+    for axes in canvas.get_axes():  # those of the subfigures too
+        axes.set_position(np.round(axes.get_position().bounds, 5).tolist())
+    for part in (canvas, *canvas.subfigs):
+        for text in part.texts:
+            text.set_position(np.round(text.get_position(), 5).tolist())
+
+
+def _legend_rows(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D]) -> list[list[Line2D]]:
+    """The legend in one row where it fits, else the methods first and the rest in rows below."""
+    names = {figure.label(method) for method in figure.methods}
+    methods = [handle for handle in handles if handle.get_label() in names]
+    extras = [handle for handle in handles if handle not in methods]
+    whole = _broken(canvas, [*methods, *extras])
+    return whole if len(whole) == 1 else [*_broken(canvas, methods), *_broken(canvas, extras)]
+
+
+def _broken(canvas: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
+    """Break legend entries into as few rows as fit the width, of about the same length."""
+    font = FontProperties(size=mpl.rcParams["legend.fontsize"])
+    renderer = cast(FigureCanvasAgg, canvas.canvas).get_renderer()
+    em = font.get_size_in_points() / 72
+    key = em * (mpl.rcParams["legend.handlelength"] + mpl.rcParams["legend.handletextpad"])
+    between = em * mpl.rcParams["legend.columnspacing"]
+    inches = []
+    for handle in handles:
+        pixels, _, _ = renderer.get_text_width_height_descent(str(handle.get_label()), font, False)
+        inches.append(key + pixels / canvas.dpi)
+
+    def rows_within(limit: float) -> list[list[Line2D]]:
+        rows: list[list[Line2D]] = []
+        used = 0.0
+        for handle, size in zip(handles, inches, strict=True):
+            if not rows or used + between + size > limit:
+                rows.append([handle])
+                used = size
+            else:
+                rows[-1].append(handle)
+                used += between + size
+        return rows
+
+    available = canvas.get_figwidth() - 0.15
+    shortest = rows_within(available)
+    for limit in np.linspace(max(inches, default=0.0), available, 30):
+        rows = rows_within(float(limit))
+        if len(rows) <= len(shortest):  # the narrowest limit gives the most even rows
+            return rows
+    return shortest
 
 
 def count_ticks(last: float) -> list[int]:
