@@ -10,14 +10,14 @@ its so many equal parts is scored too, as metric `part_return`: does the policy 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.common.contract import Policy, world_as_met
-from recollect.common.rollout import Episodes, VectorWorld, Watch, play_episodes
+from recollect.common.rollout import VectorWorld, Watch, play_episodes
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.evaluation.normalised_scores import normalised
@@ -25,8 +25,7 @@ from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
 
 
-@dataclass(frozen=True)
-class EpisodeScores:
+class EpisodeScores(NamedTuple):
     """One row per episode. `success_E` is NaN where the world has no notion of it, `part_return_EP` is [E, 0] without parts."""
 
     return_E: np.ndarray
@@ -59,26 +58,22 @@ def play(
     """
     batch = world.num_envs
     wanted = batch if episodes is None else episodes
-    rounds: list[Episodes] = []
+    parts = int(getattr(world, "parts", 0))
+    rounds = [EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)))]
 
     def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
         return policy.act(observation, reward, done)
 
-    for number in range(-(-wanted // batch)):
-        seeds = [seed_of("episodic evaluation actions", seed, number * batch + row) for row in range(batch)]
+    for first in range(0, wanted, batch):
+        seeds = [seed_of("episodic evaluation actions", seed, first + row) for row in range(batch)]
         policy.start(np.array(seeds, np.uint64), world.horizon, 1)
-        rounds.append(play_episodes(world, act, watch))
+        played = play_episodes(world, act, watch)
+        of_parts = part_returns(played.reward_BT, parts)
+        rounds.append(EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts))
         if progress is not None:
-            progress(min(wanted, (number + 1) * batch))
-    parts = int(getattr(world, "parts", 0))
-    if not rounds:
-        return EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)))
-    return EpisodeScores(
-        np.concatenate([r.return_B for r in rounds])[:wanted],
-        np.concatenate([r.length_B for r in rounds])[:wanted],
-        np.concatenate([r.success_B for r in rounds])[:wanted],
-        np.concatenate([part_returns(r.reward_BT, parts) for r in rounds])[:wanted],
-    )
+            progress(min(wanted, first + batch))
+    columns = zip(*rounds, strict=True)
+    return EpisodeScores(*(np.concatenate(of_rounds)[:wanted] for of_rounds in columns))
 
 
 def part_returns(reward_BT: np.ndarray, parts: int) -> np.ndarray:
@@ -98,12 +93,12 @@ def play_split(
 ) -> tuple[list[Task], EpisodeScores]:
     """Play the `evaluation.episodes` episodes of a split in one batch, task after task in turn: tasks and scores."""
     listed = registry.tasks(environment.world, environment.options, split)
-    count = environment.evaluation.episodes
-    tasks = [listed[i % len(listed)] for i in range(count)]
-    keys = ("episodic evaluation world", environment.name, environment.evaluation.seed, seed, split)
-    seeds = np.array([seed_of(*keys, i) for i in range(count)], np.uint64)
-    world = world_as_met(environment, tasks, seeds, policy)
-    actions = seed_of("of run", environment.evaluation.seed, seed)
+    evaluation = environment.evaluation
+    tasks = [listed[i % len(listed)] for i in range(evaluation.episodes)]
+    keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
+    seeds = [seed_of(*keys, i) for i in range(len(tasks))]
+    world = world_as_met(environment, tasks, np.array(seeds, np.uint64), policy)
+    actions = seed_of("of run", evaluation.seed, seed)
     return tasks, play(world, policy, seed=actions, progress=progress, watch=watch)
 
 
@@ -126,13 +121,18 @@ def evaluate(
     frames = []
     for split in environment.evaluation.splits:
         tasks, scores = play_split(policy, environment, split, seed=seed, progress=progress)
-        normal = {name: value_E1[:, 0] for name, value_E1 in normalised(scores.return_E[:, None], tasks).items()}
+        number_E = np.arange(len(tasks))
+        task_E = np.array([task.index for task in tasks])
+        metrics = {"return": scores.return_E, "success": scores.success_E}
+        for name, value_E1 in normalised(scores.return_E[:, None], tasks).items():
+            metrics[name] = value_E1[:, 0]
+
         known = {"env": environment.name, "method": method, "seed": seed, "step": step, "split": split}
-        played = {"task": np.array([task.index for task in tasks]), "episode": np.arange(len(tasks))}
-        for metric, value_E in {"return": scores.return_E, "success": scores.success_E, **normal}.items():
+        for metric, value_E in metrics.items():
             if not np.isnan(value_E).any():
-                frames.append(scores_frame(**known, **played, metric=metric, value=value_E))
-        if parts := scores.part_return_EP.shape[1]:
-            place = {"task": np.arange(len(tasks))[:, None], "episode": np.arange(parts)}
-            frames.append(scores_frame(**known, **place, metric="part_return", value=scores.part_return_EP))
+                frames.append(scores_frame(**known, task=task_E, episode=number_E, metric=metric, value=value_E))
+        of_parts = scores.part_return_EP
+        if of_parts.size:
+            place = {"task": number_E[:, None], "episode": np.arange(of_parts.shape[1])}
+            frames.append(scores_frame(**known, **place, metric="part_return", value=of_parts))
     return concat_scores(frames)

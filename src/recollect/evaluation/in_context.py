@@ -116,19 +116,9 @@ def evaluate(
     frames = []
     for split in environment.evaluation.splits:
         tasks = registry.tasks(environment.world, environment.options, split)
-        returns = play_in_context(policy, environment, tasks, seed=seed, progress=progress)
-        frames += [
-            scores_frame(
-                env=environment.name,
-                method=method,
-                seed=seed,
-                step=step,
-                split=split,
-                task=np.array([task.index for task in tasks])[:, None],
-                episode=np.arange(returns.shape[1]),
-                metric=metric,
-                value=values,
-            )
-            for metric, values in {"return": returns, **normalised(returns, tasks)}.items()
-        ]
+        returns_TE = play_in_context(policy, environment, tasks, seed=seed, progress=progress)
+        known = {"env": environment.name, "method": method, "seed": seed, "step": step, "split": split}
+        known |= {"task": np.array([task.index for task in tasks])[:, None], "episode": np.arange(returns_TE.shape[1])}
+        for metric, value_TE in {"return": returns_TE, **normalised(returns_TE, tasks)}.items():
+            frames.append(scores_frame(**known, metric=metric, value=value_TE))
     return concat_scores(frames)

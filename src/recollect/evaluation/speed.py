@@ -104,7 +104,4 @@ def speeds(settings: Settings, train: Callable[..., Policy], inputs: Inputs, now
         "steps_per_second_together": acting_speed(policy, environment, tasks, settings.seed),
     }
     about: dict[str, Any] = {"env": environment.name, "method": settings.method.name, "seed": settings.seed}
-    frames = [
-        scores_frame(**about, step=STEPS, split=SPLIT, metric=name, value=value) for name, value in values.items()
-    ]
-    return pd.concat(frames)
+    return scores_frame(**about, step=STEPS, split=SPLIT, metric=list(values), value=list(values.values()))

@@ -25,6 +25,8 @@ MAPS_PER_EPISODE = 100  # evenly spaced, and one of the last step; every step of
 TASKS = 3  # traced where none is named
 EPISODES = 10  # of a task, of an episodic evaluation
 
+Cells = Callable[[np.ndarray], np.ndarray]
+
 
 class Recorder:
     """Watches some rows of an evaluation.
@@ -37,7 +39,8 @@ class Recorder:
 
     def __init__(self, policy: Policy, rows_N: np.ndarray, horizon: int) -> None:
         self.policy = policy if isinstance(policy, Traced) else None
-        self.rows_N, self.every = rows_N, max(1, horizon // MAPS_PER_EPISODE)
+        self.rows_N = rows_N
+        self.every = max(1, horizon // MAPS_PER_EPISODE)
         self.moments: list[dict[str, np.ndarray]] = []
         self.facts: list[dict[str, np.ndarray]] = []
         self.maps: list[dict[str, np.ndarray]] = []
@@ -47,56 +50,63 @@ class Recorder:
     def __call__(self, moment: Moment) -> None:
         """Write down one step."""
         rows_N = self.rows_N
-        playing_N = moment.playing_B[rows_N]
+        playing_N, done_N = moment.playing_B[rows_N], moment.done_B[rows_N]
         self.moments.append(
             {
                 "observation": np.array(moment.observation_BD)[rows_N],
                 "action": np.array(moment.action_B)[rows_N],
                 "reward": moment.reward_B[rows_N].astype(np.float32),
-                "done": moment.done_B[rows_N],
+                "done": done_N,
                 "episode": moment.episode_B[rows_N].astype(np.int32),
                 "playing": playing_N,
             }
         )
         if self.policy is not None:
             self.facts.append(self.policy.traced(rows_N))
-            due = np.flatnonzero(playing_N & ((self.step_N % self.every == 0) | moment.done_B[rows_N]))
+            due = np.flatnonzero(playing_N & ((self.step_N % self.every == 0) | done_N))
             if len(due) and (maps := self.policy.maps(rows_N[due])):
                 self.maps.append(maps)
                 self.mapped.append(np.stack([np.full(len(due), len(self.moments) - 1), due], 1))
-        self.step_N = np.where(moment.done_B[rows_N], 0, self.step_N + 1)
+        self.step_N = np.where(done_N, 0, self.step_N + 1)
 
-    def trace(self, about: Mapping[str, Any], tasks: Sequence[Task], cell_of: Callable[[int], Any]) -> Trace:
+    def trace(self, about: Mapping[str, Any], tasks: Sequence[Task], cells_of: Sequence[Cells | None]) -> Trace:
         """What was written down, row after row.
 
         Args:
             about: see `Trace`.
             tasks: the task of each watched row.
-            cell_of: place among the rows -> the function from observations to cells, or None.
+            cells_of: of each watched row, the function from observations to cells, or None.
         """
         from recollect.common.histories import Histories
 
         kept_NT = np.stack([moment["playing"] for moment in self.moments], 1)
+        place_R, _ = np.nonzero(kept_NT)  # of each row of the trace, among the watched ones
 
-        def column(moments: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
-            return np.stack([moment[name] for moment in moments], 1)[kept_NT]
+        def columns(moments: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+            names = moments[0] if moments else {}
+            return {name: np.stack([moment[name] for moment in moments], 1)[kept_NT] for name in names}
 
-        place_N, _ = np.nonzero(kept_NT)
-        played = {name: column(self.moments, name) for name in ("observation", "action", "reward", "done", "episode")}
-        played["task"] = np.array([task.index for task in tasks], np.int32)[place_N]
-        functions = [cell_of(place) for place in range(len(tasks))]
-        cell_N2 = None
-        if all(function is not None for function in functions):
-            parts = [f(played["observation"][place_N == place]) for place, f in enumerate(functions)]
-            cell_N2 = np.concatenate(parts).astype(np.int16)
-        row_NT = kept_NT.reshape(-1).cumsum().reshape(kept_NT.shape) - 1
+        played = columns(self.moments)
+        del played["playing"]
+        played["task"] = np.array([task.index for task in tasks], np.int32)[place_R]
+
+        cell_R2: np.ndarray | None = None
+        if None not in cells_of:
+            cell_R2 = np.zeros((len(place_R), 2), np.int16)
+            for place, cells in enumerate(cells_of):
+                assert cells is not None
+                is_mine = place_R == place
+                cell_R2[is_mine] = cells(played["observation"][is_mine])
+
+        # Maps were written down moment by moment; the trace has them row after row.
         mapped_M2 = np.concatenate([np.empty((0, 2), np.int64), *self.mapped])
+        row_NT = kept_NT.reshape(-1).cumsum().reshape(kept_NT.shape) - 1
         row_M = row_NT[mapped_M2[:, 1], mapped_M2[:, 0]]
         order = row_M.argsort(kind="stable")
-        names = self.maps[0] if self.maps else {}
-        maps = {name: np.concatenate([maps[name] for maps in self.maps])[order] for name in names}
-        facts = {name: column(self.facts, name) for name in (self.facts[0] if self.facts else {})}
-        return Trace(dict(about), Histories(played), facts, maps, row_M[order], cell_N2)
+        maps = {}
+        for name in self.maps[0] if self.maps else ():
+            maps[name] = np.concatenate([maps[name] for maps in self.maps])[order]
+        return Trace(dict(about), Histories(played), columns(self.facts), maps, row_M[order], cell_R2)
 
 
 def chosen_tasks(environment: EnvironmentSettings, split: str, wanted: Sequence[int]) -> list[int]:
@@ -127,30 +137,33 @@ def trace(
 ) -> Trace:
     """Play the evaluation of one split and trace some of its tasks (indices within the split, ascending)."""
     listed = registry.tasks(environment.world, environment.options, split)
-    scenes = {task: registry.scene(environment.world, environment.options, listed[task]) for task in tasks}
     horizon = facts_of(environment).horizon
-    if environment.evaluation.protocol == "in_context":
-        rows = list(tasks)
-        recorder = Recorder(policy, np.array(rows), horizon)
+    is_in_context = environment.evaluation.protocol == "in_context"
+    # An episodic evaluation plays task after task in turn, an episode in each row.
+    episodes = 1 if is_in_context else min(EPISODES, environment.evaluation.episodes // len(listed))
+    tasks_of_rows = np.repeat(tasks, episodes)
+    rows_N = tasks_of_rows + np.tile(np.arange(episodes), len(tasks)) * len(listed)
+    recorder = Recorder(policy, rows_N, horizon)
+    if is_in_context:
         play_in_context(policy, environment, listed, seed=seed, progress=progress, watch=recorder)
     else:
-        episodes = min(EPISODES, environment.evaluation.episodes // len(listed))
-        rows = [task + episode * len(listed) for task in tasks for episode in range(episodes)]
-        recorder = Recorder(policy, np.array(rows), horizon)
         number_B = np.arange(environment.evaluation.episodes) // len(listed)
 
         def watch(seen: np.ndarray, action: np.ndarray, reward: np.ndarray, done: np.ndarray, live: np.ndarray) -> None:
             recorder(Moment(seen, action, reward, done, number_B, live))
 
         play_split(policy, environment, split, seed=seed, progress=progress, watch=watch)
-    described = [
-        {"index": task, "name": listed[task].name, "scene": None if scene is None else scene.described()}
-        for task, scene in scenes.items()
-    ]
+
+    described = []
+    cells_of: dict[int, Cells | None] = {}
+    for task in tasks:
+        scene = registry.scene(environment.world, environment.options, listed[task])
+        drawn = None if scene is None else scene.described()
+        described.append({"index": task, "name": listed[task].name, "scene": drawn})
+        cells_of[task] = None if scene is None else scene.cells_of
     facts = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
     facts["actions"] = list(registry.action_names(environment.world))
-    cells = [None if (scene := scenes[row % len(listed)]) is None else scene.cells_of for row in rows]
-    traced = recorder.trace(facts, [listed[row % len(listed)] for row in rows], cells.__getitem__)
+    traced = recorder.trace(facts, [listed[task] for task in tasks_of_rows], [cells_of[task] for task in tasks_of_rows])
     if "tokens" in traced.facts and isinstance(policy, Worded):
         tokens = np.unique(traced.facts["tokens"]).tolist()
         traced.about["words"] = {str(token): word for token, word in zip(tokens, policy.words(tokens), strict=True)}

@@ -12,25 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from pydantic import Field
 
 from recollect.common.traces import Trace
-from recollect.figures import captions, statistics, style
+from recollect.figures import captions, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
-from recollect.figures.trace_reading import (
-    COLOURS,
-    UNIFORM,
-    TaskOptions,
-    chosen_tasks,
-    grid_of,
-    label_bar,
-    only_method,
-    within,
-)
+from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grid_of, only_method, within
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
@@ -63,7 +51,7 @@ def attention_of(trace: Trace, task: int, episodes: range, step_bin: int) -> tup
     total = np.zeros((bins, *attention_MLW.shape[1:]))
     np.add.at(total, bin_M, attention_MLW)
     count = np.bincount(bin_M, minlength=bins)[:, None, None]
-    by_bin = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    by_bin = trace_reading.mean_where_counted(total, count)
     return by_bin.swapaxes(0, 1), attention_MLW.mean(0)
 
 
@@ -89,61 +77,32 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
             what = f"{trace.about['method']} reads no memory, so there is no attention to draw"
             raise UserError(what, where=f"figure '{figure.name}'", do="name a method that retrieves, such as radt")
     tasks = chosen_tasks(of_seeds, options.tasks, figure)
+    horizon = int(of_seeds[0].about["horizon"])
     maps: dict[str, np.ndarray] = {}  # name of the group -> [L, bins, W]
-    profiles: dict[str, statistics.Interval] = {}  # -> [L, W]
+    parts = []
     for name, episodes in groups(of_seeds[0].returns_KE.shape[1], options.episodes).items():
-        by_bin_SNLQW, profile_SNLW = _of_group(of_seeds, tasks, episodes, options.step_bin)
-        maps[name] = _mean_where_known(by_bin_SNLQW)
+        by_bin, profile = [], []
+        for trace in of_seeds:
+            of_tasks = [attention_of(trace, task, episodes, options.step_bin) for task in tasks]
+            by_bin.append([bins_LQW for bins_LQW, _ in of_tasks])
+            profile.append([mean_LW for _, mean_LW in of_tasks])
+        # Over the seeds and tasks that have a map there.
+        known_SNLQW = np.ma.masked_invalid(by_bin)
+        total_LQW = known_SNLQW.filled(0).sum((0, 1))
+        maps[name] = trace_reading.mean_where_counted(total_LQW, known_SNLQW.count((0, 1)))
         rng = generator("bootstrap", figure.name, name)
-        profiles[name] = statistics.stratified_bootstrap(profile_SNLW, rng, resamples=options.resamples)
-    table = _table(maps, profiles, options, int(of_seeds[0].about["horizon"]), figure, len(tasks))
+        interval = statistics.stratified_bootstrap(np.array(profile), rng, resamples=options.resamples)
+
+        # Panels of the table: ``layer 1, episodes 2–6, steps 1–5`` of the maps, and ``layer 1, episodes 2–6``.
+        x_W = np.arange(1.0, interval.value.shape[1] + 1)
+        for layer, map_QW in enumerate(maps[name]):
+            panel = f"layer {layer + 1}, {name}"
+            parts += trace_reading.rows_of_map(panel, x_W, map_QW, options.step_bin, horizon)
+            parts.append(trace_reading.rows_of_mean(panel, interval, layer))
+    table = pd.concat(parts, ignore_index=True)
+    table = table.assign(method=figure.methods[0], seeds=len(figure.seeds), tasks=len(tasks))[TABLE_COLUMNS]
     with style.paper_style():
         return _plot(table, maps, of_seeds[0], figure, options)
-
-
-def _of_group(
-    traces: Sequence[Trace], tasks: Sequence[int], episodes: range, step_bin: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """`attention_of` for every seed and task: [S, N, L, bins, W] and [S, N, L, W]."""
-    by_bin, profile = [], []
-    for trace in traces:
-        of_tasks = [attention_of(trace, task, episodes, step_bin) for task in tasks]
-        by_bin.append([bins_LQW for bins_LQW, _ in of_tasks])
-        profile.append([mean_LW for _, mean_LW in of_tasks])
-    return np.array(by_bin), np.array(profile)
-
-
-def _mean_where_known(by_bin_SNLQW: np.ndarray) -> np.ndarray:
-    """Mean over seeds and tasks of those that are no NaN; NaN where all are."""
-    is_known = np.isfinite(by_bin_SNLQW)
-    total = np.where(is_known, by_bin_SNLQW, 0).sum((0, 1))
-    count = is_known.sum((0, 1))
-    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
-
-
-def _table(
-    maps: dict[str, np.ndarray],
-    profiles: dict[str, statistics.Interval],
-    options: Options,
-    horizon: int,
-    figure: FigureSpec,
-    tasks: int,
-) -> pd.DataFrame:
-    """Rows of the maps (panel ``layer 1, episodes 2–6, steps 1–5``) and of the means (``layer 1, episodes 2–6``)."""
-    parts = []
-    for name, map_LQW in maps.items():
-        x = np.arange(1.0, map_LQW.shape[2] + 1)
-        interval = profiles[name]
-        for layer, map_QW in enumerate(map_LQW):
-            panel = f"layer {layer + 1}, {name}"
-            for place, values in enumerate(map_QW):
-                first, last = place * options.step_bin + 1, min((place + 1) * options.step_bin, horizon)
-                rows = pd.DataFrame({"x": x, "y": values, "low": np.nan, "high": np.nan})
-                parts.append(rows.assign(panel=f"{panel}, steps {first}–{last}"))
-            bounds = {"low": interval.low[layer], "high": interval.high[layer]}
-            parts.append(pd.DataFrame({"x": x, "y": interval.value[layer], **bounds}).assign(panel=panel))
-    table = pd.concat(parts, ignore_index=True)
-    return table.assign(method=figure.methods[0], seeds=len(figure.seeds), tasks=tasks)[list(TABLE_COLUMNS)]
 
 
 def _plot(
@@ -152,22 +111,20 @@ def _plot(
     layers, bins, window = next(iter(maps.values())).shape
     horizon = int(first.about["horizon"])
     width = style.SINGLE_COLUMN if layers <= 2 else style.DOUBLE_COLUMN
-    canvas: Figure = style.blank_figure(width, 2 * (options.panel + 0.12) + options.panel + 0.35)
+    canvas = style.blank_figure(width, 2 * (options.panel + 0.12) + options.panel + 0.35)
     axes_RL = canvas.subplots(3, layers, squeeze=False, sharex=True)
     looks = dict(zip(maps, (EARLY, LATE), strict=True))
     norm = Normalize(0, float(max(np.nanmax(values) for values in maps.values())))
-    edges_W = np.arange(window + 1) + 0.5
-    edges_Q = np.minimum(np.arange(bins + 1) * options.step_bin, horizon) + 0.5
+    edges_W = trace_reading.edges(window)
+    edges_Q = trace_reading.edges(bins, options.step_bin, horizon)
     extra_rows: list[ExtraRow] = []
     top = 0.0
     for layer in range(layers):
         # Above, a map of each group of episodes.
         for i, (name, map_LQW) in enumerate(maps.items()):
             axes = axes_RL[i, layer]
-            shown = np.ma.masked_invalid(map_LQW[layer])
-            axes.pcolormesh(edges_W, edges_Q, shown, cmap=COLOURS, norm=norm, edgecolors="face", linewidth=0.1)
-            axes.set(ylim=(horizon + 0.5, 0.5), yticks=style.count_ticks(horizon))
-            axes.grid(False)
+            trace_reading.draw_map(axes, edges_W, edges_Q, map_LQW[layer], norm)
+            axes.set_yticks(style.count_ticks(horizon))
             axes.set_title(f"layer {layer + 1}" if i == 0 else "", fontsize=7)
             axes.set_ylabel(f"{name}\nstep" if layer == 0 else "")
             axes.tick_params(labelleft=layer == 0)
@@ -182,14 +139,10 @@ def _plot(
         axes.set(xticks=style.count_ticks(window), yticks=within(top * 1.08))
         axes.set_ylabel("attention" if layer == 0 else "")
         axes.tick_params(labelleft=layer == 0)
-    bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_RL[:2], shrink=0.85, aspect=24, pad=0.02)
-    label_bar(bar, "attention", within(float(norm.vmax or 0.0)))
+    ticks = within(float(norm.vmax or 0.0))
+    trace_reading.colour_bar(canvas, axes_RL[:2], norm, "attention", ticks, shrink=0.85, aspect=24)
 
-    handles = [
-        Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markeredgecolor="white", label=name)
-        for name, look in looks.items()
-    ]
-    handles += style.legend_handles(figure, {}, [LINE + UNIFORM])
+    handles = style.legend_handles(figure, looks, [LINE + UNIFORM])
     facts, *warnings = captions.small_print(figure, table, "mean")
     style.finish(canvas, figure, handles, [f"{figure.label(figure.methods[0])} · {facts}", *warnings])
     names = " and ".join(maps)
@@ -201,6 +154,6 @@ def _plot(
         "panel": "layer and episodes; with steps: one row of a map, without: the mean over all steps of an episode",
         "x": "step of the retrieved window, from 1; it ends at the last, and a short one is padded on the left",
         "y": "cross-attention of the token that predicts the action: mean over heads, sum over the tokens of a step",
-        "low, high": "bounds of the 95 % stratified bootstrap interval of the mean; empty for maps and for one seed",
+        "low, high": trace_reading.BOUNDS,
     }
     return Drawn(canvas, with_extra_rows(table, extra_rows), meaning, tuple(notes))

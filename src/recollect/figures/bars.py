@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,23 +17,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
-from recollect.figures import captions, reading, style
-from recollect.figures.finishing import finished
-from recollect.figures.spec import (
-    PUBLISHED,
-    TABLE_COLUMNS,
-    Drawn,
-    ExtraRow,
-    FigureSpec,
-    Panel,
-    ScoreOptions,
-    one_or_more,
-    options_of,
-    panels_of,
-)
+from recollect.figures import captions, finishing, reading, spec, style
+from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions
 from recollect.settings.errors import UserError, nearest
 
-OVER = "seeds and tasks"
 WORDS = ("lines", "Open diamonds")
 BAR = 0.155  # inches from bar to bar
 ROOM = 1.22  # how far the axis goes beyond the longest bar, for the numbers at the edge
@@ -51,20 +37,24 @@ class Options(ScoreOptions):
     panels: dict[str, dict[str, str]] | None = Field(
         None, description="Panel -> method -> label of its bar, in one environment; null: all methods in all panels."
     )
-    metric_labels: dict[str, str] = Field(default_factory=dict, description="Metric -> words.")
+    metric_labels: dict[str, str] = Field({}, description="Metric -> words.")
     top: float | None = Field(None, gt=0, description="Highest possible value, e.g. 1 of a rate: axes go so far.")
     decimals: int = Field(0, ge=0, le=3, description="Of the numbers beside the bars.")
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
-    return draw_bars(scores, figure, options_of(figure, Options))
+    return draw_bars(scores, figure, spec.options_of(figure, Options))
 
 
 def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Drawn:
-    panels = panels_of(figure.environments, options.split, options.metric)
+    panels = spec.panels_of(figure.environments, options.split, options.metric)
     bars = {panel.name: {method: figure.label(method) for method in figure.methods} for panel in panels}
-    titles = {panel.name: _title(panel, figure, options) for panel in panels}
+    titles = {}
+    for panel in panels:
+        titles[panel.name] = figure.panel_label(panel, options.split)
+        if len(spec.one_or_more(options.metric)) > 1:
+            titles[panel.name] += "\n" + options.metric_labels.get(panel.metric, panel.metric.replace("_", " "))
     if options.panels is not None:
         _check_panels(options.panels, panels, figure)
         bars, titles = options.panels, {name: name for name in options.panels}
@@ -75,22 +65,17 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
     meaning = {
         "panel": "what is compared" if options.panels else "environment, and /split and /metric behind the first ones",
         "x": "place of the bar in its panel, from 1",
-        "y": f"{' or '.join(one_or_more(options.metric))}, {episodes}: {word} over seeds and tasks",
+        "y": f"{' or '.join(spec.one_or_more(options.metric))}, {episodes}: {word} over seeds and tasks",
         "low, high": captions.bounds_meant(options.statistic),
     }
     notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
     with style.paper_style():
         canvas, extra_rows = _plot(table, bars, titles, figure, options)
-        handles = [_published_handle(figure)] if extra_rows else []
-        return finished(
-            canvas, figure, options, table, extra_rows, meaning, over=OVER, handles=handles, notes=notes, words=WORDS
+        published = Line2D([], [], color=style.BLACK, label=figure.published_label(), **DIAMOND)
+        handles = [published] if extra_rows else []
+        return finishing.finished(
+            canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
         )
-
-
-def _title(panel: Panel, figure: FigureSpec, options: Options) -> str:
-    name = figure.panel_label(panel, options.split)
-    words = options.metric_labels.get(panel.metric, panel.metric.replace("_", " "))
-    return name if len(one_or_more(options.metric)) < 2 else f"{name}\n{words}"
 
 
 def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: FigureSpec) -> None:
@@ -111,22 +96,29 @@ def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: F
 def _measured(
     scores: pd.DataFrame, panels: list[Panel], bars: dict[str, dict[str, str]], figure: FigureSpec, options: Options
 ) -> pd.DataFrame:
-    rows_of = {}
-    for metric, split in dict.fromkeys((panel.metric, panel.split) for panel in panels):
-        rows = reading.select(scores, figure, metric=metric, split=split)
-        rows_of[metric, split] = reading.last_step(rows, figure)
-
+    rows_of: dict[tuple[str, str], pd.DataFrame] = {}  # (metric, split) -> rows of the last evaluations
     parts = []
     for panel in panels:
-        rows = rows_of[panel.metric, panel.split]
+        of = (panel.metric, panel.split)
+        if of not in rows_of:
+            rows_of[of] = reading.last_rows(scores, figure, *of)
+        rows = rows_of[of]
         for place, method in enumerate(bars[panel.name], start=1):
             cell = rows[(rows["env"] == panel.environment) & (rows["method"] == method)]
             scores_SNE, tasks, _ = reading.score_array(cell, figure)
             score_SN = reading.last_episodes(scores_SNE, options.last).mean(2)
             bounds = options.interval(score_SN, figure.name, panel.name, method)
-            about = {"panel": panel.name, "method": method, "x": float(place)}
-            parts.append({**about, **bounds.numbers(), "seeds": len(figure.seeds), "tasks": len(tasks)})
-    return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
+            parts.append(
+                {
+                    "panel": panel.name,
+                    "method": method,
+                    "x": float(place),
+                    **bounds.numbers(),
+                    "seeds": len(figure.seeds),
+                    "tasks": len(tasks),
+                }
+            )
+    return pd.DataFrame(parts, columns=TABLE_COLUMNS)
 
 
 def _plot(
@@ -135,15 +127,16 @@ def _plot(
     columns = min(options.columns, len(bars))
     names = list(bars)
     rows_of_panels = [names[i : i + columns] for i in range(0, len(names), columns)]
-    most_bars = [max(len(bars[name]) for name in row) for row in rows_of_panels]
-    one_metric = isinstance(options.metric, str)
+    x_label = ""
+    if isinstance(options.metric, str):
+        words = options.metric_labels.get(options.metric, options.metric)
+        x_label = f"{words}, mean of {captions.episodes_meant(options.last)}"
 
     # A row of panels is as high as its fullest panel.
-    head = 0.38
-    if any("\n" in title for title in titles.values()):
-        head += 0.12
+    most_bars = [max(len(bars[name]) for name in row) for row in rows_of_panels]
+    head = 0.50 if any("\n" in title for title in titles.values()) else 0.38
     heights = [BAR * count + head for count in most_bars]
-    whole_height = sum(heights) + 0.15 + (0.13 if one_metric else 0)
+    whole_height = sum(heights) + 0.15 + (0.13 if x_label else 0)
     canvas = style.blank_figure(style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN, whole_height)
     grid = canvas.subplots(len(rows_of_panels), columns, squeeze=False, height_ratios=heights)
 
@@ -154,9 +147,8 @@ def _plot(
             extra_rows += _draw_panel(axes, name, table[table["panel"] == name], bars[name], figure, options)
             axes.set_ylim(most_bars[i] + 0.5, 0.5)
             axes.set_title(titles[name], loc="left")
-            if i == len(rows_of_panels) - 1 and isinstance(options.metric, str):
-                words = options.metric_labels.get(options.metric, options.metric)
-                axes.set_xlabel(f"{words}, mean of {captions.episodes_meant(options.last)}")
+            if i == len(rows_of_panels) - 1:
+                axes.set_xlabel(x_label)
             if k and bars[name] == bars[row[0]]:  # its neighbour names the bars
                 axes.tick_params(labelleft=False)
     _set_x_axes(list(grid.ravel()[: len(names)]), same=options.panels is not None)
@@ -179,31 +171,31 @@ def _set_x_axes(panels: list[Axes], *, same: bool) -> None:
 def _draw_panel(
     axes: Axes, name: str, rows: pd.DataFrame, labels: dict[str, str], figure: FigureSpec, options: Options
 ) -> list[ExtraRow]:
-    bases = style.styles_of(list(dict.fromkeys(method.partition(".")[0] for method in figure.methods)))
-    published = {item.method: item for item in figure.references_of(name)}
-    extra_rows: list[ExtraRow] = []
-    right = max(float(np.nanmax(rows[["y", "high"]].to_numpy())), options.top or 0)
+    """Draw the bars of one panel; gives the rows of what was not measured."""
+    base_of = {method: method.partition(".")[0] for method in figure.methods}
+    looks = style.styles_of(list(dict.fromkeys(base_of.values())))
+    at_edge = axes.get_yaxis_transform()
     for method, place, y in zip(rows["method"], rows["x"], rows["y"], strict=True):
-        color = bases[method.partition(".")[0]].color
-        is_variant = "." in method
-        axes.barh(place, y, height=0.68, color=style.tinted(color, TINT) if is_variant else color, zorder=2)
-        if method in published:
-            item = published[method]
-            value = item.y[-1] if options.last == "all" or item.last_five is None else item.last_five
-            axes.plot(value, place, zorder=4, clip_on=False, **DIAMOND)
-            extra_rows.append((name, PUBLISHED + method, float(place), float(value)))
-            right = max(right, value)
-        number, at_edge = f"{y:,.{options.decimals}f}", axes.get_yaxis_transform()
+        color: Any = looks[base_of[method]].color
+        if method != base_of[method]:
+            color = style.tinted(color, TINT)
+        axes.barh(place, y, height=0.68, color=color, zorder=2)
+        number = f"{y:,.{options.decimals}f}"
         axes.text(1.0, place, number, transform=at_edge, ha="right", va="center", fontsize=6, color="#404040")
+
+    place_of = dict(zip(rows["method"], rows["x"], strict=True))
+    extra_rows: list[ExtraRow] = []
+    for item in figure.references_of(name):
+        if item.method not in place_of:
+            continue
+        place = float(place_of[item.method])
+        value = item.y[-1] if options.last == "all" or item.last_five is None else item.last_five
+        axes.plot(value, place, zorder=4, clip_on=False, **DIAMOND)
+        extra_rows.append((name, PUBLISHED + item.method, place, value))
+
     axes.hlines(rows["x"], rows["low"], rows["high"], color=style.BLACK, linewidth=0.8, zorder=3)
-    axes.set_yticks(list(rows["x"]), list(labels.values()))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.grid(visible=True, axis="x")
-    axes.spines["left"].set_visible(False)
+    style.name_rows(axes, rows["x"], labels.values())
+    drawn = [*rows["y"], *rows["high"].dropna(), *(value for *_, value in extra_rows)]
+    right = max(*drawn, options.top or 0)
     axes.set_xlim(min(0.0, float(rows["y"].min())), ROOM * right if right > 0 else None)
     return extra_rows
-
-
-def _published_handle(figure: FigureSpec) -> Line2D:
-    return Line2D([], [], color=style.BLACK, label=style.published_label(figure), **DIAMOND)

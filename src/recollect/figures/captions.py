@@ -8,7 +8,8 @@ from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
 from recollect.figures.statistics import Statistic, narrow_interval_warning
 
 STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
-CURVES = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
+Words = tuple[str, str]
+CURVES: Words = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
 RANDOM_MODEL = "A random model took the place of a pretrained one."
 
 
@@ -57,12 +58,10 @@ def has_intervals(table: pd.DataFrame) -> bool:
 
 def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
     """One sentence for each number of seeds in the figure that is too small for its interval, worst case over tasks."""
-    rows = lines_of(table)
-    worst = rows.groupby("seeds")["tasks"].min()
-    sentences = [
-        narrow_interval_warning(int(str(seeds)), int(tasks), statistic, over_tasks=over_tasks(table))
-        for seeds, tasks in worst.items()
-    ]
+    worst = lines_of(table).groupby("seeds")["tasks"].min()
+    sentences = []
+    for seeds, tasks in worst.items():
+        sentences.append(narrow_interval_warning(int(str(seeds)), int(tasks), statistic, over_tasks=over_tasks(table)))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -86,24 +85,17 @@ def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
 
 
 def notes_on_method(
-    figure: FigureSpec,
-    table: pd.DataFrame,
-    statistic: Statistic,
-    resamples: int,
-    over: str,
-    words: tuple[str, str] = CURVES,
+    figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, resamples: int, over: str, words: Words = CURVES
 ) -> list[str]:
     """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources.
 
-    Args:
-        over: what the interval is over, where there are several seeds: `seeds`, `seeds and tasks`.
-        words: how intervals and published values are drawn.
+    Args: see `finishing.finished`.
     """
     intervals, published = words
     rows = lines_of(table)
     word = STATISTIC_WORDS[statistic]
     counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"
-    aggregate = f"{word[0].upper()}{word[1:]} over {counts}"
+    aggregate = f"{word.capitalize()} over {counts}"
     if has_intervals(table):
         over = "tasks" if over_tasks(table) else over
         aggregate += f"; {intervals} are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"

@@ -7,7 +7,6 @@ constant of its environment: what others reached there, or what an agent without
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
@@ -17,36 +16,28 @@ from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureS
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
-OVER = "seeds"
-
 
 class Options(learning_curves.CurveOptions):
-    ends: int | dict[str, int] = Field(
-        default_factory=dict,
-        description="Last step of the plots, or environment -> its own; otherwise the last that all complete runs reach.",
-    )
-    lines: float | dict[str, float] | None = Field(
-        None, description="Height of a dotted line: one value, or environment -> its own; null draws none."
-    )
+    ends: int | dict[str, int] = Field({}, description="Last step, or environment -> it; else of all complete runs.")
+    lines: float | dict[str, float] | None = Field(None, description="Height of a dotted line, or one per environment.")
     line_label: str = Field("", description="Its name in the legend.")
     line_source: str = Field("", description="Where it is from, for the caption.")
     points: int = Field(learning_curves.POINTS, ge=2, description="Of a curve. Published: 300, PyBullet 100.")
     x_label: str = "environment steps"
     y_label: str = "return"
     same_y: bool = Field(False, description="All panels have one y axis.")
-    titles: dict[str, str] = Field(
-        default_factory=dict, description="Environment -> title of its panel, if not its own."
-    )
+    titles: dict[str, str] = Field({}, description="Environment -> title of its panel, if not its own.")
     columns: int = Field(4, ge=1, le=6, description="Panels beside each other.")
     panel_height: float = Field(1.3, gt=0.5, description="Inches.")
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
-    for name in (*_by_environment(options.ends), *_by_environment(options.lines)):
-        if name not in figure.environments:
-            what = f"the figure has no environment '{name}'"
-            raise UserError(what, where=f"options of figure '{figure.name}'", do="correct 'ends' or 'lines'")
+    for by_environment in (options.ends, options.lines):
+        for name in by_environment if isinstance(by_environment, dict) else ():
+            if name not in figure.environments:
+                what = f"the figure has no environment '{name}'"
+                raise UserError(what, where=f"options of figure '{figure.name}'", do="correct 'ends' or 'lines'")
     rows = reading.select(scores, figure, metric=options.metric, split=options.split)
     dropped: list[str] = []
     ends: dict[str, int] = {}
@@ -63,7 +54,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
             rng = generator("bootstrap", figure.name, environment, method)
             band = learning_curves.band_rows(curves, rng, resamples=options.resamples, statistic=options.statistic)
             parts.append(band.assign(panel=environment, method=method, tasks=cell["task"].nunique()))
-    table = pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+    table = pd.concat(parts, ignore_index=True)[TABLE_COLUMNS]
 
     notes = learning_curves.notes(options.window, options.points, dropped)
     meaning = {
@@ -77,11 +68,9 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         if options.line_source and any(method.startswith(LINE) for _, method, _, _ in extra_rows):
             notes.append(f"Dotted: {options.line_source}.")
         lines = learning_curves.dropped_print(dropped)
-        return finished(canvas, figure, options, table, extra_rows, meaning, over=OVER, more_print=lines, notes=notes)
-
-
-def _by_environment(value: object) -> dict[str, float]:
-    return value if isinstance(value, dict) else {}
+        return finished(
+            canvas, figure, options, table, extra_rows, meaning, over="seeds", more_print=lines, notes=notes
+        )
 
 
 def _plot(
@@ -97,7 +86,17 @@ def _plot(
     for place, environment in enumerate(figure.environments):
         axes = grid.ravel()[place]
         rows = table[table["panel"] == environment]
-        extra_rows += _panel(axes, rows, environment, ends[environment], figure, options)
+        end = ends[environment]
+        points = options.points
+        extra_rows += learning_curves.draw_curves(axes, rows, figure, environment, end, points // 8, points)
+        height = options.lines
+        if isinstance(height, dict):
+            height = height.get(environment)
+        if height is not None:
+            extra_rows += style.draw_constant(axes, environment, options.line_label, height, (0.0, float(end)))
+        axes.set_title(options.titles.get(environment) or figure.environment_label(environment), loc="left")
+        learning_curves.step_ticks(axes, [0, end / 2, end])
+        style.from_zero(axes, rows, height)
         if place % columns == 0:
             axes.set_ylabel(options.y_label)
         if place + columns >= count:
@@ -106,21 +105,3 @@ def _plot(
     if options.same_y:
         style.from_zero(grid[0, 0], table, None if isinstance(options.lines, dict) else options.lines)
     return canvas, extra_rows
-
-
-def _panel(
-    axes: Axes, table: pd.DataFrame, environment: str, end: int, figure: FigureSpec, options: Options
-) -> list[ExtraRow]:
-    """Draw one environment; gives the rows of what was not measured."""
-    looks = style.styles_of(figure.methods)
-    for k, (method, look) in enumerate(looks.items()):
-        first = (options.points // 8) + k * options.points // (3 * len(looks))
-        style.draw_band(axes, table[table["method"] == method], look, markers=3, first=first)
-    extra_rows = style.draw_references(axes, figure, environment, until=end)
-    height = options.lines.get(environment) if isinstance(options.lines, dict) else options.lines
-    if height is not None:
-        extra_rows += style.draw_constant(axes, environment, options.line_label, height, (0.0, float(end)))
-    axes.set_title(options.titles.get(environment) or figure.environment_label(environment), loc="left")
-    learning_curves.step_ticks(axes, [0, end / 2, end])
-    style.from_zero(axes, table, height)
-    return extra_rows

@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from recollect.figures import captions, style
-from recollect.figures.spec import PUBLISHED, Drawn, ExtraRow, FigureSpec, ScoreOptions, with_extra_rows
+from recollect.figures import captions, spec, style
+from recollect.figures.spec import PUBLISHED, Drawn, ExtraRow, FigureSpec, ScoreOptions
 
 
 def finished(
@@ -20,7 +20,7 @@ def finished(
     extra_rows: Sequence[ExtraRow],
     meaning: Mapping[str, str],
     *,
-    over: str,
+    over: str = "seeds and tasks",
     handles: Sequence[Line2D] | None = None,
     more_print: Sequence[str] = (),
     notes: Sequence[str] = (),
@@ -30,24 +30,19 @@ def finished(
 
     Args:
         table: what was measured; with `extra_rows`, what was drawn besides, it is the table of the figure.
-        meaning: of the table's columns.
         over: what the intervals are over: `seeds`, or `seeds and tasks`.
         handles: of the legend; None: a line per method and per kind of extra row.
         more_print, notes: lines of the small print and sentences of the caption that only this kind has.
         words: how intervals and published values are drawn.
     """
     if handles is None:
-        handles = style.legend_handles(figure, style.styles_of(figure.methods), _names_of(extra_rows))
+        # Besides methods: `PUBLISHED` and constant lines, each once.
+        names = [PUBLISHED if method.startswith(PUBLISHED) else method for _, method, _, _ in extra_rows]
+        handles = style.legend_handles(figure, style.styles_of(figure.methods), list(dict.fromkeys(names)))
     style.finish(canvas, figure, handles, [*captions.small_print(figure, table, options.statistic), *more_print])
-    whole = with_extra_rows(table, extra_rows)
+    whole = spec.with_extra_rows(table, extra_rows)
     told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, over, words)
     return Drawn(canvas, whole, dict(meaning), (*told, *notes))
-
-
-def _names_of(extra_rows: Sequence[ExtraRow]) -> list[str]:
-    """What the legend names besides methods, each once: `PUBLISHED` or a constant line."""
-    names = [PUBLISHED if method.startswith(PUBLISHED) else method for _, method, _, _ in extra_rows]
-    return list(dict.fromkeys(names))
 
 
 def finished_example(

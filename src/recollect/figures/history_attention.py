@@ -14,23 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import PowerNorm
 from pydantic import Field
 
 from recollect.common.traces import Trace
-from recollect.figures import captions, statistics, style
+from recollect.figures import captions, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
-from recollect.figures.trace_reading import (
-    COLOURS,
-    UNIFORM,
-    TaskOptions,
-    chosen_tasks,
-    grids_of,
-    label_bar,
-    only_method,
-    within,
-)
+from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grids_of, only_method, within
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
@@ -40,17 +30,13 @@ DECISION = "decision"
 
 class Options(TaskOptions):
     decision: dict[str, tuple[int, int]] = Field(
-        default_factory=dict,
+        {},
         description="Environment -> first and last step of the decision. Steps count from 1, or from the last, which is -1. "
         "Not named: the last step.",
     )
-    marks: dict[str, dict[str, int]] = Field(
-        default_factory=dict, description="Environment -> what happens -> its step, counted in the same way."
-    )
-    titles: dict[str, str] = Field(default_factory=dict, description="Environment -> title, where it has another here.")
-    bins: int = Field(
-        60, ge=2, description="Most rows and columns of a map; steps of longer episodes are put together."
-    )
+    marks: dict[str, dict[str, int]] = Field({}, description="Environment -> what happens -> its step, counted so too.")
+    titles: dict[str, str] = Field({}, description="Environment -> title, where it has another here.")
+    bins: int = Field(60, ge=2, description="Most rows of a map; steps of longer episodes are put together.")
     resamples: int = Field(statistics.RESAMPLES, ge=100, description="Bootstrap resamples.")
     panel: float = Field(1.3, gt=0.3, description="Height of a map, inches.")
 
@@ -86,25 +72,30 @@ def counted(step: int, horizon: int) -> int:
 
 def read(traces: Sequence[Trace], tasks: Sequence[int], options: Options, figure: FigureSpec) -> Read:
     """The attention of one environment over its seeds and episodes."""
-    horizon, env = int(traces[0].about["horizon"]), str(traces[0].about["env"])
+    horizon = int(traces[0].about["horizon"])
+    env = str(traces[0].about["env"])
+    decision_steps = _decision_steps(env, horizon, options)
     size = -(-horizon // options.bins)
     bins = -(-horizon // size)
     total_QLW: np.ndarray | float = 0.0
-    count_Q = np.zeros(bins)
+    count_Q11 = np.zeros((bins, 1, 1))
     decisions = []
     for trace in traces:
         attention_MLT, step_M = by_step(trace)
+        decisions.append(_decisions(trace, tasks, attention_MLT, step_M, decision_steps))
+
         # The attention on a bin of steps is that on all of them; the last bin may be short.
         padded = np.pad(attention_MLT, ((0, 0), (0, 0), (0, bins * size - horizon)))
         binned_MLW = padded.reshape(*attention_MLT.shape[:2], bins, size).sum(3)
+
+        # Sums over the steps of a bin at which it acts.
         shown_M = np.isin(trace.played.task[trace.map_row], list(tasks))
-        of_trace = np.zeros((bins, *binned_MLW.shape[1:]))
-        np.add.at(of_trace, step_M[shown_M] // size, binned_MLW[shown_M])
-        total_QLW = total_QLW + of_trace
-        count_Q += np.bincount(step_M[shown_M] // size, minlength=bins)
-        decisions.append(_decisions(trace, tasks, attention_MLT, step_M, _decision_steps(env, horizon, options)))
-    count_Q11 = count_Q[:, None, None]
-    maps_QLW = np.divide(total_QLW, count_Q11, out=np.full_like(total_QLW, np.nan), where=count_Q11 > 0)
+        bin_M = step_M[shown_M] // size
+        of_trace_QLW = np.zeros((bins, *binned_MLW.shape[1:]))
+        np.add.at(of_trace_QLW, bin_M, binned_MLW[shown_M])
+        total_QLW = total_QLW + of_trace_QLW
+        np.add.at(count_Q11, bin_M, 1)
+    maps_QLW = trace_reading.mean_where_counted(np.asarray(total_QLW), count_Q11)
     rng = generator("bootstrap", figure.name, env)
     decision = statistics.stratified_bootstrap(np.array(decisions), rng, resamples=options.resamples)
     return Read(maps_QLW.swapaxes(0, 1), decision, horizon, len(decisions[0]))
@@ -141,31 +132,24 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     method = only_method(figure)
     by_env: dict[str, Read] = {}
+    parts = []
     for env, grid in grids_of(traces, figure).items():
         tasks = chosen_tasks(grid[method], options.tasks, figure)
         by_env[env] = read(grid[method], tasks, options, figure)
-    table = _table(by_env, figure)
-    with style.paper_style():
-        return _plot(table, by_env, figure, options)
-
-
-def _table(by_env: dict[str, Read], figure: FigureSpec) -> pd.DataFrame:
-    """Rows of the maps (panel ``<env>, layer 1, steps 1-5``) and of the decision (``<env>, layer 1, decision``)."""
-    parts = []
-    for env, (maps, decision, horizon, episodes) in by_env.items():
+        maps, decision, horizon, episodes = by_env[env]
         size = -(-horizon // maps.shape[1])
         first_W = np.arange(maps.shape[2]) * size + 1.0
+        # Panels of the table: ``<env>, layer 1, steps 1–5`` of the maps, and ``<env>, layer 1, decision``.
+        rows = []
         for layer, map_QW in enumerate(maps):
             panel = f"{env}, layer {layer + 1}"
-            for place, values in enumerate(map_QW):
-                steps = f"steps {place * size + 1}–{min((place + 1) * size, horizon)}"
-                rows = pd.DataFrame({"x": first_W, "y": values, "low": np.nan, "high": np.nan})
-                parts.append(rows.assign(panel=f"{panel}, {steps}", tasks=episodes))
-            bounds = {"y": decision.value[layer], "low": decision.low[layer], "high": decision.high[layer]}
-            rows = pd.DataFrame({"x": np.arange(1.0, horizon + 1), **bounds})
-            parts.append(rows.assign(panel=f"{panel}, {DECISION}", tasks=episodes))
+            rows += trace_reading.rows_of_map(panel, first_W, map_QW, size, horizon)
+            rows.append(trace_reading.rows_of_mean(f"{panel}, {DECISION}", decision, layer))
+        parts.append(pd.concat(rows).assign(tasks=episodes))
     table = pd.concat(parts, ignore_index=True)
-    return table.assign(method=figure.methods[0], seeds=len(figure.seeds))[list(TABLE_COLUMNS)]
+    table = table.assign(method=method, seeds=len(figure.seeds))[TABLE_COLUMNS]
+    with style.paper_style():
+        return _plot(table, by_env, figure, options)
 
 
 def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, options: Options) -> Drawn:
@@ -178,8 +162,12 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
     norm = PowerNorm(0.5, 0, top)
     extra_rows: list[ExtraRow] = []
     for column, (env, layer) in enumerate(columns):
-        one, (upper, lower) = by_env[env], axes_RC[:, column]
-        _draw_map(upper, one.maps[layer], one.horizon, norm)
+        one = by_env[env]
+        upper, lower = axes_RC[:, column]
+        bins = len(one.maps[layer])
+        edges = trace_reading.edges(bins, -(-one.horizon // bins), one.horizon)
+        is_future = np.triu(np.ones((bins, bins), bool), 1)
+        trace_reading.draw_map(upper, edges, edges, np.where(is_future, np.nan, one.maps[layer]), norm)
         layer_title = f", layer {layer + 1}" if len(one.maps) > 1 else ""
         upper.set_title(f"{titles[env]}{layer_title}", loc="left")
         extra_rows += _draw_decision(lower, f"{env}, layer {layer + 1}, {DECISION}", table, one.horizon, figure)
@@ -190,8 +178,7 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
         for axis in (lower.xaxis, upper.yaxis):
             axis.set_ticks(ticks if one.horizon > 8 else list(range(1, one.horizon + 1)))
         _mark(lower, options.marks.get(env, {}), one.horizon)
-    bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_RC[0], shrink=0.9, aspect=18, pad=0.02)
-    label_bar(bar, "attention", within(top))
+    trace_reading.colour_bar(canvas, axes_RC[0], norm, "attention", within(top), shrink=0.9, aspect=18)
 
     # What is resampled besides seeds are episodes, so these stand in the place of tasks.
     small_print = [line.replace("task", "episode") for line in captions.small_print(figure, table, "mean")]
@@ -208,30 +195,23 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
         "panel": "environment, layer, and the steps at which the policy acts (a row of a map) or its decision",
         "x": "step that is read, from 1; of a map, the first of its bin",
         "y": "self-attention of the present step's token, mean over heads; of a map, the sum over the bin",
-        "low, high": "bounds of the 95 % stratified bootstrap interval of the mean; empty for maps and for one seed",
+        "low, high": trace_reading.BOUNDS,
     }
     return Drawn(canvas, with_extra_rows(table, extra_rows), meaning, tuple(notes))
-
-
-def _draw_map(axes: Axes, map_QW: np.ndarray, horizon: int, norm: PowerNorm) -> None:
-    bins = len(map_QW)
-    edges = np.minimum(np.arange(bins + 1) * -(-horizon // bins), horizon) + 0.5
-    is_future = np.triu(np.ones(map_QW.shape, bool), 1)
-    shown = np.ma.masked_invalid(np.where(is_future, np.nan, map_QW))
-    axes.pcolormesh(edges, edges, shown, cmap=COLOURS, norm=norm, edgecolors="face", linewidth=0.1)
-    axes.set(ylim=(horizon + 0.5, 0.5))
-    axes.grid(False)
 
 
 def _draw_decision(axes: Axes, panel: str, table: pd.DataFrame, horizon: int, figure: FigureSpec) -> list[ExtraRow]:
     """Draw what is read at the decision; gives the rows of what was not measured."""
     rows = table[table["panel"] == panel]
-    look = style.styles_of(figure.methods)[figure.methods[0]]
+    (look,) = style.styles_of(figure.methods).values()
     style.draw_band(axes, rows, look, markers=4 if len(rows) > 40 else None)
-    extra_rows = style.draw_constant(axes, panel, UNIFORM, 1 / horizon, (1.0, float(horizon)))
     height = float(rows[["y", "high"]].max().max()) * 1.25
-    axes.set(xlim=(0.5, horizon + 0.5), ylim=(0, height), xlabel="reads step", yticks=within(height))
-    return extra_rows
+    axes.set_xlim(0.5, horizon + 0.5)
+    axes.set_ylim(0, height)
+    axes.set_yticks(within(height))
+    axes.set_xlabel("reads step")
+    ends = (1.0, float(horizon))
+    return style.draw_constant(axes, panel, UNIFORM, 1 / horizon, ends)
 
 
 def _mark(axes: Axes, marks: dict[str, int], horizon: int) -> None:

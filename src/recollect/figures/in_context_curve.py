@@ -17,22 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from recollect.figures import captions, reading, style
+from recollect.figures import captions, reading, spec, style
 from recollect.figures.finishing import finished
-from recollect.figures.spec import (
-    TABLE_COLUMNS,
-    Drawn,
-    ExtraRow,
-    FigureSpec,
-    Panel,
-    ScoreOptions,
-    one_or_more,
-    options_of,
-    panels_of,
-)
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, options_of
 from recollect.settings.errors import UserError
 
-OVER = "seeds and tasks"
 MARKERS = 8  # per line, where there are many episodes
 SQUEEZE = 2.0  # an optimum further above the curves than this is named, not drawn: it would flatten them
 
@@ -41,15 +30,9 @@ class Options(ScoreOptions):
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
-    step: int | None = Field(
-        None, description="Training step whose evaluation is drawn (x: episode); null: the last of each run."
-    )
-    average: int = Field(
-        1, ge=1, description="So many successive episodes make one point, their mean (x: episode). The paper's: 1."
-    )
-    optimum: float | dict[str, float] | None = Field(
-        None, description="Mean optimal return over the tasks: one value, or one per panel."
-    )
+    step: int | None = Field(None, description="Training step that is drawn (x: episode); null: the last of each run.")
+    average: int = Field(1, ge=1, description="So many successive episodes make one point (x: episode). Published: 1.")
+    optimum: float | dict[str, float] | None = Field(None, description="Mean optimal return, or one per panel.")
     x_label: str = Field("", description="Empty: what `x` says.")
     y_label: str = "return"
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
@@ -58,11 +41,9 @@ class Options(ScoreOptions):
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
-    panels = panels_of(figure.environments, options.split)
-    rows_by_split = [
-        reading.select(scores, figure, metric=options.metric, split=split) for split in one_or_more(options.split)
-    ]
-    rows = pd.concat(rows_by_split, ignore_index=True)
+    panels = spec.panels_of(figure.environments, options.split)
+    splits = spec.one_or_more(options.split)
+    rows = pd.concat([reading.select(scores, figure, metric=options.metric, split=split) for split in splits])
     if options.x == "episode":
         rows = rows[rows["step"] == options.step] if options.step is not None else reading.last_step(rows, figure)
     if rows.empty:
@@ -72,7 +53,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas, extra_rows, not_drawn = _plot(table, panels, figure, options)
         notes = [_what_is_drawn(rows, options), *not_drawn]
-        return finished(canvas, figure, options, table, extra_rows, _meaning(options), over=OVER, notes=notes)
+        return finished(canvas, figure, options, table, extra_rows, _meaning(options), notes=notes)
 
 
 def _meaning(options: Options) -> dict[str, str]:
@@ -91,8 +72,8 @@ def _meaning(options: Options) -> dict[str, str]:
 
 def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
     """The sentence of the caption that says which evaluations are drawn."""
-    names = " and ".join(f"'{split}'" for split in one_or_more(options.split))
-    splits = f"split{'' if isinstance(options.split, str) else 's'} {names}"
+    noun = "split" if isinstance(options.split, str) else "splits"
+    splits = f"{noun} " + " and ".join(f"'{split}'" for split in spec.one_or_more(options.split))
     if options.x == "step":
         episodes = rows["episode"].nunique()
         return f"Each point: the mean over the {episodes} in-context episodes of one evaluation; {splits}."
@@ -101,10 +82,6 @@ def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
     if options.average > 1:
         sentence += f" Each point is the mean of {options.average} successive episodes, and stands at the middle one."
     return sentence
-
-
-def _optimum(options: Options, panel: str) -> float | None:
-    return options.optimum.get(panel) if isinstance(options.optimum, dict) else options.optimum
 
 
 def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, options: Options) -> pd.DataFrame:
@@ -122,11 +99,10 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
             # Of one seed the tasks are resampled, in the place of seeds.
             resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX
             bounds = options.interval(resampled, figure.name, panel.name, method)
-            part = pd.DataFrame({"x": x, **bounds.columns()})
-            part = part.assign(panel=panel.name, method=method, seeds=len(figure.seeds), tasks=scores_SNX.shape[1])
-            parts.append(part)
+            about = {"panel": panel.name, "method": method, "seeds": len(figure.seeds), "tasks": scores_SNX.shape[1]}
+            parts.append(pd.DataFrame({"x": x, **bounds.columns(), **about}))
         _check_same_tasks(tasks_of, panel.environment, figure)
-    return pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+    return pd.concat(parts, ignore_index=True)[TABLE_COLUMNS]
 
 
 def _points(cell: pd.DataFrame, figure: FigureSpec, options: Options) -> tuple[np.ndarray, np.ndarray, list[int]]:
@@ -156,15 +132,12 @@ def _averaged(
 
 
 def _check_same_tasks(tasks_of: dict[str, list[int]], environment: str, figure: FigureSpec) -> None:
-    first = next(iter(tasks_of))
+    first, its_tasks = next(iter(tasks_of.items()))
     for method, tasks in tasks_of.items():
-        if tasks != tasks_of[first]:
-            raise UserError(
-                f"on {environment}, {first} was evaluated on {len(tasks_of[first])} tasks and {method} on {len(tasks)} "
-                "(not the same ones); their curves cannot be compared",
-                where=f"figure '{figure.name}'",
-                do="evaluate them again with the same tasks",
-            )
+        if tasks != its_tasks:
+            counts = f"{first} was evaluated on {len(its_tasks)} tasks and {method} on {len(tasks)} (not the same ones)"
+            what = f"on {environment}, {counts}; their curves cannot be compared"
+            raise UserError(what, where=f"figure '{figure.name}'", do="evaluate them again with the same tasks")
 
 
 def _plot(
@@ -177,12 +150,17 @@ def _plot(
     canvas = style.blank_figure(width, depth * (options.panel_height + 0.2) + 0.15)
     grid = canvas.subplots(depth, columns, squeeze=False)
     x_label = options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]
+    looks = style.styles_of(figure.methods)
     extra_rows: list[ExtraRow] = []
     notes: list[str] = []
     for i, panel in enumerate(panels):
         axes: Axes = grid[i // columns, i % columns]
         rows = table[table["panel"] == panel.name]
-        _draw_methods(axes, rows, figure)
+        for k, (method, look) in enumerate(looks.items()):
+            line = rows[rows["method"] == method]
+            stagger = (k * len(line)) // (MARKERS * len(looks))  # so that markers do not lie on each other
+            markers = MARKERS if len(line) > 2 * MARKERS else None
+            style.draw_band(axes, line, look, markers=markers, first=stagger)
         published = style.draw_references(axes, figure, panel.name)
         title = figure.panel_label(panel, options.split)
         axes.set_title(title, loc="left")
@@ -190,7 +168,9 @@ def _plot(
 
         first, last = float(rows["x"].min()), float(rows["x"].max())
         top = max([float(rows[["y", "high"]].max().max()), *(y for _, _, _, y in published)])
-        optimum = _optimum(options, panel.name)
+        optimum = options.optimum
+        if isinstance(optimum, dict):
+            optimum = optimum.get(panel.name)
         if optimum is not None and optimum <= SQUEEZE * top:
             extra_rows += style.draw_constant(axes, panel.name, "optimum", optimum, (first, last))
         elif optimum is not None:
@@ -206,11 +186,3 @@ def _plot(
         axes.set_xlabel(x_label if i + columns >= len(panels) else "")
     style.hide_unused(grid, len(panels))
     return canvas, extra_rows, notes
-
-
-def _draw_methods(axes: Axes, table: pd.DataFrame, figure: FigureSpec) -> None:
-    looks = style.styles_of(figure.methods)
-    for k, (method, look) in enumerate(looks.items()):
-        rows = table[table["method"] == method]
-        stagger = (k * len(rows)) // (MARKERS * len(looks))  # so that markers do not lie on each other
-        style.draw_band(axes, rows, look, markers=MARKERS if len(rows) > 2 * MARKERS else None, first=stagger)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -22,7 +21,7 @@ from recollect.common.traces import Trace
 from recollect.figures import style
 from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
-from recollect.figures.trace_reading import EpisodeOptions, chosen_episode, grids_of, label_bar, spread
+from recollect.figures.trace_reading import EpisodeOptions, chosen_episode, colour_bar, grids_of, spread
 from recollect.settings.errors import UserError
 
 READS = "traces"
@@ -31,10 +30,8 @@ IMAGES, INPUTS = "images", "inputs"
 
 
 class Options(EpisodeOptions):
-    steps: int = Field(
-        60, ge=2, description="Steps at most, spread evenly over those that are traced with their inputs."
-    )
-    titles: dict[str, str] = Field(default_factory=dict, description="Method -> title, where it has another here.")
+    steps: int = Field(60, ge=2, description="Steps at most, spread evenly over those traced with their inputs.")
+    titles: dict[str, str] = Field({}, description="Method -> title, where it has another here.")
     panel: float = Field(1.05, gt=0.3, description="Side of a matrix, inches.")
 
 
@@ -42,7 +39,7 @@ def distances(vectors_NP: np.ndarray) -> np.ndarray:
     """Euclidean distances [N, N] of vectors, divided by the largest one (0: all are the same)."""
     flat_NP = vectors_NP.reshape(len(vectors_NP), -1).astype(np.float64)
     distance_NN = np.stack([np.sqrt(((flat_NP - vector_P) ** 2).sum(1)) for vector_P in flat_NP])
-    return distance_NN / distance_NN.max() if distance_NN.any() else distance_NN
+    return distance_NN / (distance_NN.max() or 1.0)
 
 
 class Compared(NamedTuple):
@@ -70,10 +67,9 @@ def read(trace: Trace, options: Options, figure: FigureSpec) -> Compared:
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
-    compared = {
-        env: {method: read(grid[method][0], options, figure) for method in figure.methods}
-        for env, grid in grids_of(traces, figure).items()
-    }
+    compared: dict[str, dict[str, Compared]] = {}
+    for env, grid in grids_of(traces, figure).items():
+        compared[env] = {method: read(of_seeds[0], options, figure) for method, of_seeds in grid.items()}
     seed = figure.seeds[0]
     meaning = {
         "panel": "environment, what is compared (images, or the inputs that they became), and the earlier step",
@@ -90,16 +86,14 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
 
 def _table(compared: dict[str, dict[str, Compared]]) -> pd.DataFrame:
     """One row per pair of steps; the earlier is named by the panel: ``mini_grid_MemoryS11, inputs, step 3``."""
-    parts = []
+    rows = []
     for env, by_method in compared.items():
         for method, (steps, matrices) in by_method.items():
             for name, matrix_NN in matrices.items():
-                for i, step in enumerate(steps[:-1]):
-                    later = np.array(steps[i + 1 :], float)
-                    rows = pd.DataFrame({"x": later, "y": matrix_NN[i, i + 1 :]})
-                    parts.append(rows.assign(panel=f"{env}, {name}, step {step}", method=method))
-    table = pd.concat(parts, ignore_index=True).assign(low=np.nan, high=np.nan, seeds=1, tasks=1)
-    return table[list(TABLE_COLUMNS)]
+                for i, j in zip(*np.triu_indices(len(steps), 1), strict=True):
+                    panel = f"{env}, {name}, step {steps[i]}"
+                    rows.append((panel, method, float(steps[j]), matrix_NN[i, j], np.nan, np.nan, 1, 1))
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS)
 
 
 def _plot(compared: dict[str, dict[str, Compared]], figure: FigureSpec, options: Options) -> Figure:
@@ -121,8 +115,7 @@ def _plot(compared: dict[str, dict[str, Compared]], figure: FigureSpec, options:
                 if row == 0:
                     axes.set_title(f"{options.titles.get(method) or figure.label(method)}\n{name}", fontsize=6)
                 column += 1
-    bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_EC, shrink=0.8, aspect=18, pad=0.02)
-    label_bar(bar, "distance", [0, 0.5, 1])
+    colour_bar(canvas, axes_EC, norm, "distance", [0, 0.5, 1], colours=COLOURS, shrink=0.8, aspect=18)
     return canvas
 
 

@@ -16,64 +16,56 @@ Object.assign(at, { entry: -1, visits: false });
 const firstEpisode = (task) => Math.ceil(episodes(task) / 2);
 const xy = (task, cell) => [cell % task.width, Math.floor(cell / task.width)];
 
+/** Which of the windows that are read is looked at: the last, with the highest return, until another is chosen. */
+const entryOf = (task) => (at.entry < 0 || at.entry >= task.read.count ? task.read.count - 1 : at.entry);
+
 /** The retrieved window of one entry (0 is the lowest return) that is read at a row of the task; null: none. */
-function windowOf(task, row, entry) {
-  const read = task.read;
-  if (!read) return null;
+function windowOf({ read }, row, entry) {
   const i = row * read.count + entry;
   if (read.episode[i] < 0) return null;
-  const found = { episode: read.episode[i], first: read.first[i], end: read.end[i] };
-  for (const name of ["similarity", "score", "total_return"]) found[name] = read[name][i];
-  return found;
+  return Object.fromEntries(Object.keys(COLUMNS.read).map((name) => [name, read[name][i]]));
 }
 
 /** The weights on the steps of each entry's window, as last computed at or before a row; null: none in this episode. */
 function attentionOf(task, row, entry) {
-  const attention = task.attention;
-  if (!attention) return null;
-  const place = mapAt(task, row);
+  const place = task.attention ? mapAt(task, row) : -1;
   if (place < 0) return null;
-  const width = attention.width, each = width / task.read.count, weights = [];
-  for (let i = 0; i < each; i++)
-    weights.push((attention.weight[place * width + entry * each + i] / 255) * attention.top[place]);
-  return { weights, uniform: 1 / width, row: attention.row[place], top: attention.top[place] };
+  const { width, weight, row: rows, top } = task.attention, each = width / task.read.count, first = place * width + entry * each;
+  const weights = Array.from(weight.subarray(first, first + each), (level) => (level / 255) * top[place]);
+  return { weights, uniform: 1 / width, row: rows[place], top: top[place] };
 }
-
-// --------------------------------------------------------------------------------------------------------- drawing
 
 const middle = (task, cell) => xy(task, cell).map((v) => (v + 0.5) * UNIT);
 
+const plus = (a, b, times = 1) => [a[0] + times * b[0], a[1] + times * b[1]];
+const same = (a, b, times = 1) => Math.hypot(...plus(a, b, -times)) < 1e-6;
+const said = (point) => point.map((v) => v.toFixed(2)).join(" ");
+
 /** Line pieces between the cells of a path, fainter the older. Each keeps to its right, so that ways back lie beside. */
 function walk(task, cells, who) {
-  const moves = [], shift = 0.11 * UNIT;
+  const moves = [];
   for (let i = 1; i < cells.length; i++) {
     if (cells[i] === cells[i - 1]) continue;
-    const from = middle(task, cells[i - 1]), to = middle(task, cells[i]), size = Math.hypot(to[0] - from[0], to[1] - from[1]);
-    const aside = [(-(to[1] - from[1]) / size) * shift, ((to[0] - from[0]) / size) * shift];
-    moves.push({ from, to, aside });
+    const from = middle(task, cells[i - 1]), to = middle(task, cells[i]), [dx, dy] = plus(to, from, -1);
+    const shift = (0.11 * UNIT) / Math.hypot(dx, dy);
+    moves.push({ from, to, aside: [-dy * shift, dx * shift] });
   }
-  const same = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]) < 1e-6;
   /** How far the corner between two pieces lies from the middle of the cell: both offsets at a turn, one straight on. */
-  const corner = (one, other) => {
-    if (!one || !other || same(one.aside, other.aside) || same(one.aside, other.aside.map((v) => -v))) return (one || other).aside;
-    return [one.aside[0] + other.aside[0], one.aside[1] + other.aside[1]];
-  };
-  return moves.map((move, i) => {
-    const back = moves[i - 1] && same(moves[i - 1].aside, move.aside.map((v) => -v));
-    const first = back ? move.aside : corner(moves[i - 1] || move, move), last = corner(move, moves[i + 1] || move);
-    const [ax, ay, bx, by] = [move.from[0] + first[0], move.from[1] + first[1], move.to[0] + last[0], move.to[1] + last[1]];
-    const turn = back ? `M${(ax - 2 * move.aside[0]).toFixed(2)} ${(ay - 2 * move.aside[1]).toFixed(2)}L` : "M";
-    return `<path class="walk ${who}" d="${turn}${ax.toFixed(2)} ${ay.toFixed(2)}L${bx.toFixed(2)} ${by.toFixed(2)}" opacity="${(0.25 + (0.75 * (i + 1)) / moves.length).toFixed(2)}"/>`;
+  const corner = (one, other) => (same(one, other) || same(one, other, -1) ? one : plus(one, other));
+  return moves.map(({ from, to, aside }, i) => {
+    const before = moves[i - 1]?.aside ?? aside, after = moves[i + 1]?.aside ?? aside, turns = same(before, aside, -1);
+    const first = plus(from, turns ? aside : corner(before, aside)), last = plus(to, corner(aside, after));
+    const turn = turns ? `${said(plus(first, aside, -2))}L` : "";
+    return `<path class="walk ${who}" d="M${turn}${said(first)}L${said(last)}" opacity="${(0.25 + (0.75 * (i + 1)) / moves.length).toFixed(2)}"/>`;
   }).join("");
 }
 
 function mark([name, row, column], number, many) {
-  const x = (column + 0.5) * UNIT, y = (row + 0.5) * UNIT, r = 0.42 * UNIT, points = [];
-  const corners = name === "key" ? 3 : 10;
-  for (let i = 0; i < corners; i++) {
+  const x = (column + 0.5) * UNIT, y = (row + 0.5) * UNIT, r = 0.42 * UNIT, corners = name === "key" ? 3 : 10;
+  const points = Array.from({ length: corners }, (_, i) => {
     const radius = corners === 3 || i % 2 === 0 ? r : r * 0.45, angle = -Math.PI / 2 + (2 * Math.PI * i) / corners;
-    points.push(`${(x + radius * Math.cos(angle)).toFixed(2)},${(y + radius * Math.sin(angle)).toFixed(2)}`);
-  }
+    return said([x + radius * Math.cos(angle), y + radius * Math.sin(angle)]);
+  });
   const label = many && name.startsWith("goal") ? `<text class="number" x="${x}" y="${y + 3}" text-anchor="middle" font-size="8">${number + 1}</text>` : "";
   return `<polygon class="mark" points="${points.join(" ")}"><title>${escaped(name)} (${column}, ${row})</title></polygon>${label}`;
 }
@@ -97,26 +89,32 @@ function room(svg, task, shade, kind, over) {
   svg.innerHTML = parts.join("");
 }
 
-function begin(task, cell, who) {
-  const [x, y] = middle(task, cell);
-  return `<circle class="begin ${who}" cx="${x}" cy="${y}" r="3.4" stroke-width="1.6"/>`;
+const circle = (look, [x, y], r, width, inside = "") =>
+  `<circle class="${look}" cx="${x}" cy="${y}" r="${r}" stroke-width="${width}">${inside}</circle>`;
+
+/** How strongly each cell is shaded: the sums of `weightOf(i)` over the cells of a path, by the largest of them. */
+function shadeOf(cells, weightOf, strongest, scaled = (sum) => sum) {
+  const shade = new Map();
+  cells.forEach((cell, i) => shade.set(cell, (shade.get(cell) || 0) + weightOf(i)));
+  const most = scaled(Math.max(...shade.values()));
+  for (const [cell, sum] of shade) shade.set(cell, most > 0 ? (strongest * scaled(sum)) / most : 0);
+  return shade;
 }
 
+/** A path: its pieces, and a ring where it begins. */
+const path = (task, cells, who) => walk(task, cells, who) + circle(`begin ${who}`, middle(task, cells[0]), 3.4, 1.6);
+
 function drawAgent(task, row) {
-  const start = task.start[at.episode], cells = Array.from(task.cell.subarray(start, row + 1)), shade = new Map();
-  if (at.visits) {
-    for (let i = 0; i < start; i++) shade.set(task.cell[i], (shade.get(task.cell[i]) || 0) + 1);
-    const most = Math.log1p(Math.max(1, ...shade.values()));
-    for (const [cell, count] of shade) shade.set(cell, (0.55 * Math.log1p(count)) / most);
-  }
+  const start = task.start[at.episode], cells = Array.from(task.cell.subarray(start, row + 1));
+  const shade = at.visits ? shadeOf(task.cell.subarray(0, start), () => 1, 0.55, Math.log1p) : new Map();
   const [x, y] = middle(task, task.cell[row]), action = task.actions[task.action[row]], move = MOVES[action];
-  let here = `<circle class="here" cx="${x}" cy="${y}" r="4.8" stroke-width="1.3"/>`;
+  let here = circle("here", [x, y], 4.8, 1.3);
   if (move) {
     const [dx, dy] = move, tip = 0.56 * UNIT, wing = 3.4, back = 6.4;
     const points = [[dx * tip, dy * tip], [dx * back - dy * wing, dy * back + dx * wing], [dx * back + dy * wing, dy * back - dx * wing]];
     here += `<polygon class="here" stroke="none" points="${points.map(([px, py]) => `${x + px},${y + py}`).join(" ")}"/>`;
   }
-  room($("agent"), task, shade, "visit", [walk(task, cells, "agent") + begin(task, cells[0], "agent"), here]);
+  room($("agent"), task, shade, "visit", [path(task, cells, "agent"), here]);
   const [column, line] = xy(task, task.cell[row]);
   const rows = [
     ["stands in", `column ${column}, row ${line}`],
@@ -129,10 +127,9 @@ function drawAgent(task, row) {
 
 function drawRead(task, row) {
   if (!task.read) return;
-  const entry = at.entry < 0 || at.entry >= task.read.count ? task.read.count - 1 : at.entry;
-  const found = windowOf(task, row, entry), svg = $("read");
-  $("choices").innerHTML = task.read.count < 2 ? "" : "<p>window " + Array.from({ length: task.read.count }, (_, i) =>
-    `<button data-entry="${i}" aria-pressed="${i === entry}">${i + 1}</button>`).join(" ") + "</p>";
+  const entry = entryOf(task), found = windowOf(task, row, entry), svg = $("read");
+  const numbers = Array.from({ length: task.read.count }, (_, i) => i + 1);
+  $("choices").innerHTML = task.read.count < 2 ? "" : `<p>window ${buttons("entry", numbers, entry)}</p>`;
   if (!found) {
     const text = `<text class="empty" x="${(task.width * UNIT) / 2}" y="${(task.height * UNIT) / 2}" text-anchor="middle">nothing: its memory is empty</text>`;
     room(svg, task, new Map(), "attend", ["", text]);
@@ -141,16 +138,10 @@ function drawRead(task, row) {
     return;
   }
   const from = task.start[found.episode], cells = Array.from(task.cell.subarray(from + found.first, from + found.end));
-  const attention = attentionOf(task, row, entry), shade = new Map();
-  if (attention) {
-    const shift = attention.weights.length - cells.length;
-    cells.forEach((cell, i) => shade.set(cell, (shade.get(cell) || 0) + attention.weights[shift + i]));
-    const most = Math.max(...shade.values());
-    for (const [cell, weight] of shade) shade.set(cell, most > 0 ? (0.8 * weight) / most : 0);
-  }
-  const [x, y] = middle(task, task.cell[row]), [ex, ey] = middle(task, cells[cells.length - 1]);
-  const end = `<circle class="end read" cx="${ex}" cy="${ey}" r="3.4"/><circle class="ghost" cx="${x}" cy="${y}" r="7.4" stroke-width="1.6"><title>the agent now</title></circle>`;
-  room(svg, task, shade, "attend", [walk(task, cells, "read") + begin(task, cells[0], "read"), end]);
+  const attention = attentionOf(task, row, entry), shift = attention && attention.weights.length - cells.length;
+  const shade = attention ? shadeOf(cells, (i) => attention.weights[shift + i], 0.8) : new Map();
+  const ghost = circle("ghost", middle(task, task.cell[row]), 7.4, 1.6, "<title>the agent now</title>");
+  room(svg, task, shade, "attend", [path(task, cells, "read"), circle("end read", middle(task, cells.at(-1)), 3.4, 1) + ghost]);
   $("read-title").textContent = attention ? "of its own past; shaded: attention" : "of its own past";
   $("read-said").innerHTML = facts([
     ["from", `episode ${found.episode + 1}, steps ${found.first + 1} to ${found.end}`],
@@ -162,7 +153,7 @@ function drawRead(task, row) {
 
 function drawReturns(task, row) {
   const count = episodes(task), most = Math.max(0, ...task.returns) || 1, wide = (RIGHT - LEFT) / count, high = 100, parts = [];
-  const found = task.read && windowOf(task, row, at.entry < 0 ? task.read.count - 1 : at.entry);
+  const found = task.read && windowOf(task, row, entryOf(task));
   task.returns.forEach((value, e) => {
     const tall = (Math.max(0, value) / most) * high, who = e === at.episode ? " now" : found && found.episode === e ? " read" : "";
     parts.push(`<rect class="bar${who}" x="${LEFT + e * wide + 0.1 * wide}" y="${8 + high - Math.max(tall, who ? 3 : 0)}" width="${0.8 * wide}" height="${Math.max(tall, who ? 3 : 0.8)}"/>`);
@@ -170,8 +161,7 @@ function drawReturns(task, row) {
     if (e === 0 || (e + 1) % Math.max(1, Math.ceil(count / 40) * 5) === 0)
       parts.push(`<text x="${LEFT + (e + 0.5) * wide}" y="${high + 21}" text-anchor="middle">${e + 1}</text>`);
   });
-  parts.unshift(`<line class="axis" x1="${LEFT}" x2="${RIGHT}" y1="${8 + high}" y2="${8 + high}"/><text x="${LEFT - 5}" y="${high + 11}" text-anchor="end">0</text><text x="${LEFT - 5}" y="13" text-anchor="end">${short(most)}</text>`);
-  $("returns").innerHTML = parts.join("");
+  $("returns").innerHTML = axis(8 + high) + side("0", high + 11) + side(short(most), 13) + parts.join("");
   $("returns-said").textContent = task.read ? "blue: this one; green: the one that is read" : "blue: this one";
 }
 
@@ -179,11 +169,9 @@ function drawReturns(task, row) {
 function drawSteps(task, row) {
   const start = task.start[at.episode], count = length(task, at.episode), parts = [];
   const x = placeOf(count);
-  const scale = (low, high, top, bottom) => (value) => bottom - ((value - low) / Math.max(high - low, 1e-9)) * (bottom - top);
-  const side = (text, y) => `<text x="${LEFT - 5}" y="${y + 3.5}" text-anchor="end">${text}</text>`;
   if (task.read) {
     const y = scale(1, Math.max(2, at.episode), 8, 88), near = [], size = Math.max(1.6, Math.min(3, 150 / count));
-    parts.push(side("1", 88), side(Math.max(2, at.episode), 8), `<text x="${RIGHT}" y="4" text-anchor="end">episode that is read</text>`);
+    parts.push(side("1", 91.5), side(Math.max(2, at.episode), 11.5), atRight("episode that is read", 4));
     for (let s = 0; s < count; s++)
       for (let k = 0; k < task.read.count; k++) {
         const found = windowOf(task, start + s, k);
@@ -193,37 +181,32 @@ function drawSteps(task, row) {
       }
     if (near.length) {
       const values = near.map(([, v]) => v), low = Math.min(...values), top = Math.max(...values), v = scale(low, top, 112, 150);
-      parts.push(`<polyline class="curve" points="${near.map(([s, value]) => `${x(s).toFixed(1)},${v(value).toFixed(1)}`).join(" ")}"/>`);
-      parts.push(side(low.toFixed(2), 150), side(top.toFixed(2), 112), `<text x="${RIGHT}" y="106" text-anchor="end">similarity</text>`);
+      parts.push(curve(near.map(([s, value]) => [x(s), v(value)]), ""), atRight("similarity", 106));
+      parts.push(side(low.toFixed(2), 153.5), side(top.toFixed(2), 115.5));
     }
   } else {
     const sums = returnsSoFar(task, at.episode), top = Math.max(0, ...sums) || 1, y = scale(0, top, 12, 150);
-    parts.push(`<polyline class="curve agent" points="${sums.map((v, s) => `${x(s).toFixed(1)},${y(v).toFixed(1)}`).join(" ")}"/>`, side("0", 150), side(short(top), 12));
+    parts.push(curve(sums.map((v, s) => [x(s), y(v)]), "agent"), side("0", 153.5), side(short(top), 15.5));
   }
-  parts.push(stepAxis(task, side("reward", 164)));
-  $("steps").innerHTML = parts.join("");
-  $("steps-title").innerHTML = task.read ? "This episode, step by step <span>what it reads, and when it is paid</span>" : "This episode, step by step <span>return so far, and when it is paid</span>";
+  $("steps").innerHTML = parts.join("") + stepAxis(task);
+  $("steps-said").textContent = `${task.read ? "what it reads" : "return so far"}, and when it is paid`;
 }
 
 function drawAttention(task, row) {
   $("attention-card").hidden = !task.attention;
   if (!task.attention) return;
-  const entry = at.entry < 0 || at.entry >= task.read.count ? task.read.count - 1 : at.entry;
-  const found = windowOf(task, row, entry), attention = found && attentionOf(task, row, entry), svg = $("attention");
-  if (!attention) { svg.innerHTML = ""; $("attention-said").textContent = "nothing is read"; return; }
-  const weights = attention.weights, wide = (RIGHT - LEFT) / weights.length, top = Math.max(attention.top, 2 * attention.uniform), high = 74, parts = [];
-  weights.forEach((value, i) => {
-    const step = found.end - weights.length + i;
-    if (step < found.first) return;
-    const tall = (value / top) * high;
-    parts.push(`<rect class="attend" x="${LEFT + i * wide + 0.08 * wide}" y="${6 + high - tall}" width="${0.84 * wide}" height="${tall}"/>`);
-    parts.push(`<rect class="hit" x="${LEFT + i * wide}" y="0" width="${wide}" height="${high + 8}"><title>step ${step + 1}: ${(100 * value).toFixed(1)} %</title></rect>`);
-    if ((step + 1) % 5 === 0 || (step === found.first && (step + 1) % 5 < 3)) parts.push(`<text x="${LEFT + (i + 0.5) * wide}" y="${high + 19}" text-anchor="middle">${step + 1}</text>`);
-  });
-  const even = 6 + high - (attention.uniform / top) * high;
-  parts.push(`<line class="dotted" x1="${LEFT}" x2="${RIGHT}" y1="${even}" y2="${even}"/><line class="axis" x1="${LEFT}" x2="${RIGHT}" y1="${6 + high}" y2="${6 + high}"/>`);
-  parts.push(`<text x="${LEFT - 4}" y="14" text-anchor="end">${percent(top)}</text><text x="${RIGHT}" y="${high + 30}" text-anchor="end">step of episode ${found.episode + 1}</text>`);
-  svg.innerHTML = parts.join("");
+  const entry = entryOf(task), found = windowOf(task, row, entry), attention = found && attentionOf(task, row, entry);
+  $("attention").innerHTML = "";
+  $("attention-said").textContent = "nothing is read";
+  if (!attention) return;
+  const shown = attention.weights.length, start = found.end - shown, top = Math.max(attention.top, 2 * attention.uniform);
+  const weights = attention.weights.map((weight, i) => [start + i, weight]).filter(([step]) => step >= found.first);
+  const exactly = (weight) => `${(100 * weight).toFixed(1)} %`;
+  const parts = [attentionBars(weights, start, shown, top, 80, 74, exactly), axis(80 - (attention.uniform / top) * 74, "dotted")];
+  for (const [step] of weights)
+    if ((step + 1) % 5 === 0 || (step === found.first && (step + 1) % 5 < 3))
+      parts.push(`<text x="${placeOf(shown)(step - start)}" y="93" text-anchor="middle">${step + 1}</text>`);
+  $("attention").innerHTML = parts.join("") + atRight(`step of episode ${found.episode + 1}`, 104);
   const late = attention.row === row ? "" : `; computed at step ${attention.row - task.start[at.episode] + 1}`;
   $("attention-said").textContent = `mean over layers and heads; dotted: evenly${late}`;
 }
@@ -235,9 +218,5 @@ function drawPage(task, row) {
 }
 
 $("visits").addEventListener("change", () => { at.visits = $("visits").checked; draw(); });
-$("returns").addEventListener("click", (event) => {
-  if (event.target.dataset.episode !== undefined) go({ episode: Number(event.target.dataset.episode) });
-});
-$("choices").addEventListener("click", (event) => {
-  if (event.target.dataset.entry !== undefined) { at.entry = Number(event.target.dataset.entry); draw(); }
-});
+onClick("returns", "episode", (episode) => go({ episode }));
+onClick("choices", "entry", (entry) => { at.entry = entry; draw(); });

@@ -36,7 +36,6 @@ def inspection_page(trace: Trace, *, method: str, environment: str, wiring_test:
 
 
 def heading(trace: Trace, method: str, environment: str, wiring_test: bool) -> dict[str, Any]:
-    """What a page says at its top."""
     about = trace.about
     return {
         "title": f"{method} on {environment}",
@@ -91,12 +90,10 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
         "cell": packed(cells[:, 0] * scene["width"] + cells[:, 1], "int32"),
         "action": packed(trace.played.action[first:end], "int16"),
         "reward": packed(trace.played.reward[first:end], "float32"),
-        "aim": None,
+        "aim": column_of(trace, "return_to_go", slice(first, end)),
         "read": None,
         "attention": None,
     }
-    if "return_to_go" in trace.facts:
-        content["aim"] = packed(trace.facts["return_to_go"][first:end], "float32")
     if "retrieved_episode" in trace.facts:
         read = {name: trace.facts[f"retrieved_{name}"][first:end] for name in ("episode", "first", "end", *NUMBERS)}
         content["read"] = {
@@ -108,11 +105,15 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
+def column_of(trace: Trace, fact: str, rows: slice) -> str | None:
+    """Numbers that a method may say of its steps; None: it says none."""
+    return packed(trace.facts[fact][rows], "float32") if fact in trace.facts else None
+
+
 def _attention(trace: Trace, first: int, end: int) -> dict[str, Any]:
     """Mean attention over layers on each retrieved step, where there is a map."""
     has_map = (trace.map_row >= first) & (trace.map_row < end)
-    weight_MLW = trace.maps["attention"][has_map].astype(np.float64).sum(-1)
-    weight_MW = weight_MLW.mean(1)
+    weight_MW = trace.maps["attention"][has_map].astype(np.float64).sum(-1).mean(1)
     return {
         "width": int(weight_MW.shape[1]),
         "row": packed(trace.map_row[has_map] - first, "int32"),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from recollect.figures import captions, style
-from recollect.figures.spec import FigureSpec, ScoreOptions
+from recollect.figures.spec import ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
 from recollect.settings.errors import UserError
 
@@ -119,16 +119,14 @@ def average(
     """
     values_SP = np.stack([item.values for item in curves])
     there_SP = np.isfinite(values_SP)
-    value, low, high = (np.full(values_SP.shape[1], np.nan) for _ in range(3))
+    numbers_3P = np.full((3, values_SP.shape[1]), np.nan)
     # One bootstrap for all points at which the same runs go on.
-    for pattern in np.unique(there_SP, axis=1).T:
-        if pattern.any():
-            at = (there_SP == pattern[:, None]).all(axis=0)
-            values_S1P = values_SP[pattern][:, None, at]
-            value[at], low[at], high[at] = stratified_bootstrap(
-                values_S1P, rng, statistic=statistic, resamples=resamples
-            )
-    return Interval(value, low, high), there_SP.sum(axis=0)
+    for pattern_S in np.unique(there_SP, axis=1).T:
+        if pattern_S.any():
+            at_P = (there_SP == pattern_S[:, None]).all(axis=0)
+            values_S1P = values_SP[pattern_S][:, None, at_P]
+            numbers_3P[:, at_P] = stratified_bootstrap(values_S1P, rng, statistic=statistic, resamples=resamples)
+    return Interval(*numbers_3P), there_SP.sum(axis=0)
 
 
 def band_rows(curves: list[Curve], rng: np.random.Generator, *, resamples: int, statistic: Statistic) -> pd.DataFrame:
@@ -136,6 +134,17 @@ def band_rows(curves: list[Curve], rng: np.random.Generator, *, resamples: int, 
     band, runs = average(curves, rng, resamples=resamples, statistic=statistic)
     rows = pd.DataFrame({"x": curves[0].steps.astype(float), **band.columns(), "seeds": runs})
     return rows[rows["y"].notna()]
+
+
+def draw_curves(
+    axes: Axes, rows: pd.DataFrame, figure: FigureSpec, environment: str, end: int, first: int, points: int = POINTS
+) -> list[ExtraRow]:
+    """Draw our curves of an environment, markers from point `first` on, and published ones; gives the latter's rows."""
+    looks = style.styles_of(figure.methods)
+    for k, (method, look) in enumerate(looks.items()):
+        stagger = k * points // (3 * len(looks))  # so that markers do not lie on each other
+        style.draw_band(axes, rows[rows["method"] == method], look, markers=3, first=first + stagger)
+    return style.draw_references(axes, figure, environment, until=end)
 
 
 def step_ticks(axes: Axes, ticks: list[float]) -> None:
@@ -155,9 +164,9 @@ def bounds_meant(statistic: Statistic) -> str:
 
 def dropped_print(dropped: list[str]) -> list[str]:
     """The line of the small print about runs that stopped early, if there are any."""
-    if not dropped:
-        return []
-    return [f"Not drawn, stopped early: {captions.count(len(dropped), 'run')} (named in the caption)."]
+    return (
+        [f"Not drawn, stopped early: {captions.count(len(dropped), 'run')} (named in the caption)."] if dropped else []
+    )
 
 
 def notes(window: int, points: int, dropped: list[str]) -> list[str]:

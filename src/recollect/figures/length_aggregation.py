@@ -20,22 +20,17 @@ from pydantic import Field
 
 from recollect.figures import captions, learning_curves, reading, style
 from recollect.figures.finishing import finished
-from recollect.figures.spec import AGGREGATION, PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
+from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
-
-OVER = "seeds"
 
 
 class Options(learning_curves.CurveOptions):
     lengths: dict[str, float] = Field(
-        default_factory=dict,
+        {},
         description="Environment -> its memory (or credit-assignment) length, in steps; otherwise the number its name ends with.",
     )
-    ends: dict[str, int] = Field(
-        default_factory=dict,
-        description="Environment -> last step of its plot; otherwise the last step that all complete runs reach.",
-    )
+    ends: dict[str, int] = Field({}, description="Environment -> last step; else that all complete runs reach.")
     chance: float | None = Field(None, description="Return of the best agent without the ability: a dotted line.")
     chance_label: str = Field("optimal without memory", description="Its name in the legend.")
     x_scale: Literal["categorical", "log", "linear"] = Field("categorical", description="Spacing of the lengths.")
@@ -76,7 +71,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         canvas, extra_rows = _plot(measured, figure, options)
         lines = learning_curves.dropped_print(measured.dropped)
         return finished(
-            canvas, figure, options, measured.table, extra_rows, meaning, over=OVER, more_print=lines, notes=notes
+            canvas, figure, options, measured.table, extra_rows, meaning, over="seeds", more_print=lines, notes=notes
         )
 
 
@@ -98,7 +93,7 @@ def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
 
 def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measured:
     points: list[dict[str, Any]] = []
-    bands: dict[tuple[str, str], pd.DataFrame] = {}
+    bands: list[pd.DataFrame] = []
     dropped: list[str] = []
     ends: dict[str, int] = {}
     curves_of: dict[str, list[list[learning_curves.Curve]]] = {method: [] for method in figure.methods}
@@ -110,19 +105,26 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
             cell = of_environment[of_environment["method"] == method]
             curves = learning_curves.curves_of(cell, figure, ends[environment], dropped, window=options.window)
             curves_of[method].append(curves)
-            about: dict[str, Any] = {"method": method, "tasks": cell["task"].nunique()}
+            tasks = cell["task"].nunique()
             rng = generator("bootstrap", figure.name, environment, method)
             final = learning_curves.average_final(curves, rng, **how)
-            place = {"panel": AGGREGATION, "x": options.lengths[environment], "seeds": len(curves)}
-            points.append({**place, **final.numbers(), **about})
+            points.append(
+                {
+                    "panel": AGGREGATION,
+                    "method": method,
+                    "x": options.lengths[environment],
+                    **final.numbers(),
+                    "seeds": len(curves),
+                    "tasks": tasks,
+                }
+            )
             if options.curves:
                 band = learning_curves.band_rows(curves, rng, **how)
-                bands[environment, method] = band.assign(panel=environment, **about)
+                bands.append(band.assign(panel=environment, method=method, tasks=tasks))
 
     # In the order of the legend: the points by length, then the curves.
     points.sort(key=lambda point: (figure.methods.index(point["method"]), point["x"]))
-    parts = [pd.DataFrame(points), *bands.values()]
-    table = pd.concat(parts, ignore_index=True)[list(TABLE_COLUMNS)]
+    table = pd.concat([pd.DataFrame(points), *bands], ignore_index=True)[TABLE_COLUMNS]
     return _Measured(table, dropped, ends, curves_of)
 
 
@@ -158,25 +160,32 @@ def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> tuple[Fi
 def _draw_aggregation(axes: Axes, table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[ExtraRow]:
     """Draw the final values against the length; gives the rows of what was not measured."""
     lengths = sorted(options.lengths[name] for name in figure.environments)
-    place = {length: float(i) if options.x_scale == "categorical" else length for i, length in enumerate(lengths)}
+    places = dict(zip(lengths, lengths, strict=True))
+    if options.x_scale == "categorical":
+        places = {length: float(i) for i, length in enumerate(lengths)}
+
     looks = style.styles_of(figure.methods)
     for k, (method, look) in enumerate(looks.items()):
         rows = table[(table["panel"] == AGGREGATION) & (table["method"] == method)]
         # Methods often meet at the best value; smaller markers on larger ones keep each of them in sight.
         size = 6.4 - 2.4 * k / max(1, len(looks) - 1)
-        style.draw_band(axes, rows.assign(x=rows["x"].map(place)), look, size=size)
+        style.draw_band(axes, rows.assign(x=rows["x"].map(places)), look, size=size)
+
     extra_rows: list[ExtraRow] = []
     for item in figure.references_of(AGGREGATION):
-        points = [(x, y) for x, y in zip(item.x, item.y, strict=True) if x in place]
-        if item.method in looks and points:
-            style.draw_published(axes, [place[x] for x, _ in points], [y for _, y in points], looks[item.method])
-            extra_rows += [(AGGREGATION, PUBLISHED + item.method, x, y) for x, y in points]
+        rows_of_item = [row for row in item.rows() if row[2] in places]
+        if item.method in looks and rows_of_item:
+            x = [places[length] for _, _, length, _ in rows_of_item]
+            y = [value for *_, value in rows_of_item]
+            style.draw_published(axes, x, y, looks[item.method])
+            extra_rows += rows_of_item
     if options.chance is not None:
         ends = (lengths[0], lengths[-1])
         extra_rows += style.draw_constant(axes, AGGREGATION, options.chance_label, options.chance, ends)
+
     if options.x_scale == "log":
         axes.set_xscale("log", base=2)
-    axes.set_xticks([place[length] for length in lengths], [f"{length:g}" for length in lengths])
+    axes.set_xticks(list(places.values()), [f"{length:g}" for length in lengths])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(options.x_label)
     axes.set_ylabel(options.y_label)
@@ -189,18 +198,14 @@ def _draw_curves(
     part: SubFigure, depth: int, environments: list[str], measured: _Measured, figure: FigureSpec, options: Options
 ) -> list[ExtraRow]:
     """Draw a learning curve per environment; gives the rows of what was not measured."""
-    looks = style.styles_of(figure.methods)
     columns = -(-len(environments) // depth)
     grid = part.subplots(depth, columns, squeeze=False, sharey=options.same_y)
     style.hide_unused(grid, len(environments))
     extra_rows: list[ExtraRow] = []
     for environment, axes in zip(environments, grid.ravel(), strict=False):
         rows = measured.table[measured.table["panel"] == environment]
-        for k, (method, look) in enumerate(looks.items()):
-            first = 40 + (k * 100) // len(looks)
-            style.draw_band(axes, rows[rows["method"] == method], look, markers=3, first=first)
         end = measured.ends[environment]
-        extra_rows += style.draw_references(axes, figure, environment, until=end)
+        extra_rows += learning_curves.draw_curves(axes, rows, figure, environment, end, 40)
         if options.chance is not None:
             ends = (0.0, float(end))
             extra_rows += style.draw_constant(axes, environment, options.chance_label, options.chance, ends)

@@ -7,20 +7,12 @@ const at = { task: 0, episode: 0, step: 0, timer: null };
 const $ = (id) => document.getElementById(id);
 const LEFT = 34, RIGHT = 514; // ends of the horizontal axis of a chart
 
-// ------------------------------------------------------------------------------------------------------------ data
-
-function unpacked(text, Type) {
-  const raw = atob(text), bytes = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
-  return new Type(bytes.buffer);
-}
-
 /** Turn texts into arrays in place: `columns` has the type of each, or those of an inner object. */
 function unpack(object, columns) {
   for (const [name, type] of Object.entries(columns)) {
     if (!object[name]) continue; // a trace without this column
-    if (typeof type === "function") object[name] = unpacked(object[name], type);
-    else unpack(object[name], type);
+    if (typeof type !== "function") unpack(object[name], type);
+    else object[name] = new type(Uint8Array.from(atob(object[name]), (byte) => byte.charCodeAt(0)).buffer);
   }
 }
 
@@ -29,8 +21,7 @@ function taskOf(number) {
   const task = DATA.tasks[number];
   if (task.returns) return task;
   unpack(task, COLUMNS);
-  task.returns = [];
-  for (let e = 0; e < episodes(task); e++) task.returns.push(returnsSoFar(task, e).at(-1) ?? 0);
+  task.returns = Array.from({ length: episodes(task) }, (_, e) => returnsSoFar(task, e).at(-1) ?? 0);
   return task;
 }
 
@@ -49,8 +40,6 @@ function mapAt(task, row) {
   return task.attention.row[place] < task.start[at.episode] ? -1 : place;
 }
 
-// --------------------------------------------------------------------------------------------------------- drawing
-
 const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const short = (x) => (Number.isInteger(x) ? String(x) : x.toFixed(Math.abs(x) < 10 ? 2 : 1));
 const percent = (v) => `${(100 * v).toFixed(v < 0.095 ? 1 : 0)} %`;
@@ -62,6 +51,29 @@ const gains = (task, row) => [
   ["return", `${short(returnsSoFar(task, at.episode)[at.step])} so far, ${short(task.returns[at.episode])} at the end`],
 ];
 
+/** Buttons that choose one of several things; none where there is one. */
+const buttons = (name, said, chosen) =>
+  said.length < 2 ? "" : said.map((text, i) => `<button data-${name}="${i}" aria-pressed="${i === chosen}">${escaped(text)}</button>`).join(" ");
+
+/** At the left of a chart, at its right, and a line below it. */
+const side = (said, y, x = LEFT - 5) => `<text x="${x}" y="${y}" text-anchor="end">${said}</text>`;
+const atRight = (said, y) => `<text x="${RIGHT}" y="${y}" text-anchor="end">${said}</text>`;
+const axis = (y, look = "axis") => `<line class="${look}" x1="${LEFT}" x2="${RIGHT}" y1="${y}" y2="${y}"/>`;
+
+/** How high values from `low` to `high` stand between `bottom` and `top`. */
+const scale = (low, high, top, bottom) => (value) => bottom - ((value - low) / Math.max(high - low, 1e-9)) * (bottom - top);
+const curve = (points, look) => `<polyline class="curve ${look}" points="${points.map((place) => place.map((v) => v.toFixed(1))).join(" ")}"/>`;
+
+/** Bars of attention, [step, weight] each, as many as are `shown` from a step on; `high`: of one with the weight `top`. */
+function attentionBars(weights, first, shown, top, bottom, high, words = percent) {
+  const wide = (RIGHT - LEFT) / shown;
+  return weights.map(([step, weight]) => {
+    const x = LEFT + (step - first) * wide, tall = (weight / top) * high;
+    const seen = `<rect class="attend" x="${x + 0.08 * wide}" y="${bottom - tall}" width="${0.84 * wide}" height="${tall}"/>`;
+    return `${seen}<rect class="hit" data-step="${step}" x="${x}" y="0" width="${wide}" height="${bottom}"><title>step ${step + 1}: ${words(weight)}</title></rect>`;
+  }).join("") + axis(bottom) + side(percent(top), 14, LEFT - 4);
+}
+
 /** Which steps have a number below a chart that shows so many. */
 const spacing = (shown) => [1, 2, 5, 10, 20, 50, 100, 200, 500].find((size) => shown / size <= 10) || 1000;
 
@@ -69,11 +81,11 @@ const spacing = (shown) => [1, 2, 5, 10, 20, 50, 100, 200, 500].find((size) => s
 const placeOf = (count) => (step) => LEFT + ((step + 0.5) / count) * (RIGHT - LEFT);
 
 /** Below the curves of an episode: its rewards, the axis with its numbers, the step that is shown, and what is clicked. */
-function stepAxis(task, label) {
+function stepAxis(task) {
   const start = task.start[at.episode], count = length(task, at.episode), x = placeOf(count), parts = [];
   for (let s = 0; s < count; s++)
     if (task.reward[start + s] !== 0) parts.push(`<line class="reward" x1="${x(s)}" x2="${x(s)}" y1="160" y2="168" stroke-width="${Math.max(1, Math.min(3, 300 / count))}"/>`);
-  parts.push(label, `<line class="axis" x1="${LEFT}" x2="${RIGHT}" y1="171" y2="171"/>`);
+  parts.push(side("reward", 167), axis(171));
   for (let s = spacing(count); s <= count; s += spacing(count)) parts.push(`<text x="${x(s - 1)}" y="184" text-anchor="middle">${s}</text>`);
   parts.push(`<line class="cursor" x1="${x(at.step)}" x2="${x(at.step)}" y1="2" y2="171"/>`);
   parts.push(`<rect class="hit" data-steps="${count}" x="${LEFT}" y="0" width="${RIGHT - LEFT}" height="188"/>`);
@@ -92,8 +104,6 @@ function draw(isAnotherTask) {
   const place = `#task=${task.index}&episode=${at.episode + 1}&step=${at.step + 1}`;
   try { history.replaceState(null, "", place); } catch (error) { /* some browsers forbid it for files; nothing depends on it */ }
 }
-
-// -------------------------------------------------------------------------------------------------------- moving
 
 const within = (value, count) => Math.max(0, Math.min(count - 1, value));
 
@@ -145,10 +155,18 @@ $("task").addEventListener("change", () => go({ task: Number($("task").value) })
 $("episode").addEventListener("input", () => go({ episode: Number($("episode").value) }));
 $("step").addEventListener("input", () => go({ step: Number($("step").value) }));
 $("play").addEventListener("click", play);
-$("steps").addEventListener("click", (event) => {
-  if (event.target.dataset.steps === undefined) return;
-  const box = event.target.getBoundingClientRect();
-  go({ step: Math.floor(((event.clientX - box.left) / box.width) * Number(event.target.dataset.steps)) });
+
+/** What a click does on the things in an element that carry a number, such as `data-step`. */
+function onClick(id, name, then) {
+  $(id).addEventListener("click", ({ target, clientX }) => {
+    const found = target.closest?.(`[data-${name}]`) ?? target;
+    if (found.dataset[name] !== undefined) then(Number(found.dataset[name]), found, clientX);
+  });
+}
+
+onClick("steps", "steps", (count, chart, clientX) => {
+  const box = chart.getBoundingClientRect();
+  go({ step: Math.floor(((clientX - box.left) / box.width) * count) });
 });
 
 /** Show the place that the address names. */

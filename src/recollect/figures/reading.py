@@ -113,6 +113,11 @@ def last_step(rows: pd.DataFrame, figure: FigureSpec) -> pd.DataFrame:
     return rows
 
 
+def last_rows(scores: pd.DataFrame, figure: FigureSpec, metric: str, split: str) -> pd.DataFrame:
+    """`select`, of each run's last evaluation only."""
+    return last_step(select(scores, figure, metric=metric, split=split), figure)
+
+
 def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.float64], list[int], list[int]]:
     """The scores of one method in one environment at one step as a full array.
 
@@ -122,23 +127,22 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
     Returns:
         ``scores_SNE`` (seeds in the figure's order, tasks and episodes ascending), the tasks and the episodes.
     """
-    tasks, episodes = sorted(set(rows["task"])), sorted(set(rows["episode"]))
-    shape = (len(figure.seeds), len(tasks), len(episodes))
-    scores_SNE = np.full(shape, np.nan)
-    axes = ((figure.seeds, "seed"), (tasks, "task"), (episodes, "episode"))
-    place = tuple(pd.Index(values).get_indexer(pd.Index(rows[column])) for values, column in axes)
-    scores_SNE[place] = rows["value"].to_numpy(float)
-    holes = np.argwhere(np.isnan(scores_SNE))
-    if len(holes):
-        seed, task, episode = holes[0]
+    tasks = sorted({int(task) for task in rows["task"]})
+    episodes = sorted({int(episode) for episode in rows["episode"]})
+    of_each = rows.set_index(["seed", "task", "episode"])["value"]
+    scores = of_each.reindex(pd.MultiIndex.from_product([figure.seeds, tasks, episodes]))
+    missing = scores.index[scores.isna()]
+    if len(missing):
+        seed, task, episode = missing[0]
         first = rows.iloc[0]
+        what = f"{len(missing)} of {len(scores)} scores of {first['method']} on {first['env']} are missing"
         raise UserError(
-            f"{len(holes)} of {scores_SNE.size} scores of {first['method']} on {first['env']} are missing; first: "
-            f"seed {figure.seeds[seed]}, task {tasks[task]}, episode {episodes[episode]}",
+            f"{what}; first: seed {seed}, task {task}, episode {episode}",
             where=f"figure '{figure.name}'",
             do="evaluate that run again: all its seeds need the same tasks and episodes",
         )
-    return scores_SNE, [int(task) for task in tasks], [int(episode) for episode in episodes]
+    scores_SNE = scores.to_numpy(float).reshape(len(figure.seeds), len(tasks), len(episodes))
+    return scores_SNE, tasks, episodes
 
 
 def last_episodes(scores_SNE: NDArray[np.float64], last: int | str) -> NDArray[np.float64]:

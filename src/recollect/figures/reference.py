@@ -37,18 +37,14 @@ class Group(Frozen):
     y: str = Field(description="Meaning of y.")
     curves: dict[str, dict[str, Points]] = Field(description="Panel -> method -> points.")
     optimum: dict[str, dict[str, float]] = Field(
-        default_factory=dict, description="Environment -> variant (`default` is ours) -> mean optimal return."
+        {}, description="Environment -> variant (`default` is ours) -> mean optimal return."
     )
-
-
-def references_folder() -> Path:
-    return config_folder() / "figures" / "references"
 
 
 def groups(folder: Path | None = None) -> dict[str, Group]:
     """All groups of published values by name; a UserError where a file is malformed or two have a group of one name."""
     by_name: dict[str, Group] = {}
-    for path in sorted((folder or references_folder()).glob("*.yaml")):
+    for path in sorted((folder or config_folder() / "figures" / "references").glob("*.yaml")):
         for name, content in read_yaml(path).items():
             if name in by_name:
                 raise UserError(f"two groups are named '{name}'", where=path, do="rename one of them")

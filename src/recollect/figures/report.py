@@ -24,42 +24,31 @@ SHOWN_SCORES = 4  # per run; the others stand in its table of scores
 NARROW = 1300  # pixels: the width below which a caption has room beside its picture
 PIXEL = 0.48  # of the page, for one of a picture's (300 per inch)
 
+TEXTS, NUMBERS = ("Environment", "Method"), ("Seed", "Final score", "Env. steps", "Updates", "Wall time")
+HEADINGS = (*TEXTS, *NUMBERS, "Device", "State", "Config, code", "Files")
 #: Heading, and whether it is a number. The order of `_row`.
-COLUMNS = (
-    ("Environment", False),
-    ("Method", False),
-    ("Seed", True),
-    ("Final score", True),
-    ("Env. steps", True),
-    ("Updates", True),
-    ("Wall time", True),
-    ("Device", False),
-    ("State", False),
-    ("Config, code", False),
-    ("Files", False),
-)
+COLUMNS = tuple((name, name in NUMBERS) for name in HEADINGS)
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A drawn figure.
+    """A drawn figure; files and pages are name -> address."""
 
-    Attributes:
-        about: its JSON manifest (docs/formats.md).
-        picture: its PNG.
-        files: name -> address.
-        pages: inspection pages of its runs, name -> address.
-        runs: how many stand behind it.
-        config: fingerprint of its settings.
-    """
-
-    about: Mapping[str, Any]
+    about: Mapping[str, Any]  # its JSON manifest (docs/formats.md)
     category: str
-    picture: bytes
+    picture: bytes  # its PNG
     files: Mapping[str, str]
-    pages: Mapping[str, str] = field(default_factory=dict)
+    pages: Mapping[str, str] = field(default_factory=dict)  # inspection pages of its runs
     runs: int = 0
-    config: str | None = None
+    config: str | None = None  # fingerprint of its settings
+
+    @property
+    def name(self) -> str:
+        return str(self.about["figure"])
+
+    @property
+    def title(self) -> str:
+        return str(self.about["title"] or self.name)
 
 
 @dataclass(frozen=True)
@@ -68,10 +57,10 @@ class ReportRun:
 
     Attributes:
         environment, method: titles; `env` and `name` are what they are called in paths.
+        state: `CURRENT`, or what differs.
         scores: what was scored, in words -> value; the figures' own metric first.
         env_steps, updates: how long it was trained, in steps of the environment and of gradients.
         seconds: wall time of its jobs; with `resumed` only of the last part.
-        state: `CURRENT`, or what differs.
         config, code: fingerprints of the settings and the code that its scores are from.
         files: name -> address.
     """
@@ -106,7 +95,7 @@ def report_page(
         "title": _text(f"Recollect: results at {scale} scale"),
         "facts": _text(" · ".join([*counts, *(f"commit {facts[key]}" for key in ("Commit",) if key in facts)])),
         "warning": f'<p class="warning">{_text(SMOKE_WORDS)}</p>' if wiring else "",
-        "contents": _contents(figures),
+        "contents": _list({f"#{figure.name}": figure.title for figure in figures}),
         "figures": _by_category(figures),
         "states": _text(", ".join(f"{number:,} × {state}" for state, number in Counter(r.state for r in runs).items())),
         "headings": "".join(
@@ -122,14 +111,6 @@ def report_page(
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place.group(1)], TEMPLATE.read_text(encoding="utf-8"))
 
 
-# ----------------------------------------------------------------------------------------------------------- figures
-
-
-def _contents(figures: Sequence[ReportFigure]) -> str:
-    titles = [(figure.about["figure"], figure.about["title"] or figure.about["figure"]) for figure in figures]
-    return "".join(f'<li><a href="#{_text(name)}">{_text(title)}</a></li>' for name, title in titles)
-
-
 def _by_category(figures: Sequence[ReportFigure]) -> str:
     parts = []
     for category in dict.fromkeys(figure.category for figure in figures):
@@ -140,8 +121,10 @@ def _by_category(figures: Sequence[ReportFigure]) -> str:
 
 def _figure(figure: ReportFigure) -> str:
     about = figure.about
-    name, title = str(about["figure"]), str(about["title"] or about["figure"])
-    width, height = _size(figure.picture)
+    name, title = figure.name, figure.title
+    # Width and height in pixels, as the PNG's header says.
+    width = int.from_bytes(figure.picture[16:20], "big")
+    height = int.from_bytes(figure.picture[20:24], "big")
     caption = str(about["caption"])
     for warning in about["warnings"]:  # said by itself, below
         caption = caption.replace(warning, " ")
@@ -171,25 +154,24 @@ def _figure(figure: ReportFigure) -> str:
 def _pages(pages: Mapping[str, str]) -> str:
     if not pages:
         return ""
-    links = "".join(f'<li><a href="{_text(href)}">{_text(name)}</a></li>' for name, href in pages.items())
+    links = _list({href: name for name, href in pages.items()})
     return f"<details><summary>Inspection pages of {_count(len(pages), 'run')}</summary><ul>{links}</ul></details>"
+
+
+def _list(titles: Mapping[str, str]) -> str:
+    """Addresses and what they are called, as items of a list."""
+    return "".join(f'<li><a href="{_text(href)}">{_text(title)}</a></li>' for href, title in titles.items())
 
 
 def _links(files: Mapping[str, str]) -> str:
     return " ".join(f'<a href="{_text(href)}">{_text(name)}</a>' for name, href in files.items())
 
 
-def _size(png: bytes) -> tuple[int, int]:
-    """Width and height in pixels, as the file's header says."""
-    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
-
-
-# -------------------------------------------------------------------------------------------------------------- runs
-
-
 def _row(run: ReportRun, digits: Mapping[tuple[str, str], int]) -> str:
-    shown = [(words, value, digits[run.env, words]) for words, value in list(run.scores.items())[:SHOWN_SCORES]]
-    scores = "".join(f"<b>{_number(value, places)}</b> <i>{_text(words)}</i>" for words, value, places in shown)
+    scores = ""
+    for words, value in list(run.scores.items())[:SHOWN_SCORES]:
+        number = _number(value, digits[run.env, words])
+        scores += f"<b>{number}</b> <i>{_text(words)}</i>"
     if len(run.scores) > SHOWN_SCORES:
         scores += f"<i>and {len(run.scores) - SHOWN_SCORES} more</i>"
     first = next(iter(run.scores.values()), None)
@@ -227,10 +209,12 @@ def _digits(runs: Iterable[ReportRun]) -> dict[tuple[str, str], int]:
     largest: dict[tuple[str, str], float] = {}
     for run in runs:
         for words, value in run.scores.items():
-            largest[run.env, words] = max(largest.get((run.env, words), 0.0), abs(value) if math.isfinite(value) else 0)
-    return {
-        key: max(0, min(3, 2 - math.floor(math.log10(value)))) if value > 0 else 2 for key, value in largest.items()
-    }
+            size = abs(value) if math.isfinite(value) else 0.0
+            largest[run.env, words] = max(largest.get((run.env, words), 0.0), size)
+    decimals = {}
+    for key, size in largest.items():
+        decimals[key] = max(0, min(3, 2 - math.floor(math.log10(size)))) if size else 2
+    return decimals
 
 
 def _number(value: float, decimals: int) -> str:

@@ -18,23 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
-from recollect.figures import reading, statistics, style
+from recollect.figures import reading, spec, statistics, style
 from recollect.figures.captions import RANDOM_MODEL, STATISTIC_WORDS, count, count_range, episodes_meant
-from recollect.figures.spec import (
-    NORMALISED,
-    PUBLISHED,
-    TABLE_COLUMNS,
-    Drawn,
-    ExtraRow,
-    FigureSpec,
-    options_of,
-    with_extra_rows,
-)
+from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
 
-SOFT = "#595959"  # of text that is not a result
 ROW, HEAD, LEFT, BETWEEN = 0.17, 0.18, 1.3, 0.12  # inches: a row, a line of the head, the column of methods, two bands
 
 
@@ -47,13 +37,9 @@ class Group(Frozen):
 
 class Options(Frozen):
     metric: str = "return"
-    groups: dict[str, Group] | None = Field(
-        None, description="Head of a column -> what it is of; null: one per environment."
-    )
+    groups: dict[str, Group] | None = Field(None, description="Head -> what it is of; null: one per environment.")
     last: PositiveInt | Literal["all"] = Field("all", description="Mean over so many last episodes.")
-    normalised: str | None = Field(
-        None, description="Metric of the columns of normalised returns; null: there are none."
-    )
+    normalised: str | None = Field(None, description="Metric of the columns of normalised returns; null: none.")
     statistic: statistics.Statistic = Field(
         "mean",
         description="mean: over environments, then over seeds, ± standard deviation. iqm: over all of them at once.",
@@ -94,7 +80,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     if published:
         sources = dict.fromkeys(item.source for item in figure.references if figure.is_comparable(item))
         notes.append(f"Published: {'; '.join(sources)}.")
-    return Drawn(canvas, with_extra_rows(table, published), _meaning(options), tuple(notes))
+    return Drawn(canvas, spec.with_extra_rows(table, published), _meaning(options), tuple(notes))
 
 
 def _groups(figure: FigureSpec, options: Options) -> dict[str, Group]:
@@ -149,8 +135,7 @@ def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group,
     for panel, metric in ((name, options.metric), (name + NORMALISED, options.normalised)):
         if metric is None:
             continue
-        rows = reading.select(scores, of_group, metric=metric, split=group.split)
-        rows = reading.last_step(rows, of_group)
+        rows = reading.last_rows(scores, of_group, metric, group.split)
         for method in figure.methods:
             values_GS, tasks = [], 0
             for environment in group.environments:
@@ -161,7 +146,7 @@ def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group,
             about = {"panel": panel, "method": method, "x": 1.0, "seeds": len(figure.seeds), "tasks": tasks}
             rng = generator("bootstrap", figure.name, panel, method)
             parts.append({**about, **_aggregated(np.array(values_GS).T, options.statistic, rng)})
-    return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
+    return pd.DataFrame(parts)[TABLE_COLUMNS]
 
 
 def _aggregated(value_SG: np.ndarray, statistic: statistics.Statistic, rng: np.random.Generator) -> dict[str, float]:
@@ -223,7 +208,7 @@ def _plot(
             for column in blocks[name]:
                 centre = left + column.width / 2
                 y = top + HEAD * 1.5
-                axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color=SOFT)
+                axes.text(centre, y, column.head, ha="center", va="center", fontsize=6.2, color=style.SOFT)
                 if column.published:
                     _draw_published(axes, centre, top, column, figure)
                 else:
@@ -248,7 +233,7 @@ def _draw_published(axes: Axes, centre: float, top: float, column: Column, figur
         if item.method in figure.methods:
             y = top + _row(figure.methods.index(item.method))
             text = _number(item.y[-1], column.decimals)
-            axes.text(centre, y, text, ha="center", va="center", fontsize=7, color=SOFT, fontstyle="italic")
+            axes.text(centre, y, text, ha="center", va="center", fontsize=7, color=style.SOFT, fontstyle="italic")
 
 
 def _draw_column(
@@ -268,7 +253,7 @@ def _draw_column(
         bounds = f"± {_number(spread, column.decimals)}"
         if statistic == "iqm":
             bounds = f"{_number(low, column.decimals)} to {_number(high, column.decimals)}"
-        axes.text(centre + 0.06, y, bounds, ha="left", va="center", fontsize=5.8, color=SOFT)
+        axes.text(centre + 0.06, y, bounds, ha="left", va="center", fontsize=5.8, color=style.SOFT)
 
 
 def _number(value: float, decimals: int) -> str:

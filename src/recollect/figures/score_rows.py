@@ -8,6 +8,8 @@ al. 2024: its bars per POPGym task and its table of Crafter's achievements).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,23 +17,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import Field
 
-from recollect.figures import captions, reading, style
-from recollect.figures.finishing import finished
-from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of
+from recollect.figures import captions, finishing, reading, style
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of
 from recollect.settings.errors import UserError, nearest
 
-OVER = "seeds and tasks"
 WORDS = ("lines", "Open markers")
 BETWEEN = 0.052  # inches from method to method within a row
 ROW = 0.06  # inches that a row has besides
+OPEN: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 0.7}  # a published value
 
 
 class Options(ScoreOptions):
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str = Field("eval", description="Task split of rows that name none.")
-    panels: dict[str, dict[str, str]] = Field(
-        default_factory=dict, description="Panel -> row -> label; {}: one panel of all environments."
-    )
+    panels: dict[str, dict[str, str]] = Field({}, description="Panel -> row -> label; {}: one of all environments.")
     x_label: str = Field("", description="Empty: the metric.")
     limits: tuple[float, float] | None = Field(None, description="Of all x axes; null: as the values need.")
 
@@ -50,9 +49,16 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     notes = ["Mean over all episodes of the final evaluation."]
     with style.paper_style():
         canvas, extra_rows = _plot(table, panels, figure, options)
-        handles = _handles(figure, with_published=bool(extra_rows))
-        return finished(
-            canvas, figure, options, table, extra_rows, meaning, over=OVER, handles=handles, notes=notes, words=WORDS
+        # Of the legend: markers without lines.
+        handles = style.legend_handles(figure, style.styles_of(figure.methods), [])
+        for handle in handles:
+            handle.set_linestyle("none")
+        if extra_rows:
+            label = figure.published_label()
+            handles.append(Line2D([], [], color=style.GREY, marker="o", markersize=3.4, label=label, **OPEN))
+            handles[-1].set(linestyle="none", markeredgecolor=style.GREY)
+        return finishing.finished(
+            canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
         )
 
 
@@ -65,8 +71,7 @@ def _measured(
         for place, row in enumerate(labels, start=1):
             environment, split, task = _taken_apart(row, figure, options)
             if split not in rows_of:
-                rows = reading.select(scores, figure, metric=options.metric, split=split)
-                rows_of[split] = reading.last_step(rows, figure)
+                rows_of[split] = reading.last_rows(scores, figure, options.metric, split)
             of_row = rows_of[split][rows_of[split]["env"] == environment]
             if task is not None:
                 of_row = of_row[of_row["task"] == task]
@@ -80,9 +85,17 @@ def _measured(
                 mean_by_task = cell.groupby(["seed", "task"])["value"].mean().unstack("task")
                 score_SN = mean_by_task.loc[list(figure.seeds), tasks].to_numpy(float)
                 bounds = options.interval(score_SN, figure.name, panel, row, method)
-                about = {"panel": panel, "method": method, "x": float(place)}
-                parts.append({**about, **bounds.numbers(), "seeds": len(figure.seeds), "tasks": len(tasks)})
-    return pd.DataFrame(parts)[list(TABLE_COLUMNS)]
+                parts.append(
+                    {
+                        "panel": panel,
+                        "method": method,
+                        "x": float(place),
+                        **bounds.numbers(),
+                        "seeds": len(figure.seeds),
+                        "tasks": len(tasks),
+                    }
+                )
+    return pd.DataFrame(parts, columns=TABLE_COLUMNS)
 
 
 def _taken_apart(row: str, figure: FigureSpec, options: Options) -> tuple[str, str, int | None]:
@@ -135,32 +148,14 @@ def _draw_panel(axes: Axes, panel: str, table: pd.DataFrame, labels: list[str], 
         shift = (k - (len(looks) - 1) / 2) * step  # the methods of a row lie around its middle
         y = rows["x"].to_numpy(float) + shift
         axes.hlines(y, rows["low"], rows["high"], color=look.color, linewidth=0.9, alpha=0.7, zorder=2)
-        size = 3.4 * style.MARKER_SIZES.get(look.marker, 1.0)
+        size = look.marker_size(3.4)
         axes.plot(rows["y"], y, look.marker, color=look.color, markersize=size, markeredgecolor="white", zorder=3)
         for item in figure.references_of(panel):
             if item.method == method:
                 at = np.array(item.x) + shift
-                axes.plot(item.y, at, look.marker, markersize=size, markerfacecolor="none", markeredgecolor=look.color,
-                          markeredgewidth=0.7, zorder=4)  # fmt: skip
-                extra_rows += [(panel, PUBLISHED + method, x, y) for x, y in zip(item.x, item.y, strict=True)]
-    axes.set_yticks(range(1, len(labels) + 1), labels)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.grid(visible=True, axis="x")
+                axes.plot(item.y, at, look.marker, markersize=size, markeredgecolor=look.color, zorder=4, **OPEN)
+                extra_rows += item.rows()
+    style.name_rows(axes, range(1, len(labels) + 1), labels)
     for edge in range(1, len(labels)):
         axes.axhline(edge + 0.5, color="#DDDDDD", linewidth=0.4, zorder=1)
-    axes.spines["left"].set_visible(False)
     return extra_rows
-
-
-def _handles(figure: FigureSpec, *, with_published: bool) -> list[Line2D]:
-    """Of the legend: markers without lines."""
-    handles = style.legend_handles(figure, style.styles_of(figure.methods), [])
-    for handle in handles:
-        handle.set_linestyle("none")
-    if with_published:
-        handles.append(
-            Line2D([], [], color=style.GREY, linestyle="none", marker="o", markersize=3.4, markerfacecolor="none",
-                   markeredgewidth=0.7, markeredgecolor=style.GREY, label=style.published_label(figure))
-        )  # fmt: skip
-    return handles

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ from recollect.settings.seeding import generator
 
 #: Columns of the table beside every figure. Published values stand in it as method ``published:<method>`` and constant
 #: lines as ``line:<what>``, both with 0 seeds and 0 tasks.
-TABLE_COLUMNS = ("panel", "method", "x", "y", "low", "high", "seeds", "tasks")
+TABLE_COLUMNS = ["panel", "method", "x", "y", "low", "high", "seeds", "tasks"]
 PUBLISHED = "published:"
 LINE = "line:"
 #: Behind the name of a panel whose values are normalised, where the same stand beside it as they are.
@@ -62,14 +62,18 @@ class Reference(Frozen):
             raise ValueError(f"x has {len(self.x)} values and y has {len(self.y)}")
         return self
 
+    def rows(self) -> list[ExtraRow]:
+        """Of a figure's table."""
+        return [(self.panel, PUBLISHED + self.method, x, y) for x, y in zip(self.x, self.y, strict=True)]
+
 
 class FigureSpec(FigureSettings):
     """One figure at one scale: its settings, and with them all that drawing must know of its runs."""
 
     scale: str
     references: tuple[Reference, ...] = ()  # type: ignore[assignment]  # the settings name groups of them
-    labels: dict[str, str] = Field(default_factory=dict, description="Method name -> name in the legend.")
-    environment_labels: dict[str, str] = Field(default_factory=dict, description="Environment -> panel title.")
+    labels: dict[str, str] = Field({}, description="Method name -> name in the legend.")
+    environment_labels: dict[str, str] = Field({}, description="Environment -> panel title.")
     published: str | None = Field(None, description="Scale of the published values that are drawn; null: its own.")
     wiring_test: bool = Field(False, description="Its scale is one whose numbers mean nothing.")
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
@@ -94,7 +98,6 @@ class FigureSpec(FigureSettings):
         return published.scale == (self.published or self.scale)
 
     def label(self, method: str) -> str:
-        """The name of a method in the legend."""
         return self.labels.get(method) or method
 
     def environment_label(self, environment: str) -> str:
@@ -109,13 +112,17 @@ class FigureSpec(FigureSettings):
         tasks = {"eval": "unseen tasks", "train": "training tasks"}.get(panel.split, panel.split)
         return f"{name}, {tasks}"
 
+    def published_label(self) -> str:
+        """The legend's name for published values; it says how they were read."""
+        readings = dict.fromkeys(item.reading for item in self.references if self.is_comparable(item))
+        return f"published ({' and '.join(readings)})"
+
     def references_of(self, panel: str) -> list[Reference]:
         """The published values for one panel that are comparable with this figure: those of the same scale."""
         return [item for item in self.references if item.panel == panel and self.is_comparable(item)]
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One panel of scores: its name in the figure's table and in published values, and what it shows."""
 
     name: str
@@ -171,16 +178,16 @@ class Drawn:
     figure: Figure
     table: pd.DataFrame
     axes: dict[str, str]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def with_extra_rows(table: pd.DataFrame, rows: Sequence[ExtraRow]) -> pd.DataFrame:
     """A figure's table with what is drawn but was not measured, which has no interval, no seeds and no tasks."""
     if not rows:
-        return table[list(TABLE_COLUMNS)]
-    extra = pd.DataFrame(rows, columns=["panel", "method", "x", "y"])
+        return table
+    extra = pd.DataFrame(rows, columns=TABLE_COLUMNS[:4])
     extra = extra.assign(low=float("nan"), high=float("nan"), seeds=0, tasks=0)
-    return pd.concat([table, extra], ignore_index=True)[list(TABLE_COLUMNS)]
+    return pd.concat([table, extra], ignore_index=True)[TABLE_COLUMNS]
 
 
 def figure_spec(values: Mapping[str, Any]) -> FigureSpec:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -22,7 +21,7 @@ from recollect.common.traces import Trace
 from recollect.figures import captions, style
 from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
-from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, grid_of, label_bar
+from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, colour_bar, grid_of
 from recollect.settings.errors import UserError
 
 READS = "traces"
@@ -37,14 +36,14 @@ class Options(TaskOptions):
 
 def visits(trace: Trace, task: int, episodes: int | None) -> np.ndarray:
     """How many steps of a task begin in each cell, int64 [height, width]."""
-    scene, played = scene_of(trace, task), trace.played
+    scene = scene_of(trace, task)
     assert trace.cell_N2 is not None
-    counted = played.task == task
+    is_counted = trace.played.task == task
     if episodes is not None:
-        counted = counted & (played.episode < episodes)
-    cells = np.asarray(trace.cell_N2[counted], np.int64)
-    number = cells[:, 0] * scene["width"] + cells[:, 1]
-    return np.bincount(number, minlength=scene["height"] * scene["width"]).reshape(scene["height"], scene["width"])
+        is_counted &= trace.played.episode < episodes
+    visits_HW = np.zeros((scene["height"], scene["width"]), np.int64)
+    np.add.at(visits_HW, tuple(trace.cell_N2[is_counted].T), 1)
+    return visits_HW
 
 
 def scene_of(trace: Trace, task: int) -> dict[str, Any]:
@@ -91,15 +90,11 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         return finished_example(canvas, figure, table, meaning, said=said, note=note, handles=handles)
 
 
-def _name(trace: Trace, task: int) -> str:
-    return str(trace.about["tasks"][trace.tasks.index(task)]["name"])
-
-
 def _rows(first: Trace, figure: FigureSpec, method: str, task: int, counts_SHW: np.ndarray) -> pd.DataFrame:
     counts_SC = counts_SHW.reshape(len(counts_SHW), -1)
     several = len(counts_SC) > 1
     content = {
-        "panel": _name(first, task),
+        "panel": first.about["tasks"][first.tasks.index(task)]["name"],
         "method": method,
         "x": np.arange(counts_SC.shape[1], dtype=float),
         "y": counts_SC.mean(0),
@@ -108,7 +103,7 @@ def _rows(first: Trace, figure: FigureSpec, method: str, task: int, counts_SHW: 
         "seeds": len(figure.seeds),
         "tasks": 1,
     }
-    return pd.DataFrame(content)[list(TABLE_COLUMNS)]
+    return pd.DataFrame(content)[TABLE_COLUMNS]
 
 
 def _plot(
@@ -118,11 +113,13 @@ def _plot(
     tasks = list(dict.fromkeys(task for _, task in mean_HW))
     scene = scene_of(first, tasks[0])
     shape = scene["height"] / scene["width"]
-    width = min(style.DOUBLE_COLUMN, max(style.SINGLE_COLUMN, options.panel / shape * len(tasks) + BESIDE))
+    wanted = options.panel / shape * len(tasks) + BESIDE
+    width = min(style.DOUBLE_COLUMN, max(style.SINGLE_COLUMN, wanted))
     panel_height = min(options.panel, (width - BESIDE) / len(tasks) * shape)
     canvas = style.blank_figure(width, len(figure.methods) * panel_height + 0.25)
     axes_MK = canvas.subplots(len(figure.methods), len(tasks), squeeze=False)
-    norm = LogNorm(1, max(2.0, float(max(counts.max() for counts in mean_HW.values()))))
+    most = max(float(visits.max()) for visits in mean_HW.values())
+    norm = LogNorm(1, max(2.0, most))
     for i, method in enumerate(figure.methods):
         for k, task in enumerate(tasks):
             axes: Axes = axes_MK[i, k]
@@ -131,49 +128,52 @@ def _plot(
                 axes.set_title(marks_of(scene_of(first, task)), fontsize=6.5)
             if k == 0:
                 axes.set_ylabel(figure.label(method).replace(", ", ",\n").replace(" (", "\n("))
-    bar = canvas.colorbar(ScalarMappable(norm, COLOURS), ax=axes_MK, shrink=0.8, aspect=28, pad=0.02)
     ticks = [10**power for power in range(9) if 10**power <= norm.vmax]
-    label_bar(bar, f"visits in {captions.count(episodes, 'episode')}", ticks)
+    name = f"visits in {captions.count(episodes, 'episode')}"
+    bar = colour_bar(canvas, axes_MK, norm, name, ticks, shrink=0.8, aspect=28)
     bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
     bar.minorticks_off()
 
-    handles = []
-    for name in dict.fromkeys(name for name, _, _ in scene["marks"]):
-        handles.append(
-            Line2D([], [], linestyle="none", marker=mark_of(name), markersize=6, markerfacecolor="none",
-                   markeredgecolor=GOAL, markeredgewidth=1.3, label=name)
-        )  # fmt: skip
-    return canvas, handles
+    names = dict.fromkeys(name for name, _, _ in scene["marks"])
+    return canvas, [Line2D([], [], markersize=6, label=name, **_mark(name, GOAL, 1.3)) for name in names]
 
 
-def mark_of(name: str) -> str:
+def _mark(name: str, color: str, thickness: float) -> dict[str, Any]:
     """How something in a cell is drawn: a ring around what pays, a triangle around what must be fetched first."""
-    return "^" if name == "key" else "o"
+    return {
+        "linestyle": "none",
+        "marker": "^" if name == "key" else "o",
+        "markerfacecolor": "none",
+        "markeredgecolor": color,
+        "markeredgewidth": thickness,
+    }
 
 
 def draw_scene(axes: Axes, visits_HW: np.ndarray, scene: dict[str, Any], norm: LogNorm) -> None:
     """A world from above, its cells coloured by visits."""
     height, width = visits_HW.shape
-    edges = np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5
-    shown = np.ma.masked_less(visits_HW.astype(float), norm.vmin or 1.0)
-    rare = np.where((visits_HW > 0) & (visits_HW < 1), 1.0, np.nan)  # a mean over seeds can be below one visit
-    for values in (np.ma.masked_invalid(rare), shown):
-        axes.pcolormesh(*edges, values, cmap=COLOURS, norm=norm, edgecolors="face", linewidth=0.15)
+    edges_W = np.arange(width + 1) - 0.5
+    edges_H = np.arange(height + 1) - 0.5
+
+    def fill(values_HW: np.ndarray, **colours: Any) -> None:
+        shown = np.ma.masked_invalid(values_HW)
+        axes.pcolormesh(edges_W, edges_H, shown, edgecolors="face", linewidth=0.15, **colours)
+
+    # A mean over seeds can be below one visit, where the colours begin.
+    fill(np.where((visits_HW > 0) & (visits_HW < 1), 1.0, np.nan), cmap=COLOURS, norm=norm)
+    fill(np.where(visits_HW >= 1, visits_HW, np.nan), cmap=COLOURS, norm=norm)
     wall_HW = np.full((height, width), np.nan)
     for row, column in scene["walls"]:
         wall_HW[row, column] = 1.0
-    axes.pcolormesh(
-        *edges, np.ma.masked_invalid(wall_HW), cmap="gray", vmin=0.4, vmax=4, edgecolors="face", linewidth=0.15
-    )
-    for number, (name, row, column) in enumerate(scene["marks"]):
-        for color, line in (("white", 2.4), (GOAL, 1.3)):  # open, so that the colour of the cell is seen
-            axes.plot(
-                column, row, marker=mark_of(name), markersize=7.5, markerfacecolor="none", markeredgecolor=color,
-                markeredgewidth=line, linestyle="none", zorder=4, clip_on=False,
-            )  # fmt: skip
-        if name.startswith("goal") and len(scene["marks"]) > 1:
-            axes.annotate(str(number + 1), (column, row), fontsize=4, color=GOAL, ha="center", va="center", zorder=5)
-    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[], aspect="equal")
-    axes.grid(False)
-    for spine in axes.spines.values():
-        spine.set(visible=True, color="#9a9a9a", linewidth=0.5)
+    fill(wall_HW, cmap="gray", vmin=0.4, vmax=4)
+
+    several = len(scene["marks"]) > 1
+    for number, (name, row, column) in enumerate(scene["marks"], start=1):
+        # Open, so that the colour of the cell is seen, and with a white edge.
+        for color, thickness in (("white", 2.4), (GOAL, 1.3)):
+            look = _mark(name, color, thickness)
+            axes.plot(column, row, markersize=7.5, zorder=4, clip_on=False, **look)
+        if several and name.startswith("goal"):
+            axes.annotate(str(number), (column, row), fontsize=4, color=GOAL, ha="center", va="center", zorder=5)
+    style.plain_frame(axes, 0.5)
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), aspect="equal")

@@ -43,10 +43,6 @@ class Interval(NamedTuple):
         return {"y": self.value, "low": self.low, "high": self.high}
 
 
-def mean(scores: Floats, axis: int = 0) -> Floats:
-    return np.asarray(scores, dtype=np.float64).mean(axis=axis)
-
-
 def iqm(scores: Floats, axis: int = 0) -> Floats:
     """The interquartile mean, as ``scipy.stats.trim_mean(scores, 0.25)``: a quarter is rounded down to whole scores."""
     ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=axis)
@@ -61,13 +57,11 @@ def stratified_bootstrap(
     *,
     statistic: Statistic = "mean",
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
 ) -> Interval:
     """Aggregate over seeds and tasks, with the percentile interval of a bootstrap stratified by task.
 
     Args:
         scores_SN: finite scores, ``[seeds, tasks, ...]``; ``[tasks, 1, ...]`` gives the interval of a run over tasks.
-        level: nominal coverage.
 
     Returns:
         The aggregate and its bounds, of the trailing shape. With one seed the bounds are NaN: nothing can be resampled.
@@ -79,16 +73,18 @@ def stratified_bootstrap(
         raise ValueError("scores must be finite")
     seeds, tasks, *trailing = scores.shape
     flat = scores.reshape(seeds, tasks, -1)
-    value = (mean if statistic == "mean" else iqm)(flat.reshape(seeds * tasks, -1))
+    together = scores.reshape(seeds * tasks, -1)
+    value = together.mean(0) if statistic == "mean" else iqm(together)
     if seeds == 1:
         nothing = np.full(trailing, np.nan)
         return Interval(value.reshape(trailing), nothing, nothing.copy())
     index_RSN = rng.integers(0, seeds, size=(resamples, seeds, tasks))
     if statistic == "mean":
-        resampled = _counts(index_RSN).reshape(resamples, -1) @ flat.reshape(seeds * tasks, -1) / (seeds * tasks)
+        resampled = _counts(index_RSN).reshape(resamples, -1) @ together / (seeds * tasks)
     else:
         resampled = _resampled_iqm(flat, index_RSN)
-    return Interval(value.reshape(trailing), *_percentiles(resampled, level, trailing))
+    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return Interval(value.reshape(trailing), low.reshape(trailing), high.reshape(trailing))
 
 
 def _counts(index_RSN: NDArray[np.int64]) -> Floats:
@@ -107,11 +103,6 @@ def _resampled_iqm(scores_SNX: Floats, index_RSN: NDArray[np.int64]) -> Floats:
         drawn = scores_SNX[index_RSN[start : start + block], np.arange(tasks)]
         parts.append(iqm(drawn.reshape(-1, seeds * tasks, width), axis=1))
     return np.concatenate(parts)
-
-
-def _percentiles(resampled: Floats, level: float, trailing: list[int]) -> tuple[Floats, Floats]:
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return np.reshape(low, trailing), np.reshape(high, trailing)
 
 
 #: Real coverage of the nominal 95 % interval for independent Gaussian scores: statistic -> seeds -> tasks -> coverage.

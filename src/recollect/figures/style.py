@@ -8,7 +8,7 @@ constants.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,10 @@ SINGLE_COLUMN, DOUBLE_COLUMN = 3.4, 7.0  # inches
 
 BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
 VERMILLION, ORANGE, GREY, BLACK = "#D55E00", "#E69F00", "#5E5E5E", "#1A1A1A"
+SOFT = "#595959"  # of text that is not a result
+PRINT_SIZE = 5.2  # of the small print, points
+LEGEND_LEADING = 0.135  # inches from row to row
+PRINT_LEADING = 0.095
 SOLID: Any = "solid"
 LONG_DASH: Any = (0, (4.6, 1.1))
 DASH_DOT: Any = (0, (4.6, 1.1, 1.1, 1.1))
@@ -46,6 +50,11 @@ class MethodStyle:
     color: str
     marker: str
     dash: Any = SOLID
+
+    def marker_size(self, size: float | None = None) -> float:
+        """Points; None: the usual size."""
+        usual = mpl.rcParams["lines.markersize"]
+        return (size or usual) * MARKER_SIZES.get(self.marker, 1.0)
 
 
 METHOD_STYLES: dict[str, MethodStyle] = {
@@ -99,9 +108,14 @@ def styles_of(methods: Sequence[str]) -> dict[str, MethodStyle]:
         if fixed is not None and fixed not in looks.values():
             looks[method] = fixed
     for sequence, markers in FAMILY_MARKERS.items():
-        variants = [name for name in methods if "." in name and name.partition(".")[0].endswith(f"_{sequence}")]
+        color = SEQUENCE_STYLES[sequence].color
+        variants = []
+        for method in methods:
+            base, dot, _ = method.partition(".")
+            if dot and base.endswith(f"_{sequence}"):
+                variants.append(method)
         for method, (share, dash), marker in zip(variants, FAMILY, markers, strict=False):
-            looks[method] = MethodStyle(shaded(SEQUENCE_STYLES[sequence].color, share), marker, dash)
+            looks[method] = MethodStyle(shaded(color, share), marker, dash)
     for method in methods:
         if method not in looks:
             looks[method] = _spare_style(method, list(looks.values()))
@@ -136,6 +150,7 @@ def paper_style() -> Iterator[None]:
     """What is drawn or saved inside looks like a figure of this project, whatever the user's matplotlibrc says."""
     with mpl.rc_context():
         mpl.rcdefaults()
+        # The font is the one that matplotlib carries, so that a figure has the same bytes on every machine.
         sns.set_theme(context="paper", style="ticks", font="DejaVu Sans")
         matplotlib.style.use(STYLE_FILE)
         yield
@@ -165,14 +180,17 @@ def draw_band(
     low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
     if np.isfinite(low).any():
         axes.fill_between(x, low, high, color=look.color, alpha=0.16, linewidth=0, zorder=2)
+    every = None
+    if markers is not None:
+        every = (min(first, len(x) - 1), max(1, round(len(x) / markers)))
     axes.plot(
         x,
         y,
         color=look.color,
         linestyle=look.dash,
         marker=look.marker,
-        markersize=(size or mpl.rcParams["lines.markersize"]) * MARKER_SIZES.get(look.marker, 1.0),
-        markevery=None if markers is None else (min(first, len(x) - 1), max(1, round(len(x) / markers))),
+        markersize=look.marker_size(size),
+        markevery=every,
         markeredgecolor="white",
         zorder=3,
     )
@@ -200,25 +218,31 @@ def draw_references(axes: Axes, figure: FigureSpec, panel: str, *, until: float 
     for item in figure.references_of(panel):
         if item.method in looks:
             draw_published(axes, item.x, item.y, looks[item.method], until)
-            rows += [(panel, PUBLISHED + item.method, x, y) for x, y in zip(item.x, item.y, strict=True)]
+            rows += item.rows()
     return rows
 
 
-def published_label(figure: FigureSpec) -> str:
-    """The legend's name for published values; it says how they were read."""
-    readings = dict.fromkeys(item.reading for item in figure.references if figure.is_comparable(item))
-    return f"published ({' and '.join(readings)})"
-
-
-def draw_line(axes: Axes, y: float) -> None:
-    """Draw a constant (an optimum, chance) as a dotted line."""
-    axes.axhline(y, color=BLACK, linestyle=DOTS, linewidth=0.9, zorder=1.8)
-
-
 def draw_constant(axes: Axes, panel: str, name: str, y: float, ends: tuple[float, float]) -> list[ExtraRow]:
-    """Draw a constant that the legend names; gives its rows of the figure's table, one at each end of the x axis."""
-    draw_line(axes, y)
+    """Draw a constant (an optimum, chance) as a dotted line; gives its rows of the table, one at each end of the x axis."""
+    axes.axhline(y, color=BLACK, linestyle=DOTS, linewidth=0.9, zorder=1.8)
     return [(panel, LINE + name, x, y) for x in ends]
+
+
+def name_rows(axes: Axes, places: Iterable[float], names: Iterable[str]) -> None:
+    """Let the y axis name what lies beside it, and the grid follow the x axis."""
+    axes.set_yticks(list(places), list(names))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)
+
+
+def plain_frame(axes: Axes, width: float) -> None:
+    """A thin frame without ticks and grid, of a picture."""
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color="#9a9a9a", linewidth=width)
 
 
 def hide_unused(grid: np.ndarray, used: int) -> None:
@@ -229,16 +253,17 @@ def hide_unused(grid: np.ndarray, used: int) -> None:
 
 def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Sequence[str]) -> list[Line2D]:
     """Legend entries: the methods in the order of the figure, then ``extras`` (`PUBLISHED` or ``line:<text>``)."""
-    handles = [
-        Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markeredgecolor="white",
-               markersize=mpl.rcParams["lines.markersize"] * MARKER_SIZES.get(look.marker, 1.0), label=figure.label(method))
-        for method, look in looks.items()
-    ]  # fmt: skip
+    handles = []
+    for method, look in looks.items():
+        handles.append(
+            Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markeredgecolor="white",
+                   markersize=look.marker_size(), label=figure.label(method))
+        )  # fmt: skip
     for extra in extras:
         if extra == PUBLISHED:
             handles.append(
                 Line2D([], [], color=GREY, linestyle=SHORT_DASH, linewidth=0.8, marker="o", markersize=3.2,
-                       markerfacecolor="white", markeredgecolor=GREY, label=published_label(figure))
+                       markerfacecolor="white", markeredgecolor=GREY, label=figure.published_label())
             )  # fmt: skip
         else:
             text = extra.removeprefix(LINE)
@@ -246,61 +271,66 @@ def legend_handles(figure: FigureSpec, looks: dict[str, MethodStyle], extras: Se
     return handles
 
 
-def finish(figure: Figure, spec: FigureSpec, handles: Sequence[Line2D], lines: Sequence[str]) -> None:
+def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines: Sequence[str]) -> None:
     """Put the legend above the panels and the small print below, and make the figure higher by what they take."""
-    methods = [handle for handle in handles if handle.get_label() in {spec.label(name) for name in spec.methods}]
-    rows = _legend_rows(figure, methods, [handle for handle in handles if handle not in methods])
-    print_size, legend_leading, print_leading = 5.2, 0.135, 0.095  # points, inches, inches
-    characters = int((figure.get_figwidth() - 0.12) / (print_size * 0.0083))
-    text = [(piece, "#595959", "normal") for line in lines for piece in textwrap.wrap(line, characters)]
-    if spec.is_wiring_test:
+    rows = _legend_rows(canvas, figure, handles)
+    width = canvas.get_figwidth()
+    characters = int((width - 0.12) / (PRINT_SIZE * 0.0083))
+    text = []
+    for line in lines:
+        for piece in textwrap.wrap(line, characters):
+            text.append((piece, SOFT, "normal"))
+    if figure.is_wiring_test:
         text.insert(0, (SMOKE_WORDS, "#B03A00", "bold"))
-    top, bottom = 0.06 + legend_leading * len(rows), 0.09 + print_leading * len(text)
-    width, height = figure.get_figwidth(), figure.get_figheight() + top + bottom
-    figure.set_figheight(height)
+    top = 0.06 + LEGEND_LEADING * len(rows)
+    bottom = 0.09 + PRINT_LEADING * len(text)
+    height = canvas.get_figheight() + top + bottom
+    canvas.set_figheight(height)
     for i, row in enumerate(rows):
-        place = (0.5, 1 - (0.03 + i * legend_leading) / height)
-        legend = figure.legend(handles=row, loc="upper center", bbox_to_anchor=place, ncols=len(row), borderpad=0.1)
+        place = (0.5, 1 - (0.03 + i * LEGEND_LEADING) / height)
+        legend = canvas.legend(handles=row, loc="upper center", bbox_to_anchor=place, ncols=len(row), borderpad=0.1)
         legend.set_in_layout(False)
     for i, (piece, color, weight) in enumerate(reversed(text)):
-        y = (0.05 + i * print_leading) / height
-        note = figure.text(0.06 / width, y, piece, fontsize=print_size, color=color, fontweight=weight)
+        y = (0.05 + i * PRINT_LEADING) / height
+        note = canvas.text(0.06 / width, y, piece, fontsize=PRINT_SIZE, color=color, fontweight=weight)
         note.set_in_layout(False)
-    engine = figure.get_layout_engine()
+    engine = canvas.get_layout_engine()
     assert engine is not None
     engine.set(rect=(0, bottom / height, 1, 1 - (bottom + top) / height), w_pad=0.03, h_pad=0.03)  # type: ignore[call-arg]
-    _freeze(figure)
+    _freeze(canvas)
 
 
-def _freeze(figure: Figure) -> None:
-    """Lay the figure out once and round the result: the layout solver's last bit depends on Python's hash seed."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in figure.get_axes():  # those of the subfigures too
-        left, bottom, width, height = (round(float(edge), 5) for edge in axes.get_position().bounds)
-        axes.set_position((left, bottom, width, height))
-    for text in [text for part in (figure, *figure.subfigs) for text in part.texts]:
-        x, y = text.get_position()
-        text.set_position((round(float(x), 5), round(float(y), 5)))
+def _freeze(canvas: Figure) -> None:
+    """Lay the canvas out once and round the result: the layout solver's last bit depends on Python's hash seed."""
+    canvas.draw_without_rendering()
+    canvas.set_layout_engine("none")
+    for axes in canvas.get_axes():  # those of the subfigures too
+        axes.set_position(np.round(axes.get_position().bounds, 5).tolist())
+    for part in (canvas, *canvas.subfigs):
+        for text in part.texts:
+            text.set_position(np.round(text.get_position(), 5).tolist())
 
 
-def _legend_rows(figure: Figure, methods: Sequence[Line2D], extras: Sequence[Line2D]) -> list[list[Line2D]]:
+def _legend_rows(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D]) -> list[list[Line2D]]:
     """The legend in one row where it fits, else the methods first and the rest in rows below."""
-    whole = _broken(figure, [*methods, *extras])
-    return whole if len(whole) == 1 else [*_broken(figure, methods), *_broken(figure, extras)]
+    names = {figure.label(method) for method in figure.methods}
+    methods = [handle for handle in handles if handle.get_label() in names]
+    extras = [handle for handle in handles if handle not in methods]
+    whole = _broken(canvas, [*methods, *extras])
+    return whole if len(whole) == 1 else [*_broken(canvas, methods), *_broken(canvas, extras)]
 
 
-def _broken(figure: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
+def _broken(canvas: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
     """Break legend entries into as few rows as fit the width, of about the same length."""
     font = FontProperties(size=mpl.rcParams["legend.fontsize"])
-    renderer = cast(FigureCanvasAgg, figure.canvas).get_renderer()
+    renderer = cast(FigureCanvasAgg, canvas.canvas).get_renderer()
     em = font.get_size_in_points() / 72
     key = em * (mpl.rcParams["legend.handlelength"] + mpl.rcParams["legend.handletextpad"])
     between = em * mpl.rcParams["legend.columnspacing"]
-    inches = [
-        key + renderer.get_text_width_height_descent(str(handle.get_label()), font, False)[0] / figure.dpi
-        for handle in handles
-    ]
+    inches = []
+    for handle in handles:
+        pixels, _, _ = renderer.get_text_width_height_descent(str(handle.get_label()), font, False)
+        inches.append(key + pixels / canvas.dpi)
 
     def rows_within(limit: float) -> list[list[Line2D]]:
         rows: list[list[Line2D]] = []
@@ -314,7 +344,7 @@ def _broken(figure: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
                 used += between + size
         return rows
 
-    available = figure.get_figwidth() - 0.15
+    available = canvas.get_figwidth() - 0.15
     shortest = rows_within(available)
     for limit in np.linspace(max(inches, default=0.0), available, 30):
         rows = rows_within(float(limit))
@@ -339,15 +369,15 @@ def episode_axis(axes: Axes, last: float) -> None:
 def step_axis(axes: Axes, last: float) -> None:
     """Ticks at quarters of the training steps, in short form: ``800k``."""
     axes.set_xlim(0, 1.03 * last)
-    axes.set_xticks([last * i / 4 for i in range(5)], [short_steps(last * i / 4) for i in range(5)])
+    quarters = [last * i / 4 for i in range(5)]
+    axes.set_xticks(quarters, [short_steps(step) for step in quarters])
 
 
 def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None:
     """Let the y axis start at 0 where no value is negative; a little lower where a constant `line` at 0 would hide."""
-    beside = axes.get_shared_y_axes().get_siblings(axes)
     lowest = [rows[["y", "low"]].min().min()]
-    for other in beside:
-        lowest += [np.min(curve.get_ydata()) for curve in other.lines if len(curve.get_ydata())]
+    for beside in axes.get_shared_y_axes().get_siblings(axes):
+        lowest += [np.min(curve.get_ydata()) for curve in beside.lines if len(curve.get_ydata())]
     if np.nanmin(lowest) >= 0:
         axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1] if line == 0 else 0)
 

@@ -34,12 +34,11 @@ function attentionOf(task, row) {
   let before = 0;
   for (let i = 0; i < attention.steps; i++) {
     const weight = (attention.weight[of * attention.steps + i] / 255) * attention.top[of], step = now - attention.steps + 1 + i;
-    if (step < 0) before += weight; else weights.set(step, weight);
+    if (step < 0) before += weight;
+    else weights.set(step, weight);
   }
   return { weights, before, step: now };
 }
-
-// --------------------------------------------------------------------------------------------------------- drawing
 
 const small = (x) => (x >= 0.01 || x <= 0 ? x.toFixed(2) : x.toExponential(1));
 const bar = (name, said, share, chosen) => `<div class="${chosen ? "chosen" : ""}"><i style="width:${(100 * Math.max(0, Math.min(1, share))).toFixed(1)}%"></i><b>${escaped(name)}</b><span>${escaped(said)}</span></div>`;
@@ -60,7 +59,8 @@ function drawSeen(task, row) {
   rows.push(...gains(task, row));
   if (task.value) rows.push(["value", task.value[row].toFixed(3)]);
   $("said").innerHTML = facts(rows);
-  if (!task.outputs) { $("actions").innerHTML = ""; return; }
+  $("actions").innerHTML = "";
+  if (!task.outputs) return;
   const log = Array.from(task.outputs.log.subarray(row * task.outputs.count, (row + 1) * task.outputs.count)), most = Math.max(...log);
   const total = log.reduce((sum, value) => sum + Math.exp(value - most), 0);
   $("actions").innerHTML = log.map((value, i) => {
@@ -104,40 +104,33 @@ function drawText(task, row) {
 }
 
 function drawSteps(task) {
-  const start = task.start[at.episode], count = length(task, at.episode), parts = [];
-  const x = placeOf(count);
-  const curve = (values, top, bottom, name, look) => {
-    const low = Math.min(...values), high = Math.max(...values), y = (v) => bottom - ((v - low) / Math.max(high - low, 1e-9)) * (bottom - top);
-    parts.push(`<polyline class="curve ${look}" points="${values.map((v, s) => `${x(s).toFixed(1)},${y(v).toFixed(1)}`).join(" ")}"/>`);
-    parts.push(`<text x="${LEFT - 5}" y="${bottom + 3}" text-anchor="end">${small(low)}</text><text x="${LEFT - 5}" y="${top + 4}" text-anchor="end">${small(high)}</text><text x="${RIGHT}" y="${top - 6}" text-anchor="end">${name}</text>`);
+  const start = task.start[at.episode], count = length(task, at.episode), x = placeOf(count), tokens = task.tokens;
+  const drawn = (values, top, bottom, name, look) => {
+    const low = Math.min(...values), high = Math.max(...values), y = scale(low, high, top, bottom);
+    return curve(values.map((v, s) => [x(s), y(v)]), look) + side(small(low), bottom + 3) + side(small(high), top + 4) + atRight(name, top - 6);
   };
-  const sums = returnsSoFar(task, at.episode), rows = Array.from({ length: count }, (_, s) => start + s);
-  if (task.value) curve(rows.map((row) => task.value[row]), 14, 70, "value", ""); else curve(sums, 14, 70, "return so far", "");
-  if (task.tokens) {
-    if (task.tokens.mixture) curve(rows.map((row) => task.tokens.entropy[row]), 92, 147, "entropy of the mixture, nats", "read");
-    else curve(rows.map((row) => task.tokens.score[row * task.tokens.count]), 92, 147, "similarity of the best word", "read");
-  } else if (task.value) curve(sums, 92, 147, "return so far", "read");
-  parts.push(stepAxis(task, `<text x="${LEFT - 5}" y="167" text-anchor="end">reward</text>`));
-  $("steps").innerHTML = parts.join("");
+  const sums = [returnsSoFar(task, at.episode), "return so far"], rows = Array.from({ length: count }, (_, s) => start + s);
+  const shown = task.value ? [[rows.map((row) => task.value[row]), "value"]] : [sums];
+  if (tokens?.mixture) shown.push([rows.map((row) => tokens.entropy[row]), "entropy of the mixture, nats"]);
+  else if (tokens) shown.push([rows.map((row) => tokens.score[row * tokens.count]), "similarity of the best word"]);
+  else if (task.value) shown.push(sums);
+  $("steps").innerHTML = shown.map(([values, name], i) => i ? drawn(values, 92, 147, name, "read") : drawn(values, 14, 70, name, "")).join("") + stepAxis(task);
 }
 
 function drawAttention(task, row) {
   $("attention-card").hidden = !task.attention;
   if (!task.attention) return;
   const layers = task.attention.layers, layer = at.layer < 0 ? layers.length - 1 : at.layer;
-  $("layers").innerHTML = layers.length < 2 ? "" : "layer " + layers.map((name, i) => `<button data-layer="${i}" aria-pressed="${i === layer}">${escaped(name)}</button>`).join(" ");
-  const found = attentionOf(task, row), count = length(task, at.episode), parts = [], high = 62;
-  if (!found) { $("attention").innerHTML = ""; $("attention-said").textContent = ""; return; }
+  $("layers").innerHTML = layers.length < 2 ? "" : `layer ${buttons("layer", layers, layer)}`;
+  const found = attentionOf(task, row), count = length(task, at.episode);
+  $("attention").innerHTML = $("attention-said").textContent = "";
+  if (!found) return;
   // What it remembers, however long the episode is.
   const first = Math.max(0, found.step + 1 - task.attention.steps), shown = Math.min(count - first, task.attention.steps);
-  const wide = (RIGHT - LEFT) / shown, top = Math.max(1e-9, ...found.weights.values()), x = (step) => LEFT + (step - first) * wide;
-  for (const [step, weight] of found.weights) {
-    const tall = (weight / top) * high;
-    parts.push(`<rect class="attend" x="${(x(step) + 0.08 * wide).toFixed(2)}" y="${(8 + high - tall).toFixed(2)}" width="${(0.84 * wide).toFixed(2)}" height="${tall.toFixed(2)}"/><rect class="hit" data-step="${step}" x="${x(step).toFixed(2)}" y="0" width="${wide.toFixed(2)}" height="${high + 8}"><title>step ${step + 1}: ${percent(weight)}</title></rect>`);
-  }
-  parts.push(`<line class="axis" x1="${LEFT}" x2="${RIGHT}" y1="${8 + high}" y2="${8 + high}"/><text x="${LEFT - 4}" y="14" text-anchor="end">${percent(top)}</text>`);
-  for (let s = spacing(shown); s <= first + shown; s += spacing(shown))
-    if (s > first) parts.push(`<text x="${x(s - 0.5)}" y="${high + 21}" text-anchor="middle">${s}</text>`);
+  const top = Math.max(1e-9, ...found.weights.values()), parts = [attentionBars([...found.weights], first, shown, top, 70, 62)];
+  const every = spacing(shown), x = placeOf(shown);
+  for (let s = Math.ceil((first + 1) / every) * every; s <= first + shown; s += every)
+    parts.push(`<text x="${x(s - first - 1)}" y="83" text-anchor="middle">${s}</text>`);
   $("attention").innerHTML = parts.join("");
   const late = found.step === at.step ? "" : `; computed at step ${found.step + 1}`;
   $("attention-said").textContent = `mean over heads${found.before > 0.0005 ? `; ${percent(found.before)} before the episode` : ""}${late}`;
@@ -164,20 +157,10 @@ function drawPage(task, row, isAnotherTask) {
 
 /** To a row of the task. */
 function goRow(row) {
-  const task = taskOf(at.task), episode = task.start.findIndex((_, e) => row < task.start[e + 1]);
-  go({ episode, step: row - task.start[episode] });
+  const { start } = taskOf(at.task), episode = start.findLastIndex((first) => first <= row);
+  go({ episode, step: row - start[episode] });
 }
 
-for (const id of ["strip", "text", "attention"])
-  $(id).addEventListener("click", (event) => {
-    const found = event.target.closest("[data-step]");
-    if (found) go({ step: Number(found.dataset.step) });
-  });
-for (const id of ["histogram", "frequent"])
-  $(id).addEventListener("click", (event) => {
-    const found = event.target.closest("[data-row]");
-    if (found) goRow(Number(found.dataset.row));
-  });
-$("layers").addEventListener("click", (event) => {
-  if (event.target.dataset.layer !== undefined) { at.layer = Number(event.target.dataset.layer); draw(); }
-});
+for (const id of ["strip", "text", "attention"]) onClick(id, "step", (step) => go({ step }));
+for (const id of ["histogram", "frequent"]) onClick(id, "row", goRow);
+onClick("layers", "layer", (layer) => { at.layer = layer; draw(); });

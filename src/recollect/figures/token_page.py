@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from recollect.common.traces import Trace, different
-from recollect.figures.inspection import filled, heading, packed, rounded
+from recollect.figures.inspection import column_of, filled, heading, packed, rounded
 
 MOST_STEPS = 3000  # on a page, so that it stays small: the first episodes, at least one of each task
 MOST_WORDS, MOST_IMAGES = 24, 12  # in the statistics, the most frequent ones
@@ -40,7 +40,6 @@ def _task(trace: Trace, entry: dict[str, Any], most: int) -> dict[str, Any]:
     kept = max(1, int((ends - first <= most).sum()))
     rows = slice(first, int(ends[kept - 1]))
     images_F, which_N = different(played.observation[rows])
-    outputs = trace.facts.get("outputs")
     content: dict[str, Any] = {
         "index": int(entry["index"]),
         "name": entry["name"],
@@ -50,11 +49,12 @@ def _task(trace: Trace, entry: dict[str, Any], most: int) -> dict[str, Any]:
         "image": packed(which_N, "int32"),
         "action": packed(played.action[rows], "int16") if played.action.ndim == 1 else None,
         "reward": packed(played.reward[rows], "float32"),
-        "value": packed(trace.facts["value"][rows], "float32") if "value" in trace.facts else None,
+        "value": column_of(trace, "value", rows),
         "outputs": None,
         "tokens": None,
         "attention": _attention(trace, rows),
     }
+    outputs = trace.facts.get("outputs")
     if outputs is not None and outputs.ndim == 2 and played.action.ndim == 1:
         content["outputs"] = {"count": int(outputs.shape[1]), "log": packed(outputs[rows], "float32")}
     if "tokens" in trace.facts:
@@ -90,7 +90,7 @@ def _tokens(trace: Trace, rows: slice, which_N: np.ndarray) -> dict[str, Any]:
         "words": [trace.about["words"][str(token)] for token in token_W.tolist()],
         "word": packed(place_NK, "int32"),
         "score": packed(score_NK, "float32"),
-        "entropy": packed(trace.facts["token_entropy"][rows], "float32") if mixture else None,
+        "entropy": column_of(trace, "token_entropy", rows),
         "statistics": {
             "steps": len(which_N),
             "images": len(seen_F),
@@ -109,11 +109,8 @@ def _attention(trace: Trace, rows: slice) -> dict[str, Any] | None:
     has_map = (trace.map_row >= rows.start) & (trace.map_row < rows.stop)
     weight_MLS = trace.maps["history_attention"][has_map].astype(np.float64)
     layers = weight_MLS.shape[1]
-    names = {
-        layers - 1: "last",
-        (layers - 1) // 2: "middle",
-        0: "first",
-    }  # a layer that is two of them has the later name
+    # A layer that is two of them has the later name.
+    names = {layers - 1: "last", (layers - 1) // 2: "middle", 0: "first"}
     shown = sorted(names)
     return {
         "layers": [f"{names[layer]} of {layers}" if layers > 1 else "only" for layer in shown],

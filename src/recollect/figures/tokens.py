@@ -92,10 +92,12 @@ def _table(strips: dict[tuple[str, str], Strip]) -> pd.DataFrame:
     """One row per word; it stands in the panel: ``mini_grid_MemoryS11, step 3: key``."""
     rows = []
     for (env, method), strip in strips.items():
-        for step, words, score_K in zip(strip.steps, strip.words, strip.scores, strict=True):
-            for place, (word, score) in enumerate(zip(words, score_K, strict=True), start=1):
-                rows.append((f"{env}, step {step}: {word}", method, float(place), score, np.nan, np.nan, 1, 1))
-    return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+        for i, step in enumerate(strip.steps):
+            for k, word in enumerate(strip.words[i]):
+                panel = f"{env}, step {step}: {word}"
+                score = strip.scores[i, k]
+                rows.append((panel, method, k + 1.0, score, np.nan, np.nan, 1, 1))
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS)
 
 
 def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
@@ -115,7 +117,9 @@ def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
                 picture.set_axis_off()
                 below.set_axis_off()
                 continue
-            _image(picture, strip.pixels[k], f"step {strip.steps[k]}")
+            picture.imshow(strip.pixels[k], interpolation="nearest")
+            picture.set_title(f"step {strip.steps[k]}", fontsize=6, pad=2)
+            style.plain_frame(picture, 0.4)
             _words(below, strip.words[k], strip.scores[k], top)
         label = f"{figure.label(method)}, {'weight' if strip.mixture else 'cosine'}"
         if len(figure.environments) > 1:
@@ -124,19 +128,13 @@ def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
     return canvas
 
 
-def _image(axes: Axes, pixels: np.ndarray, title: str) -> None:
-    axes.imshow(pixels, interpolation="nearest")
-    axes.set_title(title, fontsize=6, pad=2)
-    axes.set(xticks=[], yticks=[])
-    axes.grid(False)
-    for spine in axes.spines.values():
-        spine.set(visible=True, color="#9a9a9a", linewidth=0.4)
-
-
 def _words(axes: Axes, words: Sequence[str], scores: np.ndarray, top: float) -> None:
     """Words as bars with their names in them; the longest bar of the row of images is as wide as an image."""
-    for k, (word, score) in enumerate(zip(words, scores.tolist(), strict=True)):
-        axes.barh(k, max(0.0, score) / max(top, 1e-9), height=0.86, color=style.tinted(style.GREEN, 0.65), linewidth=0)
+    color = style.tinted(style.GREEN, 0.65)
+    for k, word in enumerate(words):
+        score = float(scores[k])
+        share = max(0.0, score) / max(top, 1e-9)
+        axes.barh(k, share, height=0.86, color=color, linewidth=0)
         shown = word if len(word) <= CUT else word[: CUT - 1] + "…"
         axes.text(0.03, k, shown, fontsize=5.4, va="center", ha="left")
         axes.text(0.99, k, _short(score), fontsize=4.6, va="center", ha="right", color=style.BLACK)

@@ -1,22 +1,31 @@
-"""Traces in, a checked grid out: a figure of traces draws one environment, all its methods and all its seeds."""
+"""Traces in, a checked grid out (a figure draws all its methods and seeds); and what figures of attention share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 
 from recollect.common.traces import Trace
 from recollect.figures.spec import FigureSpec
+from recollect.figures.statistics import Interval
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 
 COLOURS = "mako_r"  # of seaborn: light to dark at an even pace
 UNIFORM = "uniform"
+#: Meaning of the bounds in the tables of attention.
+BOUNDS = "bounds of the 95 % stratified bootstrap interval of the mean; empty for maps and for one seed"
 
 
 class TaskOptions(Frozen):
@@ -116,11 +125,52 @@ def within(top: float) -> list[float]:
     return [float(tick) for tick in MaxNLocator(4).tick_values(0.0, top) if tick <= top]
 
 
-def label_bar(bar: Colorbar, name: str, ticks: Sequence[float]) -> None:
-    """Name a colour bar and give it ticks and a thin frame."""
+def colour_bar(
+    canvas: Figure, axes: Any, norm: Normalize, name: str, ticks: Sequence[float], colours: str = COLOURS, **shape: Any
+) -> Colorbar:
+    """Put a named bar of the colours beside some axes; `shape`: see `Figure.colorbar`."""
+    bar = canvas.colorbar(ScalarMappable(norm, colours), ax=axes, pad=0.02, **shape)
     bar.set_label(name)
     bar.set_ticks(ticks)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    return bar
+
+
+def edges(count: int, size: int = 1, last: int | None = None) -> np.ndarray:
+    """Where bins of so many steps begin and end on an axis that counts steps from 1; the last bin may be short."""
+    return np.minimum(np.arange(count + 1) * size, last or count * size) + 0.5
+
+
+def draw_map(axes: Axes, x_edges: np.ndarray, y_edges: np.ndarray, values: np.ndarray, norm: Normalize) -> None:
+    """Draw a map of attention, its first row at the top; NaN stays white."""
+    shown = np.ma.masked_invalid(values)
+    axes.pcolormesh(x_edges, y_edges, shown, cmap=COLOURS, norm=norm, edgecolors="face", linewidth=0.1)
+    axes.set_ylim(y_edges[-1], y_edges[0])
+    axes.grid(False)
+
+
+def rows_of_map(panel: str, x: np.ndarray, map_QW: np.ndarray, size: int, horizon: int) -> list[pd.DataFrame]:
+    """Rows of a figure's table, those of one bin of so many steps in a panel: ``layer 1, steps 1–5``."""
+    parts = []
+    for place, values in enumerate(map_QW):
+        first = place * size + 1
+        last = min(first + size - 1, horizon)
+        rows = pd.DataFrame({"x": x, "y": values, "low": np.nan, "high": np.nan})
+        parts.append(rows.assign(panel=f"{panel}, steps {first}–{last}"))
+    return parts
+
+
+def rows_of_mean(panel: str, interval: Interval, layer: int) -> pd.DataFrame:
+    """Rows of a figure's table of one layer's mean attention on each step."""
+    y_W = interval.value[layer]
+    x_W = np.arange(1.0, len(y_W) + 1)
+    return pd.DataFrame({"x": x_W, "y": y_W, "low": interval.low[layer], "high": interval.high[layer], "panel": panel})
+
+
+@np.errstate(invalid="ignore")
+def mean_where_counted(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Sums by how many values they are of; NaN where these are none."""
+    return total / count
 
 
 def _name(run: tuple[str, str, int]) -> str:

@@ -72,7 +72,7 @@ def picture(drawn: Drawn, figure: FigureSpec, suffix: str) -> bytes:
 
 def csv_of(table: pd.DataFrame) -> bytes:
     """The table as CSV: full precision, ``\\n`` line ends, an empty field where there is no interval."""
-    if list(table.columns) != list(TABLE_COLUMNS):
+    if list(table.columns) != TABLE_COLUMNS:
         raise ValueError(f"a figure's table must have the columns {TABLE_COLUMNS}, not {tuple(table.columns)}")
     return table.to_csv(index=False, lineterminator="\n").encode()
 
@@ -98,7 +98,7 @@ def manifest_of(
         "tasks": {str(panel): int(tasks) for panel, tasks in rows.groupby("panel", sort=False)["tasks"].max().items()},
         "axes": drawn.axes,
         "csv": {
-            "columns": list(TABLE_COLUMNS),
+            "columns": TABLE_COLUMNS,
             "method": f"'{PUBLISHED}<method>' are published values, '{LINE}<what>' constant lines; 0 seeds and tasks",
         },
         "options": figure.options,
