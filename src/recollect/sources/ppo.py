@@ -38,7 +38,7 @@ from recollect.sources.recording import (
     Inputs,
     MakeWorld,
     Run,
-    check_tasks,
+    in_order,
     task_generators,
     tracked,
 )
@@ -137,12 +137,11 @@ def train_ensembles(
     workers: int | None,
 ) -> dict[str, np.ndarray]:
     """What `generate` does, with the agents of this kind."""
-    check_tasks(tasks)
+    ordered = in_order(tasks)
     checkpoint = run.resume() if run is not None else None
     threads = torch.get_num_threads()
     workers = workers or (1 if torch.device(device).type != "cpu" else threads)
     shards = min(workers, len(tasks)) if checkpoint is None else int(checkpoint.state["shards"])
-    ordered = sorted(tasks, key=lambda task: task.index)
     bounds = np.linspace(0, len(ordered), shards + 1).astype(int)
 
     def make_world(some: Sequence[Task], seeds: np.ndarray) -> World:
@@ -163,9 +162,8 @@ def train_ensembles(
             while not ensembles[0].finished:
                 list(pool.map(kind.advance, ensembles))
                 played = ensembles[0].recorder.length
-                if progress is not None:
-                    recent = [ensemble.recorder.last_return() for ensemble in ensembles]
-                    progress.update(played, episode_return=float(np.average(recent, weights=np.diff(bounds))))
+                recent = [ensemble.recorder.last_return() for ensemble in ensembles]
+                progress.update(played, episode_return=float(np.average(recent, weights=np.diff(bounds))))
                 if run is not None and not ensembles[0].finished and run.due(played, hyperparameters.checkpoint_every):
                     arrays: dict[str, np.ndarray] = {}
                     for shard, ensemble in enumerate(ensembles):

@@ -18,7 +18,6 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +41,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
 from recollect.sources.columns import Columns, Rows
 from recollect.sources.ppo_settings import PPOHyperparameters
-from recollect.sources.recording import Run, check_tasks
+from recollect.sources.recording import Run, in_order, tracked
 
 log = logging.getLogger(__name__)
 USES_GPU = True
@@ -92,8 +91,7 @@ def generate(
     Raises:
         UserError: the world does not fit, the disk has no room for the histories, or no episode of a task ended.
     """
-    check_tasks(tasks)
-    settings, ordered = hyperparameters, sorted(tasks, key=lambda task: task.index)
+    settings, ordered = hyperparameters, in_order(tasks)
     folder: Path | None = getattr(run, "folder", None)
     columns = Columns(folder, named=folder is not None)
     checkpoint = run.resume() if run is not None else None
@@ -106,7 +104,7 @@ def generate(
     first = 0 if checkpoint is None else int(checkpoint.state["task"])
     total = settings.transitions * len(ordered)
     description = f"{len(ordered)} PPO agents, one after the other"
-    with nullcontext() if run is None else run.progress(total, description) as progress:
+    with tracked(run, total, description, "steps") as progress:
         for number in range(first, len(ordered)):
             agent = ImagePPO(world, options, ordered[number], settings, seed, columns, device)
             if checkpoint is not None and number == first:
@@ -114,8 +112,7 @@ def generate(
             while agent.played < settings.transitions:
                 agent.advance()
                 done = number * settings.transitions + min(agent.played, settings.transitions)
-                if progress is not None:
-                    progress.update(done, episode_return=agent.last_return())
+                progress.update(done, episode_return=agent.last_return())
                 if run is not None and done < total and run.due(done, settings.checkpoint_every):
                     run.save(done, agent.arrays(), {"task": number, "columns": columns.state()})
             if not agent.kept:

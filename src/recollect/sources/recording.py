@@ -22,10 +22,11 @@ MakeWorld = Callable[[Sequence[Task], np.ndarray], World]
 LARGEST_TABLE = 4096
 
 
-class Progress(Protocol):
-    """What a source uses of `recollect.artifacts.progress.Progress`."""
+class Progress:
+    """What a source uses of `recollect.artifacts.progress.Progress`; this one shows nothing."""
 
-    def update(self, done: int, **metrics: float) -> None: ...
+    def update(self, done: int, **metrics: float) -> None:
+        pass
 
 
 class Run(Protocol):
@@ -37,9 +38,11 @@ class Run(Protocol):
     def progress(self, total: int, description: str, unit: str = "steps") -> AbstractContextManager[Progress]: ...
 
 
-def tracked(run: Run | None, steps: int, description: str) -> AbstractContextManager[Progress | None]:
-    """The run's progress display, in steps per task; nothing where there is no run."""
-    return nullcontext() if run is None else run.progress(steps, description, "steps each")
+def tracked(
+    run: Run | None, total: int, description: str, unit: str = "steps each"
+) -> AbstractContextManager[Progress]:
+    """The run's progress display, or one that shows nothing where there is no run."""
+    return nullcontext(Progress()) if run is None else run.progress(total, description, unit)
 
 
 def world_seeds(seed: int, tasks: Sequence[Task]) -> np.ndarray:
@@ -52,14 +55,15 @@ def task_generators(purpose: str, seed: int, tasks: Sequence[Task], rollout: int
     return [generator(purpose, seed, task.split, task.index, rollout) for task in tasks]
 
 
-def check_tasks(tasks: Sequence[Task]) -> None:
-    """Raise a UserError unless the tasks are of one split, each of them once (histories know tasks by their index)."""
+def in_order(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks by index. Raises UserError: they are not of one split, each once (histories know them by their index)."""
     if len({task.index for task in tasks}) != len(tasks) or len({task.split for task in tasks}) != 1:
         raise UserError(
             "The tasks of a source must be of one split, each of them once.",
             where=", ".join(f"{task.split}/{task.name}" for task in tasks[:10]) or "no tasks at all",
             do="take them from tasks(split, ...), without repeats.",
         )
+    return sorted(tasks, key=lambda task: task.index)
 
 
 class HistoryRecorder:
@@ -80,8 +84,8 @@ class HistoryRecorder:
     def __init__(
         self, make_world: MakeWorld, tasks: Sequence[Task], transitions: int, seed: int, *, continuous: bool = False
     ) -> None:
+        in_order(tasks)
         self.tasks = list(tasks)
-        check_tasks(self.tasks)
         self.world = make_world(self.tasks, world_seeds(seed, self.tasks))
         actions = self.world.single_action_space
         if not (isinstance(actions, Discrete) and int(actions.start) == 0) and not (

@@ -83,8 +83,7 @@ def generate(
                     at_random_E = (uniform_ETK[:, t, 1] < noise).reshape(-1, *[1] * (action_E.ndim - 1))
                     action_E = np.where(at_random_E, action_E, wise_E)
                 recorder.step(action_E)
-            if progress is not None:
-                progress.update(recorder.length, episode_return=recorder.last_return())
+            progress.update(recorder.length, episode_return=recorder.last_return())
             finished = recorder.length >= settings.transitions
             if run is not None and not finished and run.due(recorder.length, settings.checkpoint_every):
                 run.save(recorder.length, recorder.arrays(), {"algorithm": "source_policies", "seed": seed})
