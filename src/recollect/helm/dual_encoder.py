@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, read_metadata
 from recollect.common.optimiser import Adam
@@ -199,9 +199,7 @@ def train(
             done = step + 1
             progress.update(done, loss=loss.item())
             if run.due(done, settings.checkpoint_every) and done < settings.steps:
-                state = {f"net/{name}": array for name, array in network.state_dict().items()}
-                state |= {f"adam/{name}": array for name, array in adam.arrays().items()}
-                run.save(done, state, {})
+                run.save(done, joined(net=network.state_dict(), adam=adam.arrays()), {})
     return network
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.language_models import ROBERTA_OFFSET, load_language_model, vocabulary
 from recollect.helm.encoder import Encoder
 from recollect.helm.frame_cache import VectorCache, key_of
@@ -103,7 +103,7 @@ class EncoderMemory:
     def arrays(self) -> dict[str, Tensor]:
         arrays = self.window.arrays()
         if self.cache is not None:
-            arrays |= {f"read/{name}": array for name, array in self.cache.arrays().items()}
+            arrays |= joined(read=self.cache.arrays())
         return arrays
 
     def load(self, arrays: Mapping[str, Any]) -> None:

@@ -71,7 +71,6 @@ class VectorCache:
         return {"keys": keys, "vectors": self._vectors[list(self._slots.values())]}
 
     def load(self, arrays: Mapping[str, Any], device: str | torch.device = "cpu") -> None:
-        """Remember what `arrays` gave, and nothing else."""
         self._slots.clear()
         self._vectors = None
         if arrays:

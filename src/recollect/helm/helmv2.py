@@ -25,6 +25,7 @@ from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import (
     LanguageHistory,
     LanguageHyperparameters,
+    Reader,
     channels_of,
     history_of,
     memory_of,
@@ -36,8 +37,6 @@ from recollect.settings.seeding import generator, seed_of
 
 
 class Hyperparameters(LanguageHyperparameters):
-    """Of HELMv2; see also `LanguageHyperparameters`."""
-
     vision_language_model: str = Field(
         "clip-rn50", description="A name of config/vision_language_models.yaml. Paper: this one."
     )
@@ -45,7 +44,7 @@ class Hyperparameters(LanguageHyperparameters):
     calibration: int = Field(2048, ge=2, description="statistics: frozen. Images of random play that they are of.")
 
 
-class FeatureReader:
+class FeatureReader(Reader):
     """Images -> features on the scale of word embeddings, one each; those of `frames` images are kept."""
 
     def __init__(
@@ -59,7 +58,7 @@ class FeatureReader:
         self.model = model
         self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
         self.all = FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
-        self.features = FrameCache(self._features, frames)
+        self.cache = self.features = FrameCache(self._features, frames)
 
     def _features(self, images: np.ndarray) -> Tensor:
         given = torch.from_numpy(images)
@@ -79,13 +78,6 @@ class FeatureReader:
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.all.load_arrays(dict(arrays))
-
-    def cache(self) -> FrameCache:
-        return self.features
-
-    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """Nothing: these inputs are no words."""
-        return {}
 
 
 def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:

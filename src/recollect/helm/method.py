@@ -39,8 +39,6 @@ class Method(NamedTuple):
 
 
 def method_of(make_agent: MakeAgent) -> Method:
-    """The method whose agents this function makes."""
-
     def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
         return OnPolicyTrainer(settings, make_agent(settings, inputs, None))
 

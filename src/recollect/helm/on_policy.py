@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.common.advantages import advantages
@@ -157,7 +157,6 @@ class OnPolicyTrainer:
 
     @property
     def steps(self) -> int:
-        """Environment steps so far, in all games together."""
         return self.rollouts * self.hp.rollout * self.hp.actors
 
     @property
@@ -165,7 +164,6 @@ class OnPolicyTrainer:
         return self.steps >= self.hp.steps
 
     def advance(self, run: Run) -> None:
-        """Play one rollout with fixed weights, then learn from it."""
         moments, done_TE = self._play()
         self.rollouts += 1
         if self.hp.keep_best:
@@ -265,7 +263,6 @@ class OnPolicyTrainer:
                 break
 
     def _add_up(self, metrics: Mapping[str, Tensor]) -> None:
-        """Count the metrics of a minibatch into those that are logged next."""
         for name, value in metrics.items():
             self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
         self.minibatches += 1
@@ -315,14 +312,13 @@ class OnPolicyTrainer:
             "returns": self.scale.returns.moments,
             "advantages": self.advantage_scale.moments,
         }
-        parts: dict[str, Mapping[str, Any]] = {
-            "agent": self.agent.arrays(),
-            "adam": self.optimiser.arrays(),
-            "world": self.world.get_state(),
-            "sums": self.sums,
-            "best": self.best,
-        }
-        arrays |= {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+        arrays |= joined(
+            agent=self.agent.arrays(),
+            adam=self.optimiser.arrays(),
+            world=self.world.get_state(),
+            sums=self.sums,
+            best=self.best,
+        )
         counters = ("rollouts", "episodes", "logged_at", "minibatches")
         return arrays, {name: getattr(self, name) for name in counters} | {"best_return": self.best_return}
 

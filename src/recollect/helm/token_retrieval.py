@@ -55,7 +55,6 @@ class TokenRetrieval:
         return Tokens(self.vocabulary.lm_ids_V[positions_NK], positions_NK, found_N2K[:, : self.k].float())
 
     def words(self, positions_NK: Tensor) -> list[list[str]]:
-        """The words at some positions."""
         return [[self.vocabulary.strings[i] for i in row] for row in positions_NK.tolist()]
 
     @torch.inference_mode()

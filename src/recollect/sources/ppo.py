@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -90,7 +91,8 @@ class Hyperparameters(PPOHyperparameters):
         return self
 
 
-def generate(
+def train_ensembles(
+    kind: type[EnsemblePPO],
     world: str,
     options: Mapping[str, Any],
     tasks: Sequence[Task],
@@ -101,9 +103,10 @@ def generate(
     device: str = "cpu",
     workers: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Train one PPO agent per task and return everything it lived through, in time order.
+    """Train one agent of a kind per task and return everything it lived through, in time order.
 
     Args:
+        kind: of agents; `generate` of a source is this function of its own.
         world, options: name and options of the world, as for `recollect.environments.registry.make_world`.
         tasks: of one split, each once; one agent is trained on each.
         seed: of the source agents and their worlds.
@@ -119,24 +122,6 @@ def generate(
     Raises:
         UserError: the world's actions are not discrete or its observations no vectors, or a checkpoint does not fit.
     """
-    return train_ensembles(
-        EnsemblePPO, world, options, tasks, hyperparameters, seed=seed, run=run, device=device, workers=workers
-    )
-
-
-def train_ensembles(
-    kind: type[EnsemblePPO],
-    world: str,
-    options: Mapping[str, Any],
-    tasks: Sequence[Task],
-    hyperparameters: Hyperparameters,
-    *,
-    seed: int,
-    run: Run | None,
-    device: str,
-    workers: int | None,
-) -> dict[str, np.ndarray]:
-    """What `generate` does, with the agents of this kind."""
     ordered = in_order(tasks)
     checkpoint = run.resume() if run is not None else None
     threads = torch.get_num_threads()
@@ -215,7 +200,6 @@ class EnsemblePPO:
 
     @property
     def finished(self) -> bool:
-        """Whether every task has its `transitions`."""
         return self.recorder.length >= self.settings.transitions
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -253,14 +237,20 @@ class EnsemblePPO:
         """Of few observations: the policy is tabulated once, and its cumulative probabilities with it."""
         steps, count = noise_TE.shape
         log_ERA, value_ER = self._policy(self.table_NRD)
-        log_MA, value_M = log_ERA.reshape(-1, self.recorder.actions), value_ER.reshape(-1)
-        bounds_MA = np.cumsum(np.exp(log_MA), axis=1)[:, :-1].copy()
+        # The tables of all tasks stand one below the other, in M = E * R rows.
+        value_M = value_ER.reshape(-1)
+        log_MA = log_ERA.reshape(-1, self.recorder.actions)
+        cumulated_MA = np.cumsum(np.exp(log_MA), axis=1)
+        bounds_MA = cumulated_MA[:, :-1].copy()
         first_row_E = np.arange(count) * self.inputs.size
         row_TE = np.empty((steps + 1, count), np.int64)
         action_TE = np.empty((steps, count), np.int64)
         for t in range(steps):
-            row_E = row_TE[t] = first_row_E + self.inputs.row(self.recorder.observation)
-            action_E = action_TE[t] = (noise_TE[t][:, None] >= bounds_MA.take(row_E, axis=0)).sum(1)
+            row_E = first_row_E + self.inputs.row(self.recorder.observation)
+            passed_EA = noise_TE[t][:, None] >= bounds_MA.take(row_E, axis=0)
+            action_E = passed_EA.sum(1)
+            row_TE[t] = row_E
+            action_TE[t] = action_E
             self.recorder.step(action_E)
         row_TE[steps] = first_row_E + self.inputs.row(self.recorder.observation)
         return value_M[row_TE], log_MA[row_TE[:-1], action_TE]
@@ -348,3 +338,6 @@ class EnsemblePPO:
         _, out_NAR = self.networks.forward(x_NRD)
         log_EAR = log_softmax(out_NAR[0::2])
         return log_EAR.transpose(1, 2).contiguous().cpu().numpy(), out_NAR[1::2, 0].contiguous().cpu().numpy()
+
+
+generate = partial(train_ensembles, EnsemblePPO)

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.image_encoders.registry import encoder_class
@@ -159,6 +159,10 @@ class ImageActorCritic(nn.Module):
         return F.log_softmax(self.actor(features_NW), dim=1), self.critic(features_NW)[:, 0]
 
 
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
 class ImagePPO:
     """One agent in E games of one task; ended episodes of the recorded games go to `columns`."""
 
@@ -201,7 +205,6 @@ class ImagePPO:
 
     @property
     def played(self) -> int:
-        """Steps so far, in all games together."""
         return self.rollouts * self.settings.rollout * self.settings.actors
 
     def last_return(self) -> float:
@@ -224,15 +227,19 @@ class ImagePPO:
         value_TE = np.empty((T + 1, E), np.float32)
         for t in range(T):
             images[t] = self.observation
-            log_EA, value_TE[t] = self._policy(self.observation)
-            action_E = action_TE[t] = categorical_from_uniform(log_EA, noise_TE[t])
+            log_EA, value_E = self._policy(self.observation)
+            action_E = categorical_from_uniform(log_EA, noise_TE[t])
+            reward_E, done_E = self._step(action_E)
+            action_TE[t] = action_E
+            done_TE[t] = done_E
             log_TE[t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]
-            reward_E, done_TE[t] = self._step(action_E)
-            reward_TE[t] = self._scaled(reward_E, done_TE[t])
-        value_TE[T] = self._policy(self.observation)[1]
+            reward_TE[t] = self._scaled(reward_E, done_E)
+            value_TE[t] = value_E
+        _, value_TE[T] = self._policy(self.observation)
         advantage_TE = advantages(reward_TE, done_TE, value_TE, settings.gamma, settings.gae_lambda)
-        rows = (action_TE, log_TE, advantage_TE, advantage_TE + value_TE[:-1])
-        self._learn(images.reshape(T * E, *images.shape[2:]), [row.reshape(-1) for row in rows])
+        return_TE = advantage_TE + value_TE[:-1]
+        rows = [array_TE.reshape(-1) for array_TE in (action_TE, log_TE, advantage_TE, return_TE)]
+        self._learn(images.reshape(T * E, *images.shape[2:]), rows)
         self.rollouts += 1
 
     def _step(self, action_E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -303,12 +310,11 @@ class ImagePPO:
             "discounted": self.scale.discounted_E.copy(),
             "moments": self.scale.returns.moments,
         }
-        for name, array in self.world.get_state().items():
-            arrays[f"world/{name}"] = array
-        for name, value in self.network.state_dict().items():
-            arrays[f"network/{name}"] = value.detach()
-        for name, value in self.optimiser.arrays().items():
-            arrays[f"adam/{name}"] = value
+        arrays |= joined(
+            world=self.world.get_state(),
+            network=self.network.state_dict(),
+            adam=self.optimiser.arrays(),
+        )
         for e, episode in enumerate(self.open):
             if episode:
                 image, action, reward = zip(*episode, strict=True)
@@ -318,16 +324,20 @@ class ImagePPO:
         return arrays
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from `arrays()` of another agent with the same settings."""
-        copied = {name: np.array(np.asarray(value)) for name, value in arrays.items()}
-        self.rollouts, self.kept = (int(n) for n in copied["rollouts"])
+        copied = {}
+        for name, value in arrays.items():
+            copied[name] = np.array(np.asarray(value))
+        rollouts, kept = copied["rollouts"]
+        self.rollouts = int(rollouts)
+        self.kept = int(kept)
         self.observation = copied["observation"]
-        self.return_E, self.last_return_E = copied["return"], copied["last_return"]
-        self.scale.discounted_E, self.scale.returns.moments = copied["discounted"], copied["moments"]
+        self.return_E = copied["return"]
+        self.last_return_E = copied["last_return"]
+        self.scale.discounted_E = copied["discounted"]
+        self.scale.returns.moments = copied["moments"]
         self.world.set_state(part(copied, "world"))
-        weights = part(copied, "network").items()
-        self.network.load_state_dict({name: torch.from_numpy(value) for name, value in weights})
-        self.optimiser.load({name: torch.from_numpy(value) for name, value in part(copied, "adam").items()})
+        self.network.load_state_dict(_tensors(part(copied, "network")))
+        self.optimiser.load(_tensors(part(copied, "adam")))
         for e, episode in enumerate(self.open):
             steps = part(copied, f"open/{e}")
             if steps:

@@ -141,7 +141,6 @@ def broken(message: str, where: object, *, do: str = AGAIN) -> UserError:
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether its name or its first bytes say that a file is a pickle."""
     if not PICKLES.isdisjoint((path.suffix, "".join(path.suffixes[-2:]))):
         return True
     with path.open("rb") as file:
@@ -155,7 +154,6 @@ def as_pickle(message: str, where: object) -> UserError:
 
 
 def check_names(kind: str, wanted: Sequence[str], there: Sequence[str], where: object) -> None:
-    """Raise a UserError unless a file has all the arrays that are wanted of it."""
     missing = [name for name in wanted if name not in there]
     do = AGAIN
     if "states_encoded" in missing:

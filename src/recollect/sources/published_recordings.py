@@ -164,7 +164,6 @@ class EpisodeRecording:
         return reward_T, bool(done_T[-1])
 
     def _in_order(self) -> list[Path]:
-        """The episode files in the order in which they were played."""
         episodes = []
         for path in sorted(path for path in self.where.iterdir() if path.is_file()):
             if is_pickle(path):

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
@@ -30,8 +30,6 @@ class Progress:
 
 
 class Run(Protocol):
-    """What a source uses of `recollect.artifacts.run.Run`."""
-
     def resume(self) -> Any: ...
     def due(self, step: int, every: int) -> bool: ...
     def save(self, step: int, arrays: dict[str, Any], state: dict[str, Any]) -> None: ...
@@ -170,8 +168,8 @@ class HistoryRecorder:
             "last_return": self._last_return_E,
             "tasks": np.array([task.index for task in self.tasks]),
         }
-        state = {f"world/{name}": array for name, array in self.world.get_state().items()}
-        return {f"record/{name}": array.copy() for name, array in recorded.items()} | state
+        copies = {name: array.copy() for name, array in recorded.items()}
+        return joined(record=copies, world=self.world.get_state())
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Continue from `arrays()`. Raises UserError: they are of other tasks, or longer than this record."""

@@ -130,7 +130,6 @@ def _key_door(world: World) -> Expert:
 
 
 def _maze_runner(world: World) -> Expert:
-    """A shortest way to the goal that is next."""
     shortest_EGCA = world.shortest_ways()  # type: ignore[attr-defined]
     rows_E = np.arange(world.num_envs)
 
