@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Inputs
-from recollect.environments import registry
+from recollect.common.learning_curve import world_of
 from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import (
@@ -101,11 +101,8 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
 
 def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
     """Take the statistics of so many images of random play (rounded up to whole steps)."""
-    environment, games = settings.environment, settings.method.hyperparameters.actors
-    listed = registry.tasks(environment.world, environment.options, "train")
-    played = [listed[i % len(listed)] for i in range(games)]
-    seeds = np.array([seed_of("calibration world", settings.seed, i) for i in range(games)], np.uint64)
-    world = registry.make_world(environment.world, environment.options, played, seeds)
+    games = settings.method.hyperparameters.actors
+    world = world_of(settings.environment, "train", "calibration world", settings.seed, games)
     draws = generator("calibration actions", settings.seed)
     actions = int(world.single_action_space.n)  # type: ignore[attr-defined]
     observation, _ = world.reset()

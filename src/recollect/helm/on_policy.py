@@ -31,14 +31,14 @@ from recollect.artifacts.scores import scores_frame
 from recollect.common.advantages import advantages
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
+from recollect.common.learning_curve import world_of
 from recollect.common.optimiser import Adam
 from recollect.common.ppo_loss import policy_terms, standardised
 from recollect.common.reward_scale import RewardScale, RunningVariance
-from recollect.environments.registry import make_world, tasks
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
 from recollect.settings.schema import Frozen, Settings
-from recollect.settings.seeding import generator, seed_of
+from recollect.settings.seeding import generator
 
 RECENT = 100  # episodes whose mean return is a point of the learning curve
 
@@ -102,11 +102,8 @@ def loss_of(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's loss of a minibatch of M moments, and metrics (without gradient).
 
-    Args:
-        log_MA, value_M: of the network as it is.
-        batch: ``action``, ``log`` (of that action when it was taken), ``value`` (then), ``advantage`` (as the policy's loss
-            takes it) and ``return``, [M] each.
-        clip, entropy: as the schedules have them now.
+    `batch` has ``action``, ``log`` (of that action when it was taken), ``value`` (then), ``advantage`` (as the policy's loss
+    takes it) and ``return``, [M] each; `log_MA` and `value_M` are of the network as it is.
     """
     terms = policy_terms(log_MA, batch["action"], batch["log"], batch["advantage"], clip)
     near_M = value_M
@@ -136,11 +133,8 @@ class OnPolicyTrainer:
         self.hp: OnPolicyHyperparameters = settings.method.hyperparameters
         self.seed, self.agent, hp = settings.seed, agent, self.hp
         self.names = (settings.environment.name, settings.method.name)
-        environment, E = settings.environment, hp.actors
-        listed = tasks(environment.world, environment.options, "train")
-        seeds_E = np.array([seed_of("training world", self.seed, i) for i in range(E)], np.uint64)
-        played = [listed[i % len(listed)] for i in range(E)]
-        self.world = make_world(environment.world, environment.options, played, seeds_E)
+        E = hp.actors
+        self.world = world_of(settings.environment, "train", "training world", self.seed, E)
         self.optimiser = Adam(
             agent.network.named_parameters(), lr=hp.learning_rate, eps=hp.adam_epsilon, weight_decay=hp.weight_decay
         )

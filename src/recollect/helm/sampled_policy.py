@@ -115,12 +115,8 @@ class Agent:
         Args:
             images: of all moments.
             moments: what else `record` gave, [N, ...]; moment n is step n // E of row n % E.
-            done_TE: where episodes ended.
-            batches: minibatches of equal size.
-            draws: the order.
 
-        Yields:
-            Which moments [M], their log-probabilities [M, A] and values [M].
+        Yields which moments [M], their log-probabilities [M, A] and values [M].
         """
         for rows_M in np.split(draws.permutation(done_TE.size), batches):
             chosen_M = self.put(rows_M)
@@ -189,12 +185,7 @@ class SampledPolicy(BatchedPolicy):
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """Log-probabilities, action, value, and what the history says of the newest image; see `contract.Traced`."""
-        log_NA = self._log_BA[rows_N]
-        found = {
-            "outputs": log_NA,
-            "action": self._action_B[rows_N],
-            "value": self._value_B[rows_N],
-        }
+        found = {"outputs": self._log_BA[rows_N], "action": self._action_B[rows_N], "value": self._value_B[rows_N]}
         history = self.agent.history
         return found if history is None else {**found, **history.traced(rows_N)}
 

@@ -106,18 +106,14 @@ def train_ensembles(
     """Train one agent of a kind per task and return everything it lived through, in time order.
 
     Args:
-        kind: of agents; `generate` of a source is this function of its own.
-        world, options: name and options of the world, as for `recollect.environments.registry.make_world`.
         tasks: of one split, each once; one agent is trained on each.
-        seed: of the source agents and their worlds.
         run: shows progress, saves checkpoints at the ends of rollouts, and resumes bit-exactly from the newest.
         device: where the networks live; worlds always step on the CPU.
         workers: threads that train a part of the tasks each; changes no bit of the result. None: torch's number of
             threads on the CPU (20 times as fast as threads within each product), 1 on a GPU.
 
     Returns:
-        The arrays of `recollect.common.histories`: observation [N, D], action [N], reward [N], done [N],
-        task [N], episode [N] with N = tasks · transitions, tasks ascending.
+        The arrays of `recollect.common.histories`, with N = tasks · transitions rows.
 
     Raises:
         UserError: the world's actions are not discrete or its observations no vectors, or a checkpoint does not fit.

@@ -176,7 +176,10 @@ class ImagePPO:
         columns: Columns,
         device: str,
     ) -> None:
-        self.settings, self.task, self.columns, self.device = settings, task, columns, torch.device(device)
+        self.settings = settings
+        self.task = task
+        self.columns = columns
+        self.device = torch.device(device)
         self.keys = (seed, task.split, task.index)
         E = settings.actors
         seeds_E = np.array([seed_of("source-world", *self.keys, e) for e in range(E)], np.uint64)

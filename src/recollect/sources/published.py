@@ -1,8 +1,7 @@
 """Published trajectories: what their rows must be, and which episodes are kept.
 
-Files of both layouts (`published_recordings`) become the same `Rows`, to the byte; docs/formats.md,
-"Published data", says which shapes and numbers there may be. What cannot be is refused with file and row: data of
-another world would train without a complaint. Upstream checks nothing but NaN, and mixes the order of episodes.
+docs/formats.md, "Published data", says which shapes and numbers there may be. What cannot be is refused with file and row:
+data of another world would train without a complaint. Upstream checks nothing but NaN, and mixes the order of episodes.
 
 Source: RA-DT (arXiv 2410.07071), released loader; specification 2.2 to 2.4.
 """

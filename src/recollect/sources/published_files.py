@@ -1,11 +1,7 @@
 """Histories from published files instead of source agents of our own: `source: {algorithm: published_files, ...}`.
 
-docs/formats.md, "Published data", says which files and how. What differs from the released loader:
-
-- A file's name is not believed: rewards must be paid where it says, in either order of key and door, and the first
-  episode must go in our world as it does in the file.
-- Every task of the split must have its file; upstream skips what it cannot load. Pickles are refused.
-- The share of the earliest episodes works for files on disk, too. An episode that is cut ends at the cut.
+docs/formats.md, "Published data", says which files and how. Unlike the released loader, no file's name is believed and no
+file skipped, and the share of the earliest episodes works for files on disk, too. An episode that is cut ends at the cut.
 
 Source: RA-DT (arXiv 2410.07071), specification 2.2 to 2.4.
 """

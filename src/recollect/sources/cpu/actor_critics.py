@@ -28,9 +28,6 @@ class ActorCritics:
     Args:
         draws: one generator per task, for initial weights: orthogonal with gain √2, heads 0.01 (actor) and 1 (critic).
         features, actions, hidden: widths of the input, of the actor's output, and of the layers between.
-        activation: between layers.
-        device: where all of it lives.
-        learning_rate, epsilon: of Adam.
         front: shapes (of one network) of further parameters, of what computes the inputs (`recurrent_actor_critics`).
 
     Attributes:

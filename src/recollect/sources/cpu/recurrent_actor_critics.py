@@ -38,21 +38,10 @@ class RecurrentActorCritics(ActorCritics):
         activation: Literal["tanh", "relu"],
         units: int,
         device: torch.device | str = "cpu",
-        *,
-        learning_rate: float = 0.0,
-        epsilon: float = 1e-8,
+        **adam: float,
     ) -> None:
-        super().__init__(
-            draws,
-            units,
-            actions,
-            hidden,
-            activation,
-            device,
-            learning_rate=learning_rate,
-            epsilon=epsilon,
-            front=[(features + units, 4 * units), (1, 4 * units)],
-        )
+        front = [(features + units, 4 * units), (1, 4 * units)]
+        super().__init__(draws, units, actions, hidden, activation, device, front=front, **adam)
         self.features, self.units = features, units
         self.weight, self.bias = self.front
         bound = units**-0.5
