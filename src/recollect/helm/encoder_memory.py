@@ -57,13 +57,17 @@ class EncoderMemory:
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
         check_inputs(self.window, inputs_BKD, self.batch_tokens)
-        self.window.make_room(inputs_BKD.shape[1], kept=self.memory_length - inputs_BKD.shape[1])
+        K = inputs_BKD.shape[1]
+        self.window.make_room(K, kept=self.memory_length - K)
         self.window.append(inputs_BKD)
         self._shown = copy(self.window)
+        tokens_BMD = self.window.tokens_BMD
+        lengths_B = self.window.lengths_B
         if self.cache is None:
-            return self._read(self.window.tokens_BMD, self.window.lengths_B)
-        tokens_BMD, lengths_B = self.window.tokens_BMD, self.window.lengths_B
-        keys = [key_of(row_MD[:length]) for row_MD, length in zip(tokens_BMD.numpy(), lengths_B.numpy(), strict=True)]
+            return self._read(tokens_BMD, lengths_B)
+        keys = []
+        for row_MD, length in zip(tokens_BMD.numpy(), lengths_B.numpy(), strict=True):
+            keys.append(key_of(row_MD[:length]))
         return self.cache.find(keys, lambda rows: self._read(tokens_BMD[rows], lengths_B[rows]))
 
     def _read(self, tokens_BMD: Tensor, lengths_B: Tensor) -> Tensor:

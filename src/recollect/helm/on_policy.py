@@ -328,11 +328,10 @@ class OnPolicyTrainer:
         self.agent.load(part(arrays, "agent"), self.observation)
         self.optimiser.load(part(arrays, "adam"))
         self.world.set_state(part(arrays, "world"))
-        self.sums, self.best = {}, {}
+        self.sums = {}
         for name, value in part(arrays, "sums").items():
             self.sums[name] = torch.as_tensor(value).to(self.agent.device)
-        for name, value in part(arrays, "best").items():
-            self.best[name] = np.array(value)
+        self.best = {name: np.array(value) for name, value in part(arrays, "best").items()}
 
     def train(self, run: Run) -> dict[str, np.ndarray]:
         """Go on from the run's checkpoint, if it has one, to the end; the arrays of the policy."""

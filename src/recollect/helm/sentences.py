@@ -5,7 +5,7 @@ Source: Reimers and Gurevych 2019 (mean pooling), which MiniLM's sentence encode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,12 +44,8 @@ class SentenceEncoder:
         embeddings_VD = self.model.embeddings
         device = embeddings_VD.device
         found_ND = torch.zeros(len(ids), self.model.width, device=device)
-        # Texts of similar lengths together, so that little of a batch is padding.
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        for first in range(0, len(order), BATCH):
-            places = order[first : first + BATCH]
-            batch = [ids[i] for i in places]
-            ids_NT = pad_sequence(batch, batch_first=True, padding_value=-1).to(device)
+        for places, padded_NT in padded_batches(ids, BATCH, padding=-1):
+            ids_NT = padded_NT.to(device)
             mask_NT = ids_NT >= 0
             tokens_NTD = embeddings_VD[ids_NT.clamp_min(0)]
             states_NTD = self.model.forward(tokens_NTD, mask_NT)
@@ -57,3 +53,12 @@ class SentenceEncoder:
             means_ND = sums_ND / mask_NT.sum(1, keepdim=True)
             found_ND[places] = F.normalize(means_ND, dim=1)
         return found_ND
+
+
+def padded_batches(ids: Sequence[Tensor], size: int, *, padding: int) -> Iterator[tuple[list[int], Tensor]]:
+    """Places of texts and their ids [N, T]; those of similar lengths together, so that little of a batch is padding."""
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    for first in range(0, len(order), size):
+        places = order[first : first + size]
+        batch = [ids[i] for i in places]
+        yield places, pad_sequence(batch, batch_first=True, padding_value=padding)

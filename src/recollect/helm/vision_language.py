@@ -26,6 +26,7 @@ from recollect.common.weights import load_arrays
 from recollect.helm.clip import SHAPES, Clip
 from recollect.helm.clip_vocabulary import ClipVocabulary
 from recollect.helm.dual_encoder import DualEncoder
+from recollect.helm.sentences import padded_batches
 from recollect.settings import resolve
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import VisionLanguageModelSettings
@@ -106,13 +107,10 @@ class ClipModel:
     def texts(self, strings: Sequence[str]) -> Tensor:
         """See `VisionLanguageModel`; texts are cut at 77 tokens."""
         tokens = self.vocabulary.tokens(strings)
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))  # so that little of a batch is padding
         found_NW = torch.zeros(len(tokens), self.width, device=self.device)
-        for first in range(0, len(order), BATCH):
-            places = order[first : first + BATCH]
-            ids_NT = torch.nn.utils.rnn.pad_sequence([tokens[i] for i in places], batch_first=True).to(self.device)
+        for places, ids_NT in padded_batches(tokens, BATCH, padding=0):
             last_N = torch.tensor([len(tokens[i]) - 1 for i in places], device=self.device)
-            found_NW[places] = self.network.texts(ids_NT, last_N).float()
+            found_NW[places] = self.network.texts(ids_NT.to(self.device), last_N).float()
         return found_NW
 
 

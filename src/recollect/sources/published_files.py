@@ -112,15 +112,17 @@ def generate(
 
 def form_of(world: World, states: States = "states") -> Form:
     """What the rows of a world look like. Small integers are stored as small integers, as by our own sources."""
-    seen, acts = world.single_observation_space, world.single_action_space
+    seen = world.single_observation_space
+    acts = world.single_action_space
     if not isinstance(seen, Box) or not isinstance(acts, Box | Discrete) or getattr(acts, "start", 0) != 0:
         message = f"published files cannot be read for observations {seen} and actions {acts}"
         do = "use an environment of vectors or images with discrete or continuous actions"
         raise UserError(message, where=type(world).__name__, do=do)
-    dtype = np.dtype(np.uint8) if seen.dtype == np.uint8 else compact_dtype(seen)
-    form = Form(observation_shape=seen.shape, observation_dtype=dtype, low=seen.low, high=seen.high)
     if states == "states_encoded":
         form = Form(observation_shape=None, observation_dtype=np.dtype(np.float32))
+    else:
+        dtype = np.dtype(np.uint8) if seen.dtype == np.uint8 else compact_dtype(seen)
+        form = Form(seen.shape, dtype, low=seen.low, high=seen.high)
     if isinstance(acts, Box):
         return replace(form, action_shape=acts.shape, action_low=acts.low, action_high=acts.high)
     return replace(form, actions=int(acts.n))
