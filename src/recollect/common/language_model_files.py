@@ -67,21 +67,20 @@ def fetch(name: str, revision: str, files: Sequence[str], sha256s: Mapping[str, 
     expected = {file: sha256s.get(file, "") for file in files}
     check_request(name, revision, expected, instead=f"Ask for {WEIGHTS}; choose a revision that has it.")
     for file in files:
-        if not _stands(Path(folder) / file, sha256s[file]):
-            _fetch_one(name, revision, file, sha256s[file], Path(folder) / file)
+        fetch_sealed(name, revision, file, sha256s[file], Path(folder) / file, kind=KIND, offline=OFFLINE)
 
 
-def _stands(target: Path, sha256: str) -> bool:
+def fetch_sealed(name: str, revision: str, file: str, sha256: str, target: Path, *, kind: str, offline: str) -> None:
+    """Fetch one file of the hub and seal it, unless it stands there sealed with this hash; see `fetch` for errors."""
     try:
-        return bool(verify(target, kind=KIND)["sha256"] == sha256)
+        stands = bool(verify(target, kind=kind)["sha256"] == sha256)
     except UserError:
-        return False
-
-
-def _fetch_one(name: str, revision: str, file: str, sha256: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
-        got = download(name, revision, file, sha256, Path(scratch), offline=OFFLINE)
-        _seal_copy(got, target, {"name": name, "revision": revision, "file": file})
+        stands = False
+    if not stands:
+        with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
+            got = download(name, revision, file, sha256, Path(scratch), offline=offline)
+            with sealing(target, kind=kind, provenance={"name": name, "revision": revision, "file": file}) as temp:
+                shutil.copyfile(got, temp)
 
 
 def _seal_copy(source: Path, target: Path, provenance: dict[str, str]) -> None:

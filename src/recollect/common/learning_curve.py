@@ -17,14 +17,16 @@ from recollect.settings.seeding import seed_of
 
 def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evaluators: int) -> tuple[World, World]:
     """The world that is trained in and the world of the learning curve, each with random streams of its own."""
+    judged = world_of(environment, "eval", "learning-curve world", seed, evaluators)
+    return world_of(environment, "train", "training world", seed, actors), judged
 
-    def world(split: str, purpose: str, count: int) -> World:
-        listed = tasks(environment.world, environment.options, split)
-        played = [listed[i % len(listed)] for i in range(count)]
-        seeds = np.array([seed_of(purpose, seed, i) for i in range(count)], np.uint64)
-        return make_world(environment.world, environment.options, played, seeds)
 
-    return world("train", "training world", actors), world("eval", "learning-curve world", evaluators)
+def world_of(environment: EnvironmentSettings, split: str, purpose: str, seed: int, count: int) -> World:
+    """So many instances of a world, that play the tasks of a split in turn; `purpose` names their random streams."""
+    listed = tasks(environment.world, environment.options, split)
+    played = [listed[i % len(listed)] for i in range(count)]
+    seeds = np.array([seed_of(purpose, seed, i) for i in range(count)], np.uint64)
+    return make_world(environment.world, environment.options, played, seeds)
 
 
 def log_learning(run: Run, played: Episodes, labels: dict[str, Any], step: int, task: int | np.ndarray) -> None:

@@ -35,7 +35,6 @@ NAME, BOTH, COLOUR = 0.5, 0.3, 0.2  # how much of a thing's weight goes to each 
 
 
 def captions() -> tuple[str, ...]:
-    """All that is ever said of a picture."""
     coloured = [name for name in THINGS if name not in _OF_ONE_COLOUR]
     pairs = [f"{colour} {name}" for name in coloured for colour in COLOURS]
     doors = [f"{state} {colour} door" for state in STATES for colour in COLOURS]
@@ -69,7 +68,6 @@ class Thing:
 
     @property
     def held_out(self) -> bool:
-        """Whether no training picture may have it."""
         return (self.colour, self.name) in HELD_OUT_PAIRS or (self.x, self.y) in HELD_OUT_CELLS
 
 
@@ -95,23 +93,27 @@ def draw_scenes(count: int, draws: np.random.Generator, *, held_out: bool = Fals
         held_out: the one thing of a `single` picture is of a held-out kind or cell; else no thing is.
         single: exactly one thing can be seen.
     """
-    columns = {caption: i for i, caption in enumerate(captions())}
+    columns = captions()
     images = np.zeros((count, 3, VIEW * TILE, VIEW * TILE), np.uint8)
     weights_NC = np.zeros((count, len(columns)), np.float32)
     seen: list[tuple[Thing, ...]] = []
     while len(seen) < count:
-        image, things, surroundings = _draw(draws, int(draws.integers(1, 3) if single else draws.integers(0, 6)))
-        if (single and len(things) != 1) or any(thing.held_out for thing in things) != held_out:
+        wanted = draws.integers(1, 3) if single else draws.integers(0, 6)
+        image, things, surroundings = _draw(draws, int(wanted))
+        # What was wanted may be hidden: only pictures of the kind that is asked for are kept.
+        if single and len(things) != 1:
             continue
-        images[len(seen)] = image.transpose(2, 0, 1)
+        if any(thing.held_out for thing in things) != held_out:
+            continue
+        number = len(seen)
+        images[number] = image.transpose(2, 0, 1)
         for word, weight in _said(things, surroundings).items():
-            weights_NC[len(seen), columns[word]] = weight
+            weights_NC[number, columns.index(word)] = weight
         seen.append(things)
     return Scenes(images, weights_NC, tuple(seen))
 
 
 def _said(things: tuple[Thing, ...], surroundings: str) -> dict[str, float]:
-    """The words of a picture."""
     near = [float(NEARNESS_YX[thing.y, thing.x]) for thing in things]
     share = 0.05 if things else 1.0
     words = {surroundings: share}

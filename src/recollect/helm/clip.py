@@ -46,8 +46,6 @@ class QuickGELU(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm attention and feed-forward."""
-
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -99,9 +97,12 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, planes: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inputs, planes, 1, bias=False), nn.BatchNorm2d(planes)
-        self.conv2, self.bn2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False), nn.BatchNorm2d(planes)
-        self.conv3, self.bn3 = nn.Conv2d(planes, 4 * planes, 1, bias=False), nn.BatchNorm2d(4 * planes)
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, 4 * planes, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * planes)
         self.stride = stride
         self.downsample: nn.Sequential | None = None
         if stride > 1 or inputs != 4 * planes:
@@ -130,15 +131,11 @@ class AttentionPool(nn.Module):
         """[N, width]."""
         places_NTD = x_NCHW.flatten(2).transpose(1, 2)
         tokens_NTD = torch.cat([places_NTD.mean(1, keepdim=True), places_NTD], 1) + self.positional_embedding
-        q, k, v = (
-            project(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for project, tokens in (
-                (self.q_proj, tokens_NTD[:, :1]),
-                (self.k_proj, tokens_NTD),
-                (self.v_proj, tokens_NTD),
-            )
-        )
-        return self.c_proj(F.scaled_dot_product_attention(q, k, v).flatten(1))
+        q_N1D = self.q_proj(tokens_NTD[:, :1])
+        k_NTD = self.k_proj(tokens_NTD)
+        v_NTD = self.v_proj(tokens_NTD)
+        by_head = [x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q_N1D, k_NTD, v_NTD)]
+        return self.c_proj(F.scaled_dot_product_attention(*by_head).flatten(1))
 
 
 class ModifiedResNet(nn.Module):
@@ -147,22 +144,28 @@ class ModifiedResNet(nn.Module):
     def __init__(self, shape: ClipShape, layers: tuple[int, int, int, int]) -> None:
         super().__init__()
         inner = shape.image_width
-        self.conv1, self.bn1 = nn.Conv2d(3, inner // 2, 3, 2, padding=1, bias=False), nn.BatchNorm2d(inner // 2)
-        self.conv2, self.bn2 = nn.Conv2d(inner // 2, inner // 2, 3, padding=1, bias=False), nn.BatchNorm2d(inner // 2)
-        self.conv3, self.bn3 = nn.Conv2d(inner // 2, inner, 3, padding=1, bias=False), nn.BatchNorm2d(inner)
+        self.conv1 = nn.Conv2d(3, inner // 2, 3, 2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner // 2)
+        self.conv2 = nn.Conv2d(inner // 2, inner // 2, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner // 2)
+        self.conv3 = nn.Conv2d(inner // 2, inner, 3, padding=1, bias=False)
+        self.bn3 = nn.BatchNorm2d(inner)
         before = inner
         for i, count in enumerate(layers):
             planes = inner * 2**i
             blocks = []
             for j in range(count):
-                blocks.append(Bottleneck(before, planes, 2 if i > 0 and j == 0 else 1))
+                # All layers but the first begin with a stride.
+                stride = 2 if i > 0 and j == 0 else 1
+                blocks.append(Bottleneck(before, planes, stride))
                 before = 4 * planes
             self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
         self.attnpool = AttentionPool(shape.image_size // 32, before, before // shape.head, shape.width)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        for i in (1, 2, 3):
-            x_NCHW = F.relu(self.get_submodule(f"bn{i}")(self.get_submodule(f"conv{i}")(x_NCHW)))
+        x_NCHW = F.relu(self.bn1(self.conv1(x_NCHW)))
+        x_NCHW = F.relu(self.bn2(self.conv2(x_NCHW)))
+        x_NCHW = F.relu(self.bn3(self.conv3(x_NCHW)))
         x_NCHW = F.avg_pool2d(x_NCHW, 2)
         for i in (1, 2, 3, 4):
             x_NCHW = self.get_submodule(f"layer{i}")(x_NCHW)

@@ -7,10 +7,7 @@
 - Loss: CLIP's, between a batch of pictures and all captions (and words that are true of no picture), in both directions; a
   picture has several true captions, so a target is a distribution and not one of them.
 
-It is not CLIP and knows nothing but these tiles. With it SHELM's idea (the names of what is seen, in a frozen memory) runs on
-a laptop; paper scale uses CLIP.
-
-Source: the loss after Radford et al. 2021, section 2.3.
+It is not CLIP and knows nothing but these tiles; paper scale uses CLIP. Source of the loss: Radford et al. 2021, section 2.3.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, read_metadata
 from recollect.common.optimiser import Adam
@@ -164,9 +161,7 @@ def train(
 ) -> Network:
     """Train a dual encoder, or go on with it from the run's newest checkpoint, to the same bytes.
 
-    Args:
-        sentences: sentence vectors float32 [N, S] of texts.
-        others: words from which the wrong answers of every batch are drawn.
+    `sentences` gives vectors float32 [N, S] of texts; of `others` the wrong answers of every batch are drawn.
     """
     captions_CS, others_OS = sentences(captioned_tiles.captions()).clone(), sentences(others).clone()
     scenes = captioned_tiles.draw_scenes(settings.pictures, generator("captioned tiles", settings.seed))
@@ -199,9 +194,7 @@ def train(
             done = step + 1
             progress.update(done, loss=loss.item())
             if run.due(done, settings.checkpoint_every) and done < settings.steps:
-                state = {f"net/{name}": array for name, array in network.state_dict().items()}
-                state |= {f"adam/{name}": array for name, array in adam.arrays().items()}
-                run.save(done, state, {})
+                run.save(done, joined(net=network.state_dict(), adam=adam.arrays()), {})
     return network
 
 
@@ -225,16 +218,21 @@ def accuracy(model: DualEncoder, words: Sequence[str], settings: Hyperparameters
         scenes = captioned_tiles.draw_scenes(settings.held_out, draws, **options)
         images_NW = F.normalize(model.images(torch.from_numpy(scenes.images_NCHW)), dim=1)
         nearest_NK = (images_NW @ words_VW.T).topk(min(5, len(words)), dim=1).indices.cpu().numpy()
-        things = [{word for thing in seen for word in thing.words()} for seen in scenes.seen]
-        named = [{thing.name for thing in seen} for seen in scenes.seen]
-        whole = [true | ({"wall", "floor"} if kind == "many" else set()) for true in things]
-        rows = [[words[i] for i in row] for row in nearest_NK]
+        first_true, any_true, name_first = [], [], []
+        for row, seen in zip(nearest_NK, scenes.seen, strict=True):
+            nearest = [words[i] for i in row]
+            names = {thing.name for thing in seen}
+            true = {"wall", "floor"} if kind == "many" else set()
+            for thing in seen:
+                true |= thing.words().keys()
+            first_true.append(nearest[0] in true)
+            any_true.append(not true.isdisjoint(nearest))
+            if names:
+                name_first.append(nearest[0] in names)
         found[kind] = {
-            "pictures": len(rows),
-            "top_1": float(np.mean([row[0] in true for row, true in zip(rows, whole, strict=True)])),
-            "top_5": float(np.mean([bool(true & set(row)) for row, true in zip(rows, whole, strict=True)])),
-            "name_first": float(
-                np.mean([row[0] in names for row, names in zip(rows, named, strict=True) if names] or [False])
-            ),
+            "pictures": len(nearest_NK),
+            "top_1": float(np.mean(first_true)),
+            "top_5": float(np.mean(any_true)),
+            "name_first": float(np.mean(name_first or [False])),
         }
     return found

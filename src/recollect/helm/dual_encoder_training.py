@@ -17,14 +17,9 @@ COMMON, EVERY = 8000, 8  # of the first so many tokens of the language model, ev
 def trained_encoder(
     chosen: dual_encoder.Hyperparameters, language: str, run: Run
 ) -> tuple[dual_encoder.DualEncoder, dict[str, Any], dict[str, Any]]:
-    """Train a dual encoder, or go on with it.
+    """Train a dual encoder behind a language model, or go on with it.
 
-    Args:
-        language: name of the language model that reads its texts.
-        run: where its checkpoints are kept.
-
-    Returns:
-        The encoder, what its weights are about, and how often it is right about pictures that it never saw.
+    Returns the encoder, what its weights are about, and how often it is right about pictures that it never saw.
     """
     sentences = SentenceEncoder(language)
     said = {word for caption in captions() for word in caption.split()}

@@ -23,26 +23,19 @@ Affine = tuple[Tensor, Tensor]
 class Encoder:
     """Reads windows of token embeddings.
 
-    Args:
-        weights: as named by BertModel and RobertaModel of transformers; ``encoder.layer.i`` for each layer kept.
-        heads: of every layer.
-        norm_eps: of every LayerNorm.
-        first_position: row of the position table that the first token gets (RoBERTa: 2).
+    `weights` are named as those of BertModel and RobertaModel of transformers, ``encoder.layer.i`` for each layer kept; the
+    first token gets row `first_position` of the position table (RoBERTa: 2).
     """
 
     def __init__(self, weights: Mapping[str, Tensor], *, heads: int, norm_eps: float, first_position: int = 0) -> None:
         self.heads, self.norm_eps = heads, norm_eps
         self.embeddings_VD = weights["embeddings.word_embeddings.weight"]
         self.width = self.embeddings_VD.shape[1]
-        self._places_TD = (
-            weights["embeddings.position_embeddings.weight"][first_position:]
-            + weights["embeddings.token_type_embeddings.weight"][0]
-        )
+        positions_TD = weights["embeddings.position_embeddings.weight"][first_position:]
+        self._places_TD = positions_TD + weights["embeddings.token_type_embeddings.weight"][0]
         self._norm = _affine(weights, "embeddings.LayerNorm")
-        self.layers = [
-            _layer(weights, f"encoder.layer.{i}")
-            for i in range(sum(name.endswith("attention.self.query.weight") for name in weights))
-        ]
+        count = sum(name.endswith("attention.self.query.weight") for name in weights)
+        self.layers = [_layer(weights, f"encoder.layer.{i}") for i in range(count)]
 
     @torch.no_grad()
     def read(self, x_BTD: Tensor, lengths_B: Tensor, *, last: bool = False) -> tuple[Tensor, list[Tensor]]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.language_models import ROBERTA_OFFSET, load_language_model, vocabulary
 from recollect.helm.encoder import Encoder
 from recollect.helm.frame_cache import VectorCache, key_of
@@ -57,13 +57,17 @@ class EncoderMemory:
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
         check_inputs(self.window, inputs_BKD, self.batch_tokens)
-        self.window.make_room(inputs_BKD.shape[1], kept=self.memory_length - inputs_BKD.shape[1])
+        K = inputs_BKD.shape[1]
+        self.window.make_room(K, kept=self.memory_length - K)
         self.window.append(inputs_BKD)
         self._shown = copy(self.window)
+        tokens_BMD = self.window.tokens_BMD
+        lengths_B = self.window.lengths_B
         if self.cache is None:
-            return self._read(self.window.tokens_BMD, self.window.lengths_B)
-        tokens_BMD, lengths_B = self.window.tokens_BMD, self.window.lengths_B
-        keys = [key_of(row_MD[:length]) for row_MD, length in zip(tokens_BMD.numpy(), lengths_B.numpy(), strict=True)]
+            return self._read(tokens_BMD, lengths_B)
+        keys = []
+        for row_MD, length in zip(tokens_BMD.numpy(), lengths_B.numpy(), strict=True):
+            keys.append(key_of(row_MD[:length]))
         return self.cache.find(keys, lambda rows: self._read(tokens_BMD[rows], lengths_B[rows]))
 
     def _read(self, tokens_BMD: Tensor, lengths_B: Tensor) -> Tensor:
@@ -103,7 +107,7 @@ class EncoderMemory:
     def arrays(self) -> dict[str, Tensor]:
         arrays = self.window.arrays()
         if self.cache is not None:
-            arrays |= {f"read/{name}": array for name, array in self.cache.arrays().items()}
+            arrays |= joined(read=self.cache.arrays())
         return arrays
 
     def load(self, arrays: Mapping[str, Any]) -> None:

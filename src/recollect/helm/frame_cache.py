@@ -25,11 +25,7 @@ _KEY = 16  # bytes of a hash
 class VectorCache:
     """Vectors by key, computed for those that are not remembered, all of a call in one batch.
 
-    Args:
-        size: vectors that are remembered; of more, those that were not asked for for longest are forgotten.
-
-    Attributes:
-        hits, misses: vectors that were and were not remembered (a key twice in a call: one miss, one hit).
+    Of more than `size`, those that were not asked for for longest are forgotten. A key twice in a call: one miss, one hit.
     """
 
     def __init__(self, size: int) -> None:
@@ -40,27 +36,29 @@ class VectorCache:
 
     def find(self, keys: list[bytes], make: Callable[[list[int]], Tensor]) -> Tensor:
         """Vectors [N, W] of N > 0 keys; `make` gives those of rows (increasing, each key once) not remembered."""
-        new = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self._slots}
-        rows = sorted(new.values())
-        self.misses += len(rows)
-        self.hits += len(keys) - len(rows)
-        if not rows:
-            for key in keys:
-                self._slots.move_to_end(key)
-            assert self._vectors is not None
-            return self._vectors[[self._slots[key] for key in keys]]
-        made_MW = make(rows).detach()
-        place = {keys[row]: i for i, row in enumerate(rows)}
-        found = torch.empty(len(keys), made_MW.shape[1], dtype=made_MW.dtype, device=made_MW.device)
-        old = [i for i, key in enumerate(keys) if key not in place]
-        if old:
-            assert self._vectors is not None
-            found[old] = self._vectors[[self._slots[keys[i]] for i in old]]
-        fresh = [i for i, key in enumerate(keys) if key in place]
-        found[fresh] = made_MW[[place[keys[i]] for i in fresh]]
+        new: dict[bytes, int] = {}  # the first row of each key that is not remembered
+        old, fresh = [], []
+        for i, key in enumerate(keys):
+            if key in self._slots:
+                old.append(i)
+            else:
+                new.setdefault(key, i)
+                fresh.append(i)
+        self.misses += len(new)
+        self.hits += len(keys) - len(new)
+        known_OW = None if self._vectors is None else self._vectors[[self._slots[keys[i]] for i in old]]
         for i in old:
             self._slots.move_to_end(keys[i])
-        self._remember([keys[row] for row in rows], made_MW)
+        if not new:
+            assert known_OW is not None
+            return known_OW
+        made_MW = make(list(new.values())).detach()
+        found = made_MW.new_empty(len(keys), made_MW.shape[1])
+        if known_OW is not None:
+            found[old] = known_OW
+        place = {key: m for m, key in enumerate(new)}
+        found[fresh] = made_MW[[place[keys[i]] for i in fresh]]
+        self._remember(list(new), made_MW)
         return found
 
     def arrays(self) -> dict[str, Tensor]:
@@ -71,7 +69,6 @@ class VectorCache:
         return {"keys": keys, "vectors": self._vectors[list(self._slots.values())]}
 
     def load(self, arrays: Mapping[str, Any], device: str | torch.device = "cpu") -> None:
-        """Remember what `arrays` gave, and nothing else."""
         self._slots.clear()
         self._vectors = None
         if arrays:

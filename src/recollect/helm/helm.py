@@ -20,7 +20,7 @@ from torch import Tensor
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.frozen_hopfield import FrozenHopfield
 from recollect.helm.frame_cache import FrameCache
-from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, history_of, memory_of
+from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, Reader, history_of, memory_of
 from recollect.helm.method import method_with_history
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -29,13 +29,11 @@ NAMED = 4  # words of a mixture that inspection names
 
 
 class Hyperparameters(LanguageHyperparameters):
-    """Of HELM; see also `LanguageHyperparameters`."""
-
     beta: float = Field(100.0, gt=0, description="Sharpness of the mixture: large ones take one word. Released: 100.")
     similarity: Literal["cosine", "dot"] = Field("cosine", description="Released: cosine. Paper: dot.")
 
 
-class HopfieldReader:
+class HopfieldReader(Reader):
     """Images -> mixtures of word embeddings, one each; those of `frames` different images are kept."""
 
     def __init__(
@@ -45,7 +43,7 @@ class HopfieldReader:
         self.hopfield = FrozenHopfield(
             embeddings_VD, inputs, beta=beta, seed=seed, similarity="dot" if similarity == "dot" else "cosine"
         )
-        self._mixed = FrameCache(lambda images: self.hopfield(self.grey(images)), frames)
+        self.cache = FrameCache(lambda images: self.hopfield(self.grey(images)), frames)
         self._newest = np.zeros((0, *shape), np.uint8)
 
     def grey(self, images: np.ndarray) -> Tensor:
@@ -55,16 +53,7 @@ class HopfieldReader:
 
     def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
         self._newest = images
-        return self._mixed(images)[:, None]
-
-    def learned(self) -> dict[str, np.ndarray]:
-        return {}
-
-    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        pass
-
-    def cache(self) -> FrameCache:
-        return self._mixed
+        return self.cache(images)[:, None]
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The heaviest words of each mixture, their weights, and the entropy of all weights (nats)."""

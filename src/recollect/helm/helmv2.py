@@ -19,12 +19,13 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Inputs
-from recollect.environments import registry
+from recollect.common.learning_curve import world_of
 from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import (
     LanguageHistory,
     LanguageHyperparameters,
+    Reader,
     channels_of,
     history_of,
     memory_of,
@@ -36,8 +37,6 @@ from recollect.settings.seeding import generator, seed_of
 
 
 class Hyperparameters(LanguageHyperparameters):
-    """Of HELMv2; see also `LanguageHyperparameters`."""
-
     vision_language_model: str = Field(
         "clip-rn50", description="A name of config/vision_language_models.yaml. Paper: this one."
     )
@@ -45,7 +44,7 @@ class Hyperparameters(LanguageHyperparameters):
     calibration: int = Field(2048, ge=2, description="statistics: frozen. Images of random play that they are of.")
 
 
-class FeatureReader:
+class FeatureReader(Reader):
     """Images -> features on the scale of word embeddings, one each; those of `frames` images are kept."""
 
     def __init__(
@@ -59,7 +58,7 @@ class FeatureReader:
         self.model = model
         self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
         self.all = FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
-        self.features = FrameCache(self._features, frames)
+        self.cache = self.features = FrameCache(self._features, frames)
 
     def _features(self, images: np.ndarray) -> Tensor:
         given = torch.from_numpy(images)
@@ -79,13 +78,6 @@ class FeatureReader:
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.all.load_arrays(dict(arrays))
-
-    def cache(self) -> FrameCache:
-        return self.features
-
-    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """Nothing: these inputs are no words."""
-        return {}
 
 
 def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
@@ -109,11 +101,8 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
 
 def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
     """Take the statistics of so many images of random play (rounded up to whole steps)."""
-    environment, games = settings.environment, settings.method.hyperparameters.actors
-    listed = registry.tasks(environment.world, environment.options, "train")
-    played = [listed[i % len(listed)] for i in range(games)]
-    seeds = np.array([seed_of("calibration world", settings.seed, i) for i in range(games)], np.uint64)
-    world = registry.make_world(environment.world, environment.options, played, seeds)
+    games = settings.method.hyperparameters.actors
+    world = world_of(settings.environment, "train", "calibration world", settings.seed, games)
     draws = generator("calibration actions", settings.seed)
     actions = int(world.single_action_space.n)  # type: ignore[attr-defined]
     observation, _ = world.reset()

@@ -8,14 +8,14 @@ are stored when they are made, and updates never run the model. Specification 1 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.contract import Inputs
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.frame_cache import FrameCache
@@ -54,25 +54,30 @@ class LanguageHyperparameters(OnPolicyHyperparameters):
         return RELEASED_MEMORY if self.mem_len == "upstream" else self.memory_length
 
 
-class Reader(Protocol):
-    """Turns images into inputs of a language model."""
+class Reader:
+    """Turns images into inputs of a language model.
+
+    Attributes:
+        cache: of the images that were read: what is in it can differ in the last bit from what would be made anew.
+    """
+
+    cache: FrameCache
 
     def __call__(self, images: np.ndarray, *, learn: bool) -> Tensor:
         """Inputs [B, K, D] of images uint8 [B, *shape]; `learn`: statistics may take them in."""
+        raise NotImplementedError
 
     def learned(self) -> dict[str, np.ndarray]:
-        """What it has learned of the images, for policies; mostly nothing."""
+        return {}
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `learned` gave."""
-
-    def cache(self) -> FrameCache:
-        """Of the images that were read: what is in it can differ in the last bit from what would be made anew."""
+        pass
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """Of the newest images of some rows: ``tokens`` int64 [N, K], rows of the language model's vocabulary, and
         ``token_scores`` float32 [N, K]; empty where there are none.
         """
+        return {}
 
 
 class LanguageHistory:
@@ -116,23 +121,18 @@ class LanguageHistory:
         return vectors_BH if self.rescaling is None else self.rescaling(vectors_BH, update=update)
 
     def arrays(self) -> dict[str, Any]:
-        """What is remembered, and what the reader has learned."""
-        parts = {"memory": self.memory.arrays(), "cache": self.reader.cache().arrays()}
-        return {f"{part}/{name}": v for part, named in parts.items() for name, v in named.items()} | self.learned()
+        return joined(memory=self.memory.arrays(), cache=self.reader.cache.arrays()) | self.learned()
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         self.memory.load(part(arrays, "memory"))
-        self.reader.cache().load(part(arrays, "cache"), self.device)
+        self.reader.cache.load(part(arrays, "cache"), self.device)
         self.load_learned(arrays)
 
     def learned(self) -> dict[str, np.ndarray]:
-        """What the reader has learned, and the statistics of the vectors."""
         scales = {} if self.rescaling is None else self.rescaling.arrays()
-        parts = {"reader": self.reader.learned(), "vectors": scales}
-        return {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+        return joined(reader=self.reader.learned(), vectors=scales)
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `learned` gave."""
         self.reader.load_learned(part(arrays, "reader"))
         if self.rescaling is not None:
             self.rescaling.load_arrays(part(arrays, "vectors"))

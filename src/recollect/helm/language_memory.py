@@ -45,8 +45,7 @@ class LanguageMemory(Protocol):
     def start(self, batch: int) -> None:
         """Remember nothing, in `batch` rows."""
 
-    def reset(self, mask_B: Tensor) -> None:
-        """Forget everything in the rows where the mask is True."""
+    def reset(self, mask_B: Tensor) -> None: ...
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
         """History vectors [B, H] after K more inputs, which are remembered."""
@@ -57,11 +56,9 @@ class LanguageMemory(Protocol):
     def attention(self) -> Tensor | None:
         """How much the last `step` or `peek` looked at each remembered input: [L, B, M], oldest first, mean over heads."""
 
-    def arrays(self) -> dict[str, Tensor]:
-        """What a bit-exact resume needs of the state."""
+    def arrays(self) -> dict[str, Tensor]: ...
 
-    def load(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from `arrays`."""
+    def load(self, arrays: Mapping[str, Any]) -> None: ...
 
 
 def language_memory(
@@ -75,13 +72,10 @@ def language_memory(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> LanguageMemory:
-    """A language model of config/language_models.yaml as memory.
+    """A language model of config/language_models.yaml as memory of M = `memory_length` inputs, at most K of them a step.
 
     Args:
         model: the file or folder that the workflow's rule filled; None: from the installed package, or random weights.
-        memory_length: M, inputs that are remembered.
-        layers: keep only the first layers; None keeps all.
-        batch_tokens: K, most inputs per step.
         pooling: encoders only. History vector: mean over the window, or the state at the newest input.
     """
     settings = language_model(name)

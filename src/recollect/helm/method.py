@@ -26,11 +26,7 @@ MakeHistory = Callable[[Settings, Inputs, PolicyArrays], History]
 class Method(NamedTuple):
     """The three functions that a method's module declares.
 
-    Attributes:
-        make_trainer: a run at its beginning.
-        train: trains by acting, from the run's newest checkpoint if it has one. Of `inputs` it reads the device and
-            the method's frozen models; the run logs, and keeps scores and checkpoints.
-        load_policy: the policy that `train` gave, from its arrays; a UserError if these do not fit the settings.
+    `train` goes on from the run's newest checkpoint if it has one; `load_policy` raises a UserError if arrays do not fit.
     """
 
     make_trainer: Callable[[Settings, Inputs], OnPolicyTrainer]
@@ -39,8 +35,6 @@ class Method(NamedTuple):
 
 
 def method_of(make_agent: MakeAgent) -> Method:
-    """The method whose agents this function makes."""
-
     def make_trainer(settings: Settings, inputs: Inputs) -> OnPolicyTrainer:
         return OnPolicyTrainer(settings, make_agent(settings, inputs, None))
 

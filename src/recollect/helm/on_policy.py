@@ -25,20 +25,20 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.common.advantages import advantages
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
+from recollect.common.learning_curve import world_of
 from recollect.common.optimiser import Adam
 from recollect.common.ppo_loss import policy_terms, standardised
 from recollect.common.reward_scale import RewardScale, RunningVariance
-from recollect.environments.registry import make_world, tasks
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
 from recollect.settings.schema import Frozen, Settings
-from recollect.settings.seeding import generator, seed_of
+from recollect.settings.seeding import generator
 
 RECENT = 100  # episodes whose mean return is a point of the learning curve
 
@@ -102,11 +102,8 @@ def loss_of(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's loss of a minibatch of M moments, and metrics (without gradient).
 
-    Args:
-        log_MA, value_M: of the network as it is.
-        batch: ``action``, ``log`` (of that action when it was taken), ``value`` (then), ``advantage`` (as the policy's loss
-            takes it) and ``return``, [M] each.
-        clip, entropy: as the schedules have them now.
+    `batch` has ``action``, ``log`` (of that action when it was taken), ``value`` (then), ``advantage`` (as the policy's loss
+    takes it) and ``return``, [M] each; `log_MA` and `value_M` are of the network as it is.
     """
     terms = policy_terms(log_MA, batch["action"], batch["log"], batch["advantage"], clip)
     near_M = value_M
@@ -136,11 +133,8 @@ class OnPolicyTrainer:
         self.hp: OnPolicyHyperparameters = settings.method.hyperparameters
         self.seed, self.agent, hp = settings.seed, agent, self.hp
         self.names = (settings.environment.name, settings.method.name)
-        environment, E = settings.environment, hp.actors
-        listed = tasks(environment.world, environment.options, "train")
-        seeds_E = np.array([seed_of("training world", self.seed, i) for i in range(E)], np.uint64)
-        played = [listed[i % len(listed)] for i in range(E)]
-        self.world = make_world(environment.world, environment.options, played, seeds_E)
+        E = hp.actors
+        self.world = world_of(settings.environment, "train", "training world", self.seed, E)
         self.optimiser = Adam(
             agent.network.named_parameters(), lr=hp.learning_rate, eps=hp.adam_epsilon, weight_decay=hp.weight_decay
         )
@@ -157,7 +151,6 @@ class OnPolicyTrainer:
 
     @property
     def steps(self) -> int:
-        """Environment steps so far, in all games together."""
         return self.rollouts * self.hp.rollout * self.hp.actors
 
     @property
@@ -165,7 +158,6 @@ class OnPolicyTrainer:
         return self.steps >= self.hp.steps
 
     def advance(self, run: Run) -> None:
-        """Play one rollout with fixed weights, then learn from it."""
         moments, done_TE = self._play()
         self.rollouts += 1
         if self.hp.keep_best:
@@ -265,7 +257,6 @@ class OnPolicyTrainer:
                 break
 
     def _add_up(self, metrics: Mapping[str, Tensor]) -> None:
-        """Count the metrics of a minibatch into those that are logged next."""
         for name, value in metrics.items():
             self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
         self.minibatches += 1
@@ -315,14 +306,13 @@ class OnPolicyTrainer:
             "returns": self.scale.returns.moments,
             "advantages": self.advantage_scale.moments,
         }
-        parts: dict[str, Mapping[str, Any]] = {
-            "agent": self.agent.arrays(),
-            "adam": self.optimiser.arrays(),
-            "world": self.world.get_state(),
-            "sums": self.sums,
-            "best": self.best,
-        }
-        arrays |= {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+        arrays |= joined(
+            agent=self.agent.arrays(),
+            adam=self.optimiser.arrays(),
+            world=self.world.get_state(),
+            sums=self.sums,
+            best=self.best,
+        )
         counters = ("rollouts", "episodes", "logged_at", "minibatches")
         return arrays, {name: getattr(self, name) for name in counters} | {"best_return": self.best_return}
 
@@ -338,11 +328,10 @@ class OnPolicyTrainer:
         self.agent.load(part(arrays, "agent"), self.observation)
         self.optimiser.load(part(arrays, "adam"))
         self.world.set_state(part(arrays, "world"))
-        self.sums, self.best = {}, {}
+        self.sums = {}
         for name, value in part(arrays, "sums").items():
             self.sums[name] = torch.as_tensor(value).to(self.agent.device)
-        for name, value in part(arrays, "best").items():
-            self.best[name] = np.array(value)
+        self.best = {name: np.array(value) for name, value in part(arrays, "best").items()}
 
     def train(self, run: Run) -> dict[str, np.ndarray]:
         """Go on from the run's checkpoint, if it has one, to the end; the arrays of the policy."""

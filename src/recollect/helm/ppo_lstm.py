@@ -117,7 +117,6 @@ def pieces(done_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_agent(settings: Settings, inputs: Inputs, arrays: PolicyArrays) -> RecurrentAgent:
-    """An agent at its beginning, or with the arrays of a policy."""
     hp: Hyperparameters = settings.method.hyperparameters
     network = make_network(settings, facts_of(settings.environment), arrays, units=hp.units)
     return RecurrentAgent(network, hp.sequences, inputs.device)

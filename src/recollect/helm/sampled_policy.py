@@ -13,25 +13,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
-from recollect.common.weights import load_policy_arrays
+from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import counter_rng
 from recollect.helm.small_impala import ActorCritic
 
 
 class History(Protocol):
-    """Turns what B rows have seen into one vector each. Nothing in it is trained."""
+    """Turns what B rows have seen into one vector each. Nothing in it is trained.
+
+    A checkpoint has `arrays`, a policy only what was `learned`. What inspection pages show of the newest image is `traced`
+    at every step and `maps` at some (see `recollect.common.contract.Traced`); `words` names the tokens.
+    """
 
     width: int
 
-    def start(self, batch: int) -> None:
-        """B rows that have seen nothing."""
+    def start(self, batch: int) -> None: ...
 
-    def reset(self, mask_B: np.ndarray) -> None:
-        """Forget what the rows of the mask have seen."""
+    def reset(self, mask_B: np.ndarray) -> None: ...
 
     def read(self, images: np.ndarray) -> Tensor:
         """The vectors [B, width] after one more image each, uint8 [B, *shape], which is remembered."""
@@ -39,23 +41,17 @@ class History(Protocol):
     def peek(self, images: np.ndarray) -> Tensor:
         """The same, but nothing is remembered."""
 
-    def arrays(self) -> dict[str, Any]:
-        """All that changes, for a bit-exact continuation."""
+    def arrays(self) -> dict[str, Any]: ...
 
-    def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave, into a history of as many rows."""
+    def load(self, arrays: Mapping[str, Any]) -> None: ...
 
-    def learned(self) -> dict[str, np.ndarray]:
-        """What a policy needs of it besides the settings; usually nothing."""
+    def learned(self) -> dict[str, np.ndarray]: ...
 
-    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """What inspection pages show of the newest image; see `recollect.common.contract.Traced`."""
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]: ...
 
-    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """The same, of what is asked for at some steps only."""
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]: ...
 
-    def words(self, tokens: Sequence[int]) -> list[str]:
-        """The word of each token that `traced` names."""
+    def words(self, tokens: Sequence[int]) -> list[str]: ...
 
 
 class Agent:
@@ -69,7 +65,6 @@ class Agent:
     # ---- acting
 
     def start(self, batch: int) -> None:
-        """B rows that remember nothing."""
         if self.history is not None:
             self.history.start(batch)
 
@@ -120,12 +115,8 @@ class Agent:
         Args:
             images: of all moments.
             moments: what else `record` gave, [N, ...]; moment n is step n // E of row n % E.
-            done_TE: where episodes ended.
-            batches: minibatches of equal size.
-            draws: the order.
 
-        Yields:
-            Which moments [M], their log-probabilities [M, A] and values [M].
+        Yields which moments [M], their log-probabilities [M, A] and values [M].
         """
         for rows_M in np.split(draws.permutation(done_TE.size), batches):
             chosen_M = self.put(rows_M)
@@ -137,20 +128,19 @@ class Agent:
     # ---- bytes
 
     def put(self, array: np.ndarray) -> Tensor:
-        """An array on the device."""
         return torch.from_numpy(array).to(self.device)
 
     def arrays(self) -> dict[str, Any]:
         """The network, and all that changes while acting."""
-        found: dict[str, Any] = {f"network/{name}": v.detach() for name, v in self.network.state_dict().items()}
+        found = joined(network=self.network.state_dict())
         if self.history is not None:
-            found |= {f"history/{name}": value for name, value in self.history.arrays().items()}
+            found |= joined(history=self.history.arrays())
         return found if self._history_BH is None else {**found, "seen": self._history_BH}
 
     def load(self, arrays: Mapping[str, Any], images: np.ndarray) -> None:
         """Put back what `arrays` gave, with the images that the rows saw then."""
-        names = self.network.state_dict()
-        self.network.load_state_dict({name: torch.as_tensor(arrays[f"network/{name}"]) for name in names})
+        weights = part(arrays, "network")
+        self.network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
         self._images = images
         if self.history is not None:
             self.history.load(part(arrays, "history"))
@@ -158,9 +148,9 @@ class Agent:
 
     def learned(self) -> dict[str, np.ndarray]:
         """What makes a policy: the network's parameters, and what the history has of its own."""
-        found = {f"network/{name}": value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
+        found = joined(network=arrays_of(self.network))
         if self.history is not None:
-            found |= {f"history/{name}": value for name, value in self.history.learned().items()}
+            found |= joined(history=self.history.learned())
         return {name: np.array(value) for name, value in found.items()}
 
 
@@ -195,21 +185,14 @@ class SampledPolicy(BatchedPolicy):
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """Log-probabilities, action, value, and what the history says of the newest image; see `contract.Traced`."""
-        log_NA = self._log_BA[rows_N]
-        found = {
-            "outputs": log_NA,
-            "action": self._action_B[rows_N],
-            "value": self._value_B[rows_N],
-        }
+        found = {"outputs": self._log_BA[rows_N], "action": self._action_B[rows_N], "value": self._value_B[rows_N]}
         history = self.agent.history
         return found if history is None else {**found, **history.traced(rows_N)}
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        """What the history says of some steps only; see `contract.Traced`."""
         return {} if self.agent.history is None else self.agent.history.maps(rows_N)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
-        """The words that images became; see `contract.Worded`."""
         return [] if self.agent.history is None else self.agent.history.words(tokens)
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -5,12 +5,13 @@ Source: Reimers and Gurevych 2019 (mean pooling), which MiniLM's sentence encode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from recollect.common.language_models import load_language_model, package_folder
 from recollect.settings.errors import UserError
@@ -38,15 +39,26 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        ids = [torch.tensor(encoded.ids) for encoded in self.tokenizer.encode_batch(list(texts))]
+        encoded = self.tokenizer.encode_batch(list(texts))
+        ids = [torch.tensor(text.ids) for text in encoded]
         embeddings_VD = self.model.embeddings
-        found_ND = torch.zeros(len(ids), self.model.width, device=embeddings_VD.device)
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        for first in range(0, len(order), BATCH):
-            places = order[first : first + BATCH]
-            ids_NT = torch.nn.utils.rnn.pad_sequence([ids[i] for i in places], batch_first=True, padding_value=-1)
-            mask_NT = (ids_NT >= 0).to(embeddings_VD.device)
-            states_NTD = self.model.forward(embeddings_VD[ids_NT.clamp_min(0).to(embeddings_VD.device)], mask_NT)
+        device = embeddings_VD.device
+        found_ND = torch.zeros(len(ids), self.model.width, device=device)
+        for places, padded_NT in padded_batches(ids, BATCH, padding=-1):
+            ids_NT = padded_NT.to(device)
+            mask_NT = ids_NT >= 0
+            tokens_NTD = embeddings_VD[ids_NT.clamp_min(0)]
+            states_NTD = self.model.forward(tokens_NTD, mask_NT)
             sums_ND = (states_NTD * mask_NT[..., None]).sum(1)
-            found_ND[places] = F.normalize(sums_ND / mask_NT.sum(1, keepdim=True), dim=1)
+            means_ND = sums_ND / mask_NT.sum(1, keepdim=True)
+            found_ND[places] = F.normalize(means_ND, dim=1)
         return found_ND
+
+
+def padded_batches(ids: Sequence[Tensor], size: int, *, padding: int) -> Iterator[tuple[list[int], Tensor]]:
+    """Places of texts and their ids [N, T]; those of similar lengths together, so that little of a batch is padding."""
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    for first in range(0, len(order), size):
+        places = order[first : first + size]
+        batch = [ids[i] for i in places]
+        yield places, pad_sequence(batch, batch_first=True, padding_value=padding)

@@ -18,10 +18,10 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Inputs, facts_of
-from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import (
     LanguageHistory,
     LanguageHyperparameters,
+    Reader,
     channels_of,
     history_of,
     memory_of,
@@ -36,8 +36,6 @@ from recollect.settings.schema import Settings
 
 
 class Hyperparameters(LanguageHyperparameters):
-    """Of SHELM; see also `LanguageHyperparameters`."""
-
     token_vocabulary: str = Field(
         "clip", description="A name of config/token_vocabularies.yaml, which also says what images are seen with."
     )
@@ -45,30 +43,17 @@ class Hyperparameters(LanguageHyperparameters):
     mem_len: Literal["config"] = Field("config", description="The released SHELM remembers what is configured.")
 
 
-class TokenReader:
-    """Images -> the embeddings of the words that are most like them, K each, best first.
-
-    Args:
-        retrieval: of words.
-        embeddings_VD: of the language model.
-    """
+class TokenReader(Reader):
+    """Images -> the language model's embeddings of the words that are most like them, K each, best first."""
 
     def __init__(self, retrieval: TokenRetrieval, embeddings_VD: Tensor) -> None:
-        self.retrieval, self.embeddings_VD = retrieval, embeddings_VD
+        self.retrieval, self.cache = retrieval, retrieval.cache
+        self.embeddings_VD = embeddings_VD
         self._newest: Tokens | None = None
 
     def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
         self._newest = self.retrieval(images)
         return self.embeddings_VD[self._newest.lm_ids_NK]
-
-    def learned(self) -> dict[str, np.ndarray]:
-        return {}
-
-    def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        pass
-
-    def cache(self) -> FrameCache:
-        return self.retrieval.cache
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The words of the newest images, best first, and their cosines."""

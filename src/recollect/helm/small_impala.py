@@ -22,16 +22,9 @@ class SmallImpala(nn.Module):
 
     The kernels go by the raw shape, as published: 8 (stride 4) then 4 (stride 2); for images of at most nine rows 4
     (stride 2) comes first, and where the last axis is at most 9 the second is 2 (stride 1). For images [H, W, C] that last
-    axis is the channels (Psychlab, as published).
+    axis is the channels (Psychlab, as published). Of a `shape`, whichever end is shorter is the channels.
 
-    Args:
-        shape: of one image, [C, H, W] or [H, W, C]; whichever end is shorter is the channels.
-        width: of the vectors.
-        channel_scale: published 4, with an LSTM 1.
-        generator: draws the initial weights (CPU).
-
-    Raises:
-        UserError: the images are too small for two convolutions.
+    Raises UserError: the images are too small for two convolutions.
     """
 
     def __init__(
@@ -84,12 +77,9 @@ class ActorCritic(nn.Module):
     """Encoder and two heads: images, and a history vector where there is one -> log-probabilities [N, A], values [N].
 
     Args:
-        shape, width, channel_scale: of the encoder, see `SmallImpala`.
-        actions: A.
         history: width of a history vector that the heads read in front of the features; 0: there is none.
         units: of an LSTM between encoder and heads (PyTorch's initialisation, uniform in +-1/sqrt(units)); 0: none.
         actor, critic: widths of the heads' hidden layers.
-        generator: draws the initial weights (CPU).
     """
 
     def __init__(
@@ -122,7 +112,6 @@ class ActorCritic(nn.Module):
         return self.judge(self.encoder(images), history_NH)
 
     def judge(self, features_NW: Tensor, history_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Of what the encoder made of single images."""
         return self.heads(features_NW if history_NH is None else torch.cat([history_NH, features_NW], 1))
 
     def heads(self, features_ND: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,7 @@
-"""SHELM's eyes: a frame becomes the k tokens most like it, best first.
-
-Frame -> image embedding -> the nearest words of a token vocabulary -> their ids in the language model, by a table made in
-advance. All of it stays on the device, and each different frame goes through it once.
+"""SHELM's eyes: a frame becomes the k tokens most like it, best first; each different frame is looked at once.
 
 No threshold, no separator, and a word may be retrieved at every step. Source: SHELM (arXiv 2306.09312); specification 3.3,
-"Online, per step". The released code sorts all similarities on the CPU and looks every string up again.
+"Online, per step".
 """
 
 from __future__ import annotations
@@ -55,7 +52,6 @@ class TokenRetrieval:
         return Tokens(self.vocabulary.lm_ids_V[positions_NK], positions_NK, found_N2K[:, : self.k].float())
 
     def words(self, positions_NK: Tensor) -> list[list[str]]:
-        """The words at some positions."""
         return [[self.vocabulary.strings[i] for i in row] for row in positions_NK.tolist()]
 
     @torch.inference_mode()

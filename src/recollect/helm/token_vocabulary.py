@@ -58,7 +58,6 @@ class TokenVocabulary:
         return cls(tuple(about.pop("strings")), lm_ids_V, embeddings_VW, about)
 
     def to(self, device: str | torch.device) -> TokenVocabulary:
-        """The same on a device."""
         return TokenVocabulary(self.strings, self.lm_ids_V.to(device), self.embeddings_VW.to(device), self.about)
 
     def nearest(self, queries_NW: Tensor, k: int) -> tuple[Tensor, Tensor]:

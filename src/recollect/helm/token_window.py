@@ -42,7 +42,6 @@ class TokenWindow:
         self.lengths_B = self.lengths_B.masked_fill(mask_B.to(self.lengths_B.device), 0)
 
     def arrays(self) -> dict[str, Tensor]:
-        """What `load` needs."""
         return {"tokens": self.tokens_BMD, "lengths": self.lengths_B}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
@@ -59,7 +58,6 @@ def right_aligned(weights_LBT: Tensor, lengths_B: Tensor, length: int) -> Tensor
 
 
 def check_inputs(window: TokenWindow, inputs_BKD: Tensor, most: int) -> None:
-    """Refuse inputs of another shape than the memory was made for."""
     B, K, D = inputs_BKD.shape
     rows, _, width = window.tokens_BMD.shape
     if rows != B or not 1 <= K <= most or width != D:
@@ -81,5 +79,4 @@ def check_length(needed: int, positions: int, batch_tokens: int, room: int) -> N
 
 
 def unfit(what: str, do: str) -> UserError:
-    """The error of a memory that does not fit."""
     return UserError(what, where="language model as memory", do=do)

@@ -10,8 +10,6 @@ tensors and does not clamp what the bicubic filter overshoots.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -21,12 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.artifacts.hub import check_request, download
-from recollect.artifacts.sealed import read_arrays, sealing, verify
+from recollect.artifacts.hub import check_request
+from recollect.artifacts.sealed import read_arrays, verify
+from recollect.common.language_model_files import fetch_sealed
 from recollect.common.weights import load_arrays
 from recollect.helm.clip import SHAPES, Clip
 from recollect.helm.clip_vocabulary import ClipVocabulary
 from recollect.helm.dual_encoder import DualEncoder
+from recollect.helm.sentences import padded_batches
 from recollect.settings import resolve
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import VisionLanguageModelSettings
@@ -97,19 +97,20 @@ class ClipModel:
 
     @torch.inference_mode()
     def images(self, images_NCHW: Tensor) -> Tensor:
-        return _in_batches(lambda part: self.network.images(preprocessed(part, self.size, self.fit)), images_NCHW, self)
+        found = [torch.zeros(0, self.width, device=self.device)]
+        for part_NCHW in images_NCHW.split(BATCH) if len(images_NCHW) else ():
+            fitted_NCHW = preprocessed(scaled(part_NCHW, self.device), self.size, self.fit)
+            found.append(self.network.images(fitted_NCHW).float())
+        return torch.cat(found)
 
     @torch.inference_mode()
     def texts(self, strings: Sequence[str]) -> Tensor:
         """See `VisionLanguageModel`; texts are cut at 77 tokens."""
         tokens = self.vocabulary.tokens(strings)
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))  # so that little of a batch is padding
         found_NW = torch.zeros(len(tokens), self.width, device=self.device)
-        for first in range(0, len(order), BATCH):
-            places = order[first : first + BATCH]
-            ids_NT = torch.nn.utils.rnn.pad_sequence([tokens[i] for i in places], batch_first=True).to(self.device)
+        for places, ids_NT in padded_batches(tokens, BATCH, padding=0):
             last_N = torch.tensor([len(tokens[i]) - 1 for i in places], device=self.device)
-            found_NW[places] = self.network.texts(ids_NT, last_N).float()
+            found_NW[places] = self.network.texts(ids_NT.to(self.device), last_N).float()
         return found_NW
 
 
@@ -177,28 +178,14 @@ def provide(settings: VisionLanguageModelSettings, folder: Path) -> None:
     instead = f"name a file of safetensors for {WEIGHTS}"
     for wanted in settings.files.values():
         check_request(wanted.repository, wanted.revision, {wanted.file: wanted.sha256}, instead=instead)
+    offline = "check the network and the name; without network use the model 'tiles', which is trained here"
     for name, wanted in settings.files.items():
-        if _stands(folder / name, wanted.sha256):
-            continue
-        offline = "check the network and the name; without network use the model 'tiles', which is trained here"
-        with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
-            got = download(
-                wanted.repository, wanted.revision, wanted.file, wanted.sha256, Path(scratch), offline=offline
-            )
-            origin = {"name": wanted.repository, "revision": wanted.revision, "file": wanted.file}
-            with sealing(folder / name, kind=KIND, provenance=origin) as temp:
-                shutil.copyfile(got, temp)
-
-
-def _stands(target: Path, sha256: str) -> bool:
-    try:
-        return bool(verify(target, kind=KIND)["sha256"] == sha256)
-    except UserError:
-        return False
-
-
-def _in_batches(encode, images_NCHW: Tensor, model: ClipModel) -> Tensor:  # type: ignore[no-untyped-def]
-    parts = (
-        [encode(scaled(part, model.device)).float() for part in images_NCHW.split(BATCH)] if len(images_NCHW) else []
-    )
-    return torch.cat(parts) if parts else torch.zeros(0, model.width, device=model.device)
+        fetch_sealed(
+            wanted.repository,
+            wanted.revision,
+            wanted.file,
+            wanted.sha256,
+            folder / name,
+            kind=KIND,
+            offline=offline,
+        )

@@ -39,15 +39,10 @@ def embedded_words(
 
     Args:
         inputs: files of the two models, where they have some.
-        parts: the folder of the parts.
         provenance: what the vectors are a function of.
-        where: what to name in an error.
 
-    Returns:
-        Arrays (`embeddings` [V, W], `clip_ids` [V], `lm_ids` [V]), and what they are about.
-
-    Raises:
-        UserError: no words are listed or known, or none is known to both models.
+    Returns arrays (`embeddings` [V, W], `clip_ids` [V], `lm_ids` [V]), and what they are about.
+    Raises UserError: no words are listed or known, or none is known to both models.
     """
     templates, reader = prompt_templates(settings.templates), language_model(settings.language_model)
     sees = vision_language_model(

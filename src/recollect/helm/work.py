@@ -18,7 +18,6 @@ def network(settings: Settings) -> Net:
 
 
 def trained(settings: Settings) -> Work:
-    """A training run."""
     hp: Any = settings.method.hyperparameters
     net = network(settings)
     updates = hp.steps / (hp.actors * hp.rollout) * hp.epochs * hp.batches
@@ -27,7 +26,6 @@ def trained(settings: Settings) -> Work:
 
 
 def played(settings: Settings) -> Work:
-    """The evaluation of a policy."""
     return work.played(settings, network(settings).flop + _reader(settings))
 
 

@@ -61,7 +61,6 @@ def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetw
 
 
 def epsilon(hp: Hyperparameters, horizon: int, count: np.ndarray | int) -> np.ndarray:
-    """Exploration rate after `count` exploratory selections."""
     end = 1.0 / horizon if hp.epsilon_end is None else hp.epsilon_end
     steps = hp.exploration_fraction * hp.train_episodes * horizon
     return hp.epsilon_start + (end - hp.epsilon_start) * np.minimum(np.asarray(count, np.float64), steps) / steps
@@ -94,8 +93,6 @@ def loss_of(
 
 
 class DQN(Learner):
-    """A Q network and its Polyak copy."""
-
     network: HistoryNetwork
     target: HistoryNetwork
 

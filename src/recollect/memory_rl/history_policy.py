@@ -39,7 +39,6 @@ class HistoryNetwork(nn.Module):
 
 
 def reseed_dropout(module: nn.Module, seed: int) -> None:
-    """Restart the dropout streams of all sequence models in a module."""
     random = [part for part in module.modules() if isinstance(part, SequenceModel) and part.random]
     for i, model in enumerate(random):
         model.reseed_dropout(seed_of("dropout of another encoder", i, seed) if i else seed)

@@ -67,25 +67,32 @@ def loss_of(
     online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The sum of all losses (scalar) and metrics; `draws` gives the noise of the actions."""
-    parts, n, mask_BT = tokens(batch, online.actor), batch.action_BT.shape[1], batch.mask_BT
+    parts = tokens(batch, online.actor)
+    mask_BT = batch.mask_BT
+    n, action_size = batch.action_BT.shape[1:]
     assert online.log_alpha is not None
     alpha = online.log_alpha.detach().exp()
     h_BTH = online.actor.encoder(*parts)
     outputs_BTA = online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH)
-    like_BTA = outputs_BTA[..., : batch.action_BT.shape[-1]]
+    means_BTA = outputs_BTA[..., :action_size]
     with torch.no_grad():
         target.train(hp.dropout_in_targets)
-        next_BTA, log_pi_BT = drawn(outputs_BTA, noise_like(like_BTA, draws))
-        q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
-        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * (q_BT - alpha * log_pi_BT)[:, 1:]
+        next_BTA, next_log_BT = drawn(outputs_BTA, noise_like(means_BTA, draws))
+        next_q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
+        value_BT = next_q_BT - alpha * next_log_BT
+        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT[:, 1:]
 
+    # The last token leads to no transition: only targets read it.
+    present_BTA = outputs_BTA[:, :n]
     critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
     q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
-    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, batch.mask_BT)
-    action_BTA, log_pi_BT = drawn(outputs_BTA[:, :n], noise_like(like_BTA[:, :n], draws))
-    actor_loss = masked_mean(alpha * log_pi_BT - least_q(online, critic_BTH, action_BTA, hp), mask_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
+
+    action_BTA, log_pi_BT = drawn(present_BTA, noise_like(means_BTA[:, :n], draws))
+    least_BT = least_q(online, critic_BTH, action_BTA, hp)
+    actor_loss = masked_mean(alpha * log_pi_BT - least_BT, mask_BT)
     entropy = -masked_mean(log_pi_BT.detach(), mask_BT)
-    goal = -float(like_BTA.shape[-1]) if hp.target_entropy is None else hp.target_entropy
+    goal = -float(action_size) if hp.target_entropy is None else hp.target_entropy
     temperature_loss = online.log_alpha.exp() * (entropy - goal)
     metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
     return critic_loss + actor_loss + temperature_loss, metrics

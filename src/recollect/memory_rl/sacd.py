@@ -61,7 +61,9 @@ def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorC
 def loss_of(
     online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    parts, n, mask_BT = tokens(batch, online.actor), batch.action_BT.shape[1], batch.mask_BT
+    parts = tokens(batch, online.actor)
+    mask_BT = batch.mask_BT
+    n = batch.action_BT.shape[1]
     h_BTH = online.actor.encoder(*parts)
     pi_BTA = online.actor.head(h_BTH).softmax(-1)
     log_pi_BTA = pi_BTA.clamp(min=SMALLEST_PROBABILITY).log()
@@ -69,25 +71,32 @@ def loss_of(
     with torch.no_grad():
         target.train(hp.dropout_in_targets)
         own_target = hp.target_encoder or not hp.shared_encoder
-        q_BTA = torch.minimum(*target.q(target.critic_states(parts) if own_target else h_BTH))
+        target_BTH = target.critic_states(parts) if own_target else h_BTH
+        q_BTA = torch.minimum(*target.q(target_BTH))
         value_BT = (pi_BTA * (q_BTA - alpha * log_pi_BTA)).sum(-1)[:, 1:]
         y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
 
-    q1_BTA, q2_BTA = online.q(h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n)))
+    critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
+    q1_BTA, q2_BTA = online.q(critic_BTH)
     taken_BT1 = batch.action_BT[..., None]
-    q1_BT, q2_BT = q1_BTA.gather(-1, taken_BT1)[..., 0], q2_BTA.gather(-1, taken_BT1)[..., 0]
+    q1_BT = q1_BTA.gather(-1, taken_BT1)[..., 0]
+    q2_BT = q2_BTA.gather(-1, taken_BT1)[..., 0]
     critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
 
     least_BTA = torch.minimum(q1_BTA, q2_BTA)
     if hp.freeze_critic or not hp.shared_encoder:
         least_BTA = least_BTA.detach()
-    pi_BTA, log_pi_BTA = pi_BTA[:, :n], log_pi_BTA[:, :n]
-    actor_loss = masked_mean((pi_BTA * (alpha * log_pi_BTA - least_BTA)).sum(-1), mask_BT)
+    pi_BTA = pi_BTA[:, :n]
+    log_pi_BTA = log_pi_BTA[:, :n]
+    regret_BTA = alpha * log_pi_BTA - least_BTA
+    actor_loss = masked_mean((pi_BTA * regret_BTA).sum(-1), mask_BT)
     entropy = -masked_mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
 
-    loss = (0.5 if hp.shared_encoder else 1.0) * critic_loss + actor_loss
+    critic_weight = 0.5 if hp.shared_encoder else 1.0
+    loss = critic_weight * critic_loss + actor_loss
     if online.log_alpha is not None and hp.target_entropy is not None:
-        loss = loss - online.log_alpha.exp() * (hp.target_entropy * math.log(pi_BTA.shape[-1]) - entropy)
+        goal = hp.target_entropy * math.log(pi_BTA.shape[-1])
+        loss = loss - online.log_alpha.exp() * (goal - entropy)
     metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
     return loss, metrics
 

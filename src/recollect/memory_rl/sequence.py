@@ -64,24 +64,18 @@ def make_sequence_model(
     Raises:
         UserError: a gpt's width is not that of its tokens.
     """
-    if settings.kind == "gpt":
-        return _make_gpt(settings, input_width, context=context, slides=slides, seed=seed)
     draws = torch.Generator().manual_seed(seed_of("sequence weights", seed))
     if settings.kind == "ff":
         return FeedForwardSequence(input_width, settings.width, settings.layers, generator=draws)
-    return NamedRecurrentSequence(
-        settings.kind,
-        input_width,
-        settings.width,
-        settings.layers,
-        forget_bias=settings.forget_bias,
-        generator=draws,
-    )
-
-
-def _make_gpt(
-    settings: SequenceSettings, input_width: int, *, context: int, slides: bool, seed: int
-) -> TransformerSequence:
+    if settings.kind != "gpt":
+        return NamedRecurrentSequence(
+            settings.kind,
+            input_width,
+            settings.width,
+            settings.layers,
+            forget_bias=settings.forget_bias,
+            generator=draws,
+        )
     if settings.width != input_width:
         raise UserError(
             f"a gpt of width {settings.width} cannot read tokens of width {input_width}",

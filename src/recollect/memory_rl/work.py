@@ -12,7 +12,6 @@ GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in
 
 
 def network(settings: Settings, length: float) -> Net:
-    """The network of a method on sequences of so many steps."""
     hp: Any = settings.method.hyperparameters
     sequence = hp.sequence
     if sequence.kind in GATES:
@@ -25,7 +24,6 @@ def network(settings: Settings, length: float) -> Net:
 
 
 def trained(settings: Settings) -> Work:
-    """A training run, with the evaluations that it makes on its way."""
     hp: Any = settings.method.hyperparameters
     horizon, observation, _ = shape_met(settings)
     window = hp.window(horizon)
@@ -42,5 +40,4 @@ def trained(settings: Settings) -> Work:
 
 
 def played(settings: Settings) -> Work:
-    """The evaluation of a policy."""
     return work.played(settings, network(settings, shape_met(settings).horizon).flop)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -54,12 +53,12 @@ class Columns:
     """
 
     def __init__(self, folder: Path | None = None, *, named: bool = False) -> None:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        assert folder is not None or not named
-        self.folder, self.named = folder, named
+        self.folder = Path(tempfile.gettempdir()) if folder is None else folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.named = named
         self.length = 0
-        self._files: dict[str, tuple[IO[bytes], np.dtype[Any], tuple[int, ...]]] = {}
+        self._files: dict[str, IO[bytes]] = {}
+        self._kinds: dict[str, np.dtype[Any]] = {}  # of one row: number type and shape
         self._task = -1
         self._episodes = 0
 
@@ -70,29 +69,27 @@ class Columns:
             self._task, self._episodes = task, 0
         episode_N = self._episodes + np.cumsum(rows.done) - rows.done
         self._episodes += int(rows.done.sum())
-        self._write("observation", rows.observation, where)
-        self._write("action", rows.action, where)
-        self._write("reward", rows.reward, where)
-        self._write("done", rows.done, where)
-        self._write("task", np.full(len(rows), task, np.int32), where)
-        self._write("episode", episode_N.astype(np.int32), where)
         self.length += len(rows)
-
-    def _write(self, name: str, array: np.ndarray, where: object) -> None:
-        if name not in self._files:
-            self._files[name] = (self._open(name), array.dtype, array.shape[1:])
-        into, dtype, tail = self._files[name]
-        if (array.dtype, array.shape[1:]) != (dtype, tail):
-            raise UserError(
-                f"{name}s are {array.dtype} {array.shape[1:]}, those of other files {dtype} {tail}",
-                where=where,
-                do="fetch the file again, or name the folder of the files that are meant",
-            )
-        try:
-            into.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        except OSError as error:
-            place = self.folder or tempfile.gettempdir()
-            raise UserError(f"the rows cannot be written: {error}", where=place, do="free some space there") from error
+        columns = {
+            **vars(rows),
+            "task": np.full(len(rows), task, np.int32),
+            "episode": episode_N.astype(np.int32),
+        }
+        for name, array in columns.items():
+            kind = np.dtype((array.dtype, array.shape[1:]))
+            if name not in self._files:
+                self._files[name], self._kinds[name] = self._open(name), kind
+            if kind != self._kinds[name]:
+                raise UserError(
+                    f"{name}s are {kind}, those of other files {self._kinds[name]}",
+                    where=where,
+                    do="fetch the file again, or name the folder of the files that are meant",
+                )
+            try:
+                self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            except OSError as error:
+                message = f"the rows cannot be written: {error}"
+                raise UserError(message, where=self.folder, do="free some space there") from error
 
     def _open(self, name: str, kept: int = 0) -> IO[bytes]:
         """The file of a column, cut to the bytes that are kept of it; it lives as long as the columns."""
@@ -104,37 +101,34 @@ class Columns:
         return file
 
     def _path(self, name: str) -> Path:
-        assert self.folder is not None
         return self.folder / f"{name}{GROWING}"
 
     def state(self) -> dict[str, Any]:
         """What `go_on` needs, as JSON has it; the rows so far are on the disk when this returns."""
-        for file, _, _ in self._files.values():
+        for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        kinds = {}
-        for name, (_, dtype, tail) in self._files.items():
-            kinds[name] = [dtype.str, list(tail)]
+        kinds = {name: [kind.base.str, list(kind.shape)] for name, kind in self._kinds.items()}
         return {"length": self.length, "task": self._task, "episodes": self._episodes, "kinds": kinds}
 
     def go_on(self, state: Mapping[str, Any]) -> bool:
         """Continue where `state` was asked for, dropping rows that were written after it; False where rows are missing."""
-        sizes = {}
-        for name, (kind, tail) in state["kinds"].items():
-            sizes[name] = state["length"] * np.dtype(kind).itemsize * math.prod(tail)
+        length = state["length"]
+        kinds = {name: np.dtype((base, tuple(tail))) for name, (base, tail) in state["kinds"].items()}
+        for name, kind in kinds.items():
             path = self._path(name)
-            if not path.is_file() or path.stat().st_size < sizes[name]:
+            if not path.is_file() or path.stat().st_size < length * kind.itemsize:
                 return False
-        self.length = state["length"]
-        self._task, self._episodes = state["task"], state["episodes"]
-        for name, (kind, tail) in state["kinds"].items():
-            self._files[name] = (self._open(name, sizes[name]), np.dtype(kind), tuple(tail))
+        self.length, self._task, self._episodes = length, state["task"], state["episodes"]
+        self._kinds = kinds
+        self._files = {name: self._open(name, length * kind.itemsize) for name, kind in kinds.items()}
         return True
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The columns of `recollect.common.histories`, mapped from disk."""
         found: dict[str, np.ndarray] = {}
-        for name, (file, dtype, tail) in self._files.items():
+        for name, file in self._files.items():
             file.flush()
-            found[name] = np.memmap(file, dtype, mode="r", shape=(self.length, *tail))
+            kind = self._kinds[name]
+            found[name] = np.memmap(file, kind.base, mode="r", shape=(self.length, *kind.shape))
         return found

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -38,7 +39,7 @@ from recollect.sources.recording import (
     Inputs,
     MakeWorld,
     Run,
-    check_tasks,
+    in_order,
     task_generators,
     tracked,
 )
@@ -90,7 +91,8 @@ class Hyperparameters(PPOHyperparameters):
         return self
 
 
-def generate(
+def train_ensembles(
+    kind: type[EnsemblePPO],
     world: str,
     options: Mapping[str, Any],
     tasks: Sequence[Task],
@@ -101,48 +103,26 @@ def generate(
     device: str = "cpu",
     workers: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Train one PPO agent per task and return everything it lived through, in time order.
+    """Train one agent of a kind per task and return everything it lived through, in time order.
 
     Args:
-        world, options: name and options of the world, as for `recollect.environments.registry.make_world`.
         tasks: of one split, each once; one agent is trained on each.
-        seed: of the source agents and their worlds.
         run: shows progress, saves checkpoints at the ends of rollouts, and resumes bit-exactly from the newest.
         device: where the networks live; worlds always step on the CPU.
         workers: threads that train a part of the tasks each; changes no bit of the result. None: torch's number of
             threads on the CPU (20 times as fast as threads within each product), 1 on a GPU.
 
     Returns:
-        The arrays of `recollect.common.histories`: observation [N, D], action [N], reward [N], done [N],
-        task [N], episode [N] with N = tasks · transitions, tasks ascending.
+        The arrays of `recollect.common.histories`, with N = tasks · transitions rows.
 
     Raises:
         UserError: the world's actions are not discrete or its observations no vectors, or a checkpoint does not fit.
     """
-    return train_ensembles(
-        EnsemblePPO, world, options, tasks, hyperparameters, seed=seed, run=run, device=device, workers=workers
-    )
-
-
-def train_ensembles(
-    kind: type[EnsemblePPO],
-    world: str,
-    options: Mapping[str, Any],
-    tasks: Sequence[Task],
-    hyperparameters: Hyperparameters,
-    *,
-    seed: int,
-    run: Run | None,
-    device: str,
-    workers: int | None,
-) -> dict[str, np.ndarray]:
-    """What `generate` does, with the agents of this kind."""
-    check_tasks(tasks)
+    ordered = in_order(tasks)
     checkpoint = run.resume() if run is not None else None
     threads = torch.get_num_threads()
     workers = workers or (1 if torch.device(device).type != "cpu" else threads)
     shards = min(workers, len(tasks)) if checkpoint is None else int(checkpoint.state["shards"])
-    ordered = sorted(tasks, key=lambda task: task.index)
     bounds = np.linspace(0, len(ordered), shards + 1).astype(int)
 
     def make_world(some: Sequence[Task], seeds: np.ndarray) -> World:
@@ -163,9 +143,8 @@ def train_ensembles(
             while not ensembles[0].finished:
                 list(pool.map(kind.advance, ensembles))
                 played = ensembles[0].recorder.length
-                if progress is not None:
-                    recent = [ensemble.recorder.last_return() for ensemble in ensembles]
-                    progress.update(played, episode_return=float(np.average(recent, weights=np.diff(bounds))))
+                recent = [ensemble.recorder.last_return() for ensemble in ensembles]
+                progress.update(played, episode_return=float(np.average(recent, weights=np.diff(bounds))))
                 if run is not None and not ensembles[0].finished and run.due(played, hyperparameters.checkpoint_every):
                     arrays: dict[str, np.ndarray] = {}
                     for shard, ensemble in enumerate(ensembles):
@@ -217,7 +196,6 @@ class EnsemblePPO:
 
     @property
     def finished(self) -> bool:
-        """Whether every task has its `transitions`."""
         return self.recorder.length >= self.settings.transitions
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -255,14 +233,20 @@ class EnsemblePPO:
         """Of few observations: the policy is tabulated once, and its cumulative probabilities with it."""
         steps, count = noise_TE.shape
         log_ERA, value_ER = self._policy(self.table_NRD)
-        log_MA, value_M = log_ERA.reshape(-1, self.recorder.actions), value_ER.reshape(-1)
-        bounds_MA = np.cumsum(np.exp(log_MA), axis=1)[:, :-1].copy()
+        # The tables of all tasks stand one below the other, in M = E * R rows.
+        value_M = value_ER.reshape(-1)
+        log_MA = log_ERA.reshape(-1, self.recorder.actions)
+        cumulated_MA = np.cumsum(np.exp(log_MA), axis=1)
+        bounds_MA = cumulated_MA[:, :-1].copy()
         first_row_E = np.arange(count) * self.inputs.size
         row_TE = np.empty((steps + 1, count), np.int64)
         action_TE = np.empty((steps, count), np.int64)
         for t in range(steps):
-            row_E = row_TE[t] = first_row_E + self.inputs.row(self.recorder.observation)
-            action_E = action_TE[t] = (noise_TE[t][:, None] >= bounds_MA.take(row_E, axis=0)).sum(1)
+            row_E = first_row_E + self.inputs.row(self.recorder.observation)
+            passed_EA = noise_TE[t][:, None] >= bounds_MA.take(row_E, axis=0)
+            action_E = passed_EA.sum(1)
+            row_TE[t] = row_E
+            action_TE[t] = action_E
             self.recorder.step(action_E)
         row_TE[steps] = first_row_E + self.inputs.row(self.recorder.observation)
         return value_M[row_TE], log_MA[row_TE[:-1], action_TE]
@@ -350,3 +334,6 @@ class EnsemblePPO:
         _, out_NAR = self.networks.forward(x_NRD)
         log_EAR = log_softmax(out_NAR[0::2])
         return log_EAR.transpose(1, 2).contiguous().cpu().numpy(), out_NAR[1::2, 0].contiguous().cpu().numpy()
+
+
+generate = partial(train_ensembles, EnsemblePPO)

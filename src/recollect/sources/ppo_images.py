@@ -18,7 +18,6 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +28,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.image_encoders.registry import encoder_class
@@ -42,7 +41,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
 from recollect.sources.columns import Columns, Rows
 from recollect.sources.ppo_settings import PPOHyperparameters
-from recollect.sources.recording import Run, check_tasks
+from recollect.sources.recording import Run, in_order, tracked
 
 log = logging.getLogger(__name__)
 USES_GPU = True
@@ -92,8 +91,7 @@ def generate(
     Raises:
         UserError: the world does not fit, the disk has no room for the histories, or no episode of a task ended.
     """
-    check_tasks(tasks)
-    settings, ordered = hyperparameters, sorted(tasks, key=lambda task: task.index)
+    settings, ordered = hyperparameters, in_order(tasks)
     folder: Path | None = getattr(run, "folder", None)
     columns = Columns(folder, named=folder is not None)
     checkpoint = run.resume() if run is not None else None
@@ -106,7 +104,7 @@ def generate(
     first = 0 if checkpoint is None else int(checkpoint.state["task"])
     total = settings.transitions * len(ordered)
     description = f"{len(ordered)} PPO agents, one after the other"
-    with nullcontext() if run is None else run.progress(total, description) as progress:
+    with tracked(run, total, description, "steps") as progress:
         for number in range(first, len(ordered)):
             agent = ImagePPO(world, options, ordered[number], settings, seed, columns, device)
             if checkpoint is not None and number == first:
@@ -114,8 +112,7 @@ def generate(
             while agent.played < settings.transitions:
                 agent.advance()
                 done = number * settings.transitions + min(agent.played, settings.transitions)
-                if progress is not None:
-                    progress.update(done, episode_return=agent.last_return())
+                progress.update(done, episode_return=agent.last_return())
                 if run is not None and done < total and run.due(done, settings.checkpoint_every):
                     run.save(done, agent.arrays(), {"task": number, "columns": columns.state()})
             if not agent.kept:
@@ -162,6 +159,10 @@ class ImageActorCritic(nn.Module):
         return F.log_softmax(self.actor(features_NW), dim=1), self.critic(features_NW)[:, 0]
 
 
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
 class ImagePPO:
     """One agent in E games of one task; ended episodes of the recorded games go to `columns`."""
 
@@ -175,7 +176,10 @@ class ImagePPO:
         columns: Columns,
         device: str,
     ) -> None:
-        self.settings, self.task, self.columns, self.device = settings, task, columns, torch.device(device)
+        self.settings = settings
+        self.task = task
+        self.columns = columns
+        self.device = torch.device(device)
         self.keys = (seed, task.split, task.index)
         E = settings.actors
         seeds_E = np.array([seed_of("source-world", *self.keys, e) for e in range(E)], np.uint64)
@@ -204,7 +208,6 @@ class ImagePPO:
 
     @property
     def played(self) -> int:
-        """Steps so far, in all games together."""
         return self.rollouts * self.settings.rollout * self.settings.actors
 
     def last_return(self) -> float:
@@ -227,15 +230,19 @@ class ImagePPO:
         value_TE = np.empty((T + 1, E), np.float32)
         for t in range(T):
             images[t] = self.observation
-            log_EA, value_TE[t] = self._policy(self.observation)
-            action_E = action_TE[t] = categorical_from_uniform(log_EA, noise_TE[t])
+            log_EA, value_E = self._policy(self.observation)
+            action_E = categorical_from_uniform(log_EA, noise_TE[t])
+            reward_E, done_E = self._step(action_E)
+            action_TE[t] = action_E
+            done_TE[t] = done_E
             log_TE[t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]
-            reward_E, done_TE[t] = self._step(action_E)
-            reward_TE[t] = self._scaled(reward_E, done_TE[t])
-        value_TE[T] = self._policy(self.observation)[1]
+            reward_TE[t] = self._scaled(reward_E, done_E)
+            value_TE[t] = value_E
+        _, value_TE[T] = self._policy(self.observation)
         advantage_TE = advantages(reward_TE, done_TE, value_TE, settings.gamma, settings.gae_lambda)
-        rows = (action_TE, log_TE, advantage_TE, advantage_TE + value_TE[:-1])
-        self._learn(images.reshape(T * E, *images.shape[2:]), [row.reshape(-1) for row in rows])
+        return_TE = advantage_TE + value_TE[:-1]
+        rows = [array_TE.reshape(-1) for array_TE in (action_TE, log_TE, advantage_TE, return_TE)]
+        self._learn(images.reshape(T * E, *images.shape[2:]), rows)
         self.rollouts += 1
 
     def _step(self, action_E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -306,12 +313,11 @@ class ImagePPO:
             "discounted": self.scale.discounted_E.copy(),
             "moments": self.scale.returns.moments,
         }
-        for name, array in self.world.get_state().items():
-            arrays[f"world/{name}"] = array
-        for name, value in self.network.state_dict().items():
-            arrays[f"network/{name}"] = value.detach()
-        for name, value in self.optimiser.arrays().items():
-            arrays[f"adam/{name}"] = value
+        arrays |= joined(
+            world=self.world.get_state(),
+            network=self.network.state_dict(),
+            adam=self.optimiser.arrays(),
+        )
         for e, episode in enumerate(self.open):
             if episode:
                 image, action, reward = zip(*episode, strict=True)
@@ -321,16 +327,20 @@ class ImagePPO:
         return arrays
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from `arrays()` of another agent with the same settings."""
-        copied = {name: np.array(np.asarray(value)) for name, value in arrays.items()}
-        self.rollouts, self.kept = (int(n) for n in copied["rollouts"])
+        copied = {}
+        for name, value in arrays.items():
+            copied[name] = np.array(np.asarray(value))
+        rollouts, kept = copied["rollouts"]
+        self.rollouts = int(rollouts)
+        self.kept = int(kept)
         self.observation = copied["observation"]
-        self.return_E, self.last_return_E = copied["return"], copied["last_return"]
-        self.scale.discounted_E, self.scale.returns.moments = copied["discounted"], copied["moments"]
+        self.return_E = copied["return"]
+        self.last_return_E = copied["last_return"]
+        self.scale.discounted_E = copied["discounted"]
+        self.scale.returns.moments = copied["moments"]
         self.world.set_state(part(copied, "world"))
-        weights = part(copied, "network").items()
-        self.network.load_state_dict({name: torch.from_numpy(value) for name, value in weights})
-        self.optimiser.load({name: torch.from_numpy(value) for name, value in part(copied, "adam").items()})
+        self.network.load_state_dict(_tensors(part(copied, "network")))
+        self.optimiser.load(_tensors(part(copied, "adam")))
         for e, episode in enumerate(self.open):
             steps = part(copied, f"open/{e}")
             if steps:

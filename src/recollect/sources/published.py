@@ -1,8 +1,7 @@
 """Published trajectories: what their rows must be, and which episodes are kept.
 
-Files of two layouts (`published_npz`, `published_episodes`) become the same `Rows`, to the byte; docs/formats.md,
-"Published data", says which shapes and numbers there may be. What cannot be is refused with file and row: data of
-another world would train without a complaint. Upstream checks nothing but NaN, and mixes the order of episodes.
+docs/formats.md, "Published data", says which shapes and numbers there may be. What cannot be is refused with file and row:
+data of another world would train without a complaint. Upstream checks nothing but NaN, and mixes the order of episodes.
 
 Source: RA-DT (arXiv 2410.07071), released loader; specification 2.2 to 2.4.
 """
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,34 +65,47 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
     Args:
         arrays: of observation, action, reward and done, in this order, by their names in the file.
     """
-    (seen, observation), (did, action), (got, reward), (ended, done) = arrays.items()
-    shape = observation.shape[-1:] if form.observation_shape is None else form.observation_shape
-    observation_ND = flat(seen, observation, shape, where)
-    action_N = flat(did, action, form.action_shape, where)
-    reward_N = flat(got, reward, (), where)
-    done_N = flat(ended, done, (), where)
+    seen, did, got, ended = arrays
+    shape = arrays[seen].shape[-1:] if form.observation_shape is None else form.observation_shape
+    observation_ND = flat(seen, arrays[seen], shape, where)
+    action_N = flat(did, arrays[did], form.action_shape, where)
+    reward_N = flat(got, arrays[got], (), where)
+    done_N = flat(ended, arrays[ended], (), where)
     for name, array in ((seen, observation_ND), (did, action_N), (ended, done_N)):
         if len(array) != len(reward_N):
             raise broken(f"{name} has {len(array)} rows, {got} has {len(reward_N)}", where)
 
     with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite, and is refused
         paid_N = reward_N.astype(np.float32)
-    _refuse(got, reward_N, ~np.isfinite(paid_N), "is not a finite number", where)
-    _refuse(did, action_N, ~np.isfinite(action_N), "is not finite", where)
-    _refuse(ended, done_N, (done_N != 0) & (done_N != 1), "is neither 0 nor 1", where)
-
     whole = form.observation_dtype.kind != "f"
+    found = [
+        (got, reward_N, ~np.isfinite(paid_N), "is not a finite number"),
+        (did, action_N, ~np.isfinite(action_N), "is not finite"),
+        (ended, done_N, (done_N != 0) & (done_N != 1), "is neither 0 nor 1"),
+    ]
     if observation_ND.dtype.kind == "f":
-        _refuse(seen, observation_ND, ~np.isfinite(observation_ND), "is not finite", where)
+        found.append((seen, observation_ND, ~np.isfinite(observation_ND), "is not finite"))
         if whole:
-            _refuse(seen, observation_ND, observation_ND != np.floor(observation_ND), "is no whole number", where)
-    slack = 0.0 if whole else ROUNDING
-    _refuse_outside(seen, observation_ND, form.low, form.high, slack, "is outside of the world", where)
+            found.append((seen, observation_ND, observation_ND != np.floor(observation_ND), "is no whole number"))
     if form.actions:
         wrong_N = (action_N < 0) | (action_N >= form.actions) | (action_N != np.floor(action_N))
-        _refuse(did, action_N, wrong_N, f"is none of the {form.actions} actions 0 to {form.actions - 1}", where)
-    else:
-        _refuse_outside(did, action_N, form.action_low, form.action_high, ROUNDING, "is out of range", where)
+        found.append((did, action_N, wrong_N, f"is none of the {form.actions} actions 0 to {form.actions - 1}"))
+    bounds = [
+        (seen, observation_ND, form.low, form.high, 0.0 if whole else ROUNDING, "is outside of the world"),
+        (did, action_N, form.action_low, form.action_high, ROUNDING, "is out of range"),
+    ]
+    for name, array, low, high, slack, message in bounds:
+        if low is not None and high is not None:
+            outside = (array < low - slack) | (array > high + slack)
+            found.append((name, array, outside, f"{message} ({_numbers(low)} to {_numbers(high)})"))
+    for name, array, wrong, message in found:
+        wrong_rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1)).tolist()
+        if wrong_rows:
+            row = wrong_rows[0]
+            more = f", and {len(wrong_rows) - 1} rows more" if len(wrong_rows) > 1 else ""
+            message = f"{name} {message}: row {row} has {_numbers(array[row], merge=False)}{more}"
+            do = "check that the file belongs to this environment (its size, and the meaning of its columns)"
+            raise broken(message, where, do=do)
 
     observation_ND = observation_ND.astype(form.observation_dtype)
     rows = Rows(observation_ND, action_N.astype(form.action_dtype), paid_N, done_N.astype(bool))
@@ -115,24 +128,6 @@ def flat(name: str, array: np.ndarray, tail: tuple[int, ...], where: object) -> 
     raise broken(f"{name} has shape {array.shape}, not one of {wanted}", where)
 
 
-def _refuse_outside(
-    name: str, array: np.ndarray, low: Any, high: Any, slack: float, message: str, where: object
-) -> None:
-    if low is not None and high is not None:
-        wrong = (array < low - slack) | (array > high + slack)
-        _refuse(name, array, wrong, f"{message} ({_numbers(low)} to {_numbers(high)})", where)
-
-
-def _refuse(name: str, array: np.ndarray, wrong: np.ndarray, message: str, where: object) -> None:
-    """Raise a UserError that names the first row where something is wrong."""
-    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
-    if rows.size:
-        more = f", and {rows.size - 1} rows more" if rows.size > 1 else ""
-        message = f"{name} {message}: row {rows[0]} has {_numbers(array[rows[0]], merge=False)}{more}"
-        do = "check that the file belongs to this environment (its size, and the meaning of its columns)"
-        raise broken(message, where, do=do)
-
-
 def _numbers(array: np.ndarray, *, merge: bool = True) -> str:
     """The numbers as text; with `merge` one number where all are the same."""
     if np.size(array) == 1 or (merge and (array == np.ravel(array)[0]).all()):
@@ -141,12 +136,23 @@ def _numbers(array: np.ndarray, *, merge: bool = True) -> str:
 
 
 def broken(message: str, where: object, *, do: str = AGAIN) -> UserError:
-    """The error of a file that is not what it should be."""
     return UserError(message, where=where, do=do)
 
 
+def is_pickle(path: Path) -> bool:
+    if not PICKLES.isdisjoint((path.suffix, "".join(path.suffixes[-2:]))):
+        return True
+    with path.open("rb") as file:
+        first = file.read(2)
+    # Protocol 2 and later begin with these two bytes; older ones are text, and no whole file of arrays.
+    return first[:1] == b"\x80" and first[1:] < b"\x10"
+
+
+def as_pickle(message: str, where: object) -> UserError:
+    return broken(message, where, do=CONVERT)
+
+
 def check_names(kind: str, wanted: Sequence[str], there: Sequence[str], where: object) -> None:
-    """Raise a UserError unless a file has all the arrays that are wanted of it."""
     missing = [name for name in wanted if name not in there]
     do = AGAIN
     if "states_encoded" in missing:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
-from fnmatch import fnmatch
+from fnmatch import filter as fnmatch_filter
 from pathlib import Path
 
 from recollect.artifacts.hub import check_request, download, listing
@@ -25,11 +25,11 @@ KIND = "published data"
 def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str | None = None) -> str:
     """Fetch a data set into the folder of its index, and say in a sentence what was fetched.
 
-    Args:
-        index: where the list of its files goes.
-        revision: a commit to fetch instead of the pinned one; its hashes are those that the hub lists.
+    `revision` is a commit to fetch instead of the pinned one; its hashes are those that the hub lists.
     """
-    where, folder, repository = f"config/published_data.yaml: {name}", index.parent, chosen.repository
+    where = f"config/published_data.yaml: {name}"
+    folder = index.parent
+    repository = chosen.repository
     commit = revision or chosen.revision
     if commit is None:
         raise UserError(
@@ -42,16 +42,18 @@ def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str |
         "check the network and the names; on a machine without network, copy the folder "
         f"{folder.as_posix()} from one that has it, or name a folder of your own in source.hyperparameters.folder"
     )
-    pinned = chosen.sha256 if commit == chosen.revision else {}
+    pinned = dict(chosen.sha256) if commit == chosen.revision else {}
     check_request(repository, commit, pinned, instead="name files of arrays")
     if not pinned:
         listed = listing(repository, commit, offline=offline)
-        pinned = {file: sha256 for file, sha256 in listed.items() if any(fnmatch(file, p) for p in chosen.files)}
+        for pattern in chosen.files:
+            pinned |= {file: listed[file] for file in fnmatch_filter(listed, pattern)}
         if not pinned:
             message = f"{repository} has no files like {', '.join(chosen.files)} there ({len(listed)} others)"
             raise UserError(message, where=where, do="correct `files`, or name another commit")
         check_request(repository, commit, pinned, instead="correct `files`")
-    fetched, scratch = 0, folder / ".fetching"
+    fetched = 0
+    scratch = folder / ".fetching"
     with run_lock(folder):
         try:
             for file, sha256 in sorted(pinned.items()):
@@ -80,7 +82,8 @@ def hashes(sources: Sequence[Path], index: Path | None = None) -> dict[str, str]
     found = {}
     for source in sources:
         lines = ""
-        for path in sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]:
+        inside = sorted(source.rglob("*")) if source.is_dir() else [source]
+        for path in filter(Path.is_file, inside):
             sha256 = sha256_of(path)
             if index is not None and listed.get(path.relative_to(index.parent).as_posix()) != sha256:
                 do = f"fetch it again (`recollect fetch --data {index.parent.name}`), or put your own files elsewhere"

@@ -1,22 +1,18 @@
 """Histories from published files instead of source agents of our own: `source: {algorithm: published_files, ...}`.
 
-docs/formats.md, "Published data", says which files and how. What differs from the released loader:
-
-- A file's name is not believed: rewards must be paid where it says, in either order of key and door, and the first
-  episode must go in our world as it does in the file (`replay`).
-- Every task of the split must have its file; upstream skips what it cannot load. Pickles are refused.
-- The share of the earliest episodes works for files on disk, too. An episode that is cut ends at the cut.
+docs/formats.md, "Published data", says which files and how. Unlike the released loader, no file's name is believed and no
+file skipped, and the share of the earliest episodes works for files on disk, too. An episode that is cut ends at the cut.
 
 Source: RA-DT (arXiv 2410.07071), specification 2.2 to 2.4.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -32,14 +28,11 @@ from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
 from recollect.sources.columns import Columns, Rows
 from recollect.sources.published import Form, Keep, broken, cut, estimates_at_the_limit, kept_episodes
-from recollect.sources.published_episodes import EpisodeRecording, States
-from recollect.sources.published_labels import Layout, Payments, check_rewards, find_files, payments_of
-from recollect.sources.published_npz import NpzRecording
-from recollect.sources.published_replay import Replay, replay
-from recollect.sources.recording import Run, check_tasks, compact_dtype
+from recollect.sources.published_labels import Layout, Payments, check_rewards, find_files, payments_of, replay
+from recollect.sources.published_recordings import EpisodeRecording, NpzRecording, States
+from recollect.sources.recording import Run, compact_dtype, in_order, tracked
 
 log = logging.getLogger(__name__)
-Recording = NpzRecording | EpisodeRecording
 
 
 class Hyperparameters(Frozen):
@@ -79,34 +72,35 @@ def generate(
 
     `seed` is of the random share of `keep`. Each file that is missing, damaged or of another world is a UserError.
     """
-    check_tasks(tasks)
-    settings, ordered = hyperparameters, sorted(tasks, key=lambda task: task.index)
+    settings = hyperparameters
+    ordered = in_order(tasks)
     candidates = _candidates(world, ordered, settings)
     made = registry.make_world(world, options, ordered[:1], np.zeros(1, np.uint64))
     form = form_of(made, settings.states)
     if settings.last_reward == "zero":
-        form = dataclasses.replace(form, unpaid_at=made.horizon)
+        form = replace(form, unpaid_at=made.horizon)
     can_replay = settings.replay and len(form.observation_shape or ()) == 1 and form.actions > 0
-    columns, counts = Columns(getattr(run, "folder", None)), Counter[str]()
+    columns = Columns(getattr(run, "folder", None))
+    counts = Counter[str]()
     firsts: list[Rows] = []
     paths: list[Path] = []
     payments: list[Payments | None] = []
-    with nullcontext() if run is None else run.progress(len(ordered), "published files", "files") as progress:
+    with tracked(run, len(ordered), "published files", "files") as progress:
         for task, of_task in zip(ordered, candidates, strict=True):
             recording = _recording(world, task, of_task, form, settings)
             paths.append(recording.where)
             if can_replay:
                 firsts.append(next(iter(recording.read(np.zeros(1, np.int64)))))
-            payments.append(payments_of(world, task))
+            paid = payments_of(world, task)
+            payments.append(paid)
             for rows in recording.read(_kept(recording, task, settings.keep, made.horizon, seed, counts)):
-                if payments[-1] is not None:
-                    payments[-1].add(rows)
+                if paid is not None:
+                    paid.add(rows)
                 counts["estimates"] += estimates_at_the_limit(rows, made.horizon)
                 columns.append(task.index, cut(rows, settings.keep.longest), recording.where)
-            if progress is not None:
-                progress.update(len(paths))
+            progress.update(len(paths))
     # What concerns all files alike is said first, then which file is mislabelled.
-    played = replay(world, options, ordered, firsts, paths) if firsts else Replay(world, paths)
+    played = replay(world, options, ordered, firsts, paths)
     played.check(played.ways)
     for task, paid, path in zip(ordered, payments, paths, strict=True):
         counts["unchecked"] += paid is not None and not check_rewards(task, paid, path)
@@ -118,25 +112,29 @@ def generate(
 
 def form_of(world: World, states: States = "states") -> Form:
     """What the rows of a world look like. Small integers are stored as small integers, as by our own sources."""
-    seen, acts = world.single_observation_space, world.single_action_space
+    seen = world.single_observation_space
+    acts = world.single_action_space
     if not isinstance(seen, Box) or not isinstance(acts, Box | Discrete) or getattr(acts, "start", 0) != 0:
         message = f"published files cannot be read for observations {seen} and actions {acts}"
         do = "use an environment of vectors or images with discrete or continuous actions"
         raise UserError(message, where=type(world).__name__, do=do)
-    dtype = np.dtype(np.uint8) if seen.dtype == np.uint8 else compact_dtype(seen)
-    form = Form(observation_shape=seen.shape, observation_dtype=dtype, low=seen.low, high=seen.high)
     if states == "states_encoded":
         form = Form(observation_shape=None, observation_dtype=np.dtype(np.float32))
+    else:
+        dtype = np.dtype(np.uint8) if seen.dtype == np.uint8 else compact_dtype(seen)
+        form = Form(seen.shape, dtype, low=seen.low, high=seen.high)
     if isinstance(acts, Box):
-        return dataclasses.replace(form, action_shape=acts.shape, action_low=acts.low, action_high=acts.high)
-    return dataclasses.replace(form, actions=int(acts.n))
+        return replace(form, action_shape=acts.shape, action_low=acts.low, action_high=acts.high)
+    return replace(form, actions=int(acts.n))
 
 
-def _recording(world: str, task: Task, paths: Sequence[Path], form: Form, settings: Hyperparameters) -> Recording:
+def _recording(
+    world: str, task: Task, paths: Sequence[Path], form: Form, settings: Hyperparameters
+) -> NpzRecording | EpisodeRecording:
     """The file of a task. Where names leave open which it is, the one whose rewards are the task's."""
     fitting = []
     for path in paths:
-        recording: Recording = (
+        recording = (
             NpzRecording(path, form) if settings.layout == "npz" else EpisodeRecording(path, form, settings.states)
         )
         paid = payments_of(world, task)
@@ -155,17 +153,16 @@ def _recording(world: str, task: Task, paths: Sequence[Path], form: Form, settin
     return fitting[0]
 
 
-def _kept(recording: Recording, task: Task, keep: Keep, horizon: int, seed: int, counts: Counter[str]) -> np.ndarray:
+def _kept(
+    recording: NpzRecording | EpisodeRecording, task: Task, keep: Keep, horizon: int, seed: int, counts: Counter[str]
+) -> np.ndarray:
     """The episodes of a task that are kept, which are counted."""
     longest, episodes = int(recording.length_M.max()), len(recording.length_M)
     if longest > horizon and (keep.longest is None or keep.longest > horizon):
         message = f"an episode has {longest} steps, the environment's have at most {horizon}"
         do = f"name the files of this environment, or cut them with `keep: {{longest: {horizon}}}`"
         raise broken(message, recording.where, do=do)
-
-    def draw() -> np.random.Generator:
-        return generator("published-keep", seed, task.split, task.index)
-
+    draw = partial(generator, "published-keep", seed, task.split, task.index)
     kept_K = kept_episodes(recording.length_M, recording.return_M, keep, draw)
     if not kept_K.size:
         message = f"no episode of {episodes} is kept"

@@ -1,34 +1,43 @@
-"""Which published file is which task's, and whether the rewards in it agree with its name.
+"""Which published file is which task's, and whether it is: its rewards, and its first episode played in our own world.
 
 Rooms name their files by cells (x, y): `[start]_[goal].npz`, and for Key-Door `[start]_[A]_[B].npz`, where the card of
 the data says key then door and the released code says door then key. Neither is believed: the rewards decide. On the
 door (on Dark-Room's goal) they repeat; the key pays once, or once per episode. Mazes are named by their seed.
+
+Policies are trained on published rows and judged in our worlds. Another order of coordinates, another meaning of an
+action or another maze would train without a complaint and fail at evaluation; the replay stops it before any work.
+Passed over: tasks whose episodes start at random, worlds of images (whose levels are not known) and of continuous
+actions. What is paid at an episode's last step is not compared: that is an option of the environment.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
 import numpy as np
 
+from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.settings.errors import UserError
+from recollect.settings.seeding import seed_of
 from recollect.sources.columns import Rows
-from recollect.sources.published import CONVERT, PICKLES
+from recollect.sources.published import CONVERT, PICKLES, ROUNDING
 
 Layout = Literal["npz", "episodes"]
 Cell = tuple[int, int]
 START: Cell = (0, 0)
 # World -> the entries of a task's data that stand in its file name as cells, after the start; in any order.
 CELL_NAMES = {"dark_room": ("goal",), "key_door": ("door", "key")}
-CELLS = re.compile(r"\[\d+, ?\d+\](_\[\d+, ?\d+\])+")
 NAMES = {"maze_runner": "{seed}"}
 SHOWN = 8
+RESETS = 4  # starts that must be the same for a task to count as one with a fixed start
+SHORT: Any = {"precision": 4, "separator": ", ", "threshold": 12}
 
 
 def find_files(
@@ -41,37 +50,35 @@ def find_files(
     if not folder.is_dir():
         do = "fetch the files (`recollect fetch --data NAME`), or correct source.hyperparameters.folder"
         raise UserError("the folder of the published files is missing", where=folder, do=do)
-    by_cells = pattern is None and world in CELL_NAMES
-    candidates: dict[Any, list[Path]] = {}
+    named_by = () if pattern else CELL_NAMES.get(world, ())
+    there: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix == ".npz" if layout == "npz" else path.is_dir():
-            stem = unquote(path.name.removesuffix(".npz"))  # a browser or wget keeps %5B0%2C0%5D
-            candidates.setdefault(_cells(stem) if by_cells else stem, []).append(path)
+            name = unquote(path.name.removesuffix(".npz"))  # a browser or wget keeps %5B0%2C0%5D
+            if named_by:
+                name = name.replace(" ", "").partition("_")[2]  # wherever episodes start
+            there.setdefault(name, []).append(path)
     files, missing = [], []
     for task in tasks:
-        if by_cells:
-            cells = [tuple(task.data[name]) for name in CELL_NAMES[world]]
-            name = "_".join(f"[{x},{y}]" for x, y in [START, *cells])
-            paths = candidates.get(tuple(sorted(cells)), [])
-        else:
-            name = _filled(pattern or NAMES.get(world, "{name}"), task)
-            paths = candidates.get(name, [])
+        names = [_filled(pattern or NAMES.get(world, "{name}"), task)]
+        first = names[0]
+        if named_by:
+            cells = [_shown(task.data[entry]) for entry in named_by]
+            names = ["_".join(order) for order in permutations(cells)]
+            first = f"{_shown(START)}_{names[0]}"
+        paths = [path for name in dict.fromkeys(names) for path in there.get(name, ())]
         files.append(tuple(paths))
         if not paths:
-            missing.append(name + (".npz" if layout == "npz" else "/"))
+            missing.append(first + (".npz" if layout == "npz" else "/"))
     if missing:
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         message = f"files of {len(missing)} of {len(tasks)} tasks are missing: {', '.join(missing[:SHOWN])}{more}"
-        raise _missing(message, folder, layout, nothing=not candidates)
+        raise _missing(message, folder, layout, nothing=not there)
     return files
 
 
-def _cells(stem: str) -> tuple[Cell, ...]:
-    """The cells in a name after the first, in ascending order; none where it is no such name."""
-    if not CELLS.fullmatch(stem):
-        return ()
-    cells = [(int(x), int(y)) for x, y in re.findall(r"\[(\d+), ?(\d+)\]", stem)]
-    return tuple(sorted(cells[1:]))
+def _shown(cell: Cell) -> str:
+    return f"[{cell[0]},{cell[1]}]"
 
 
 def _filled(pattern: str, task: Task) -> str:
@@ -116,27 +123,17 @@ class Payments:
         paid_N = (rows.reward > 0) & ~rows.done  # the next row sees the cell, and behind an end there is none
         if self.skip_first:
             paid_N &= rows.timestep > 0
-        episode_N = np.cumsum(rows.done) - rows.done
-        in_episode: Counter[tuple[Cell, int]] = Counter()
-        for at in np.flatnonzero(paid_N).tolist():
-            row, column = rows.observation[at + 1].tolist()
-            cell = (int(column), int(row))
-            self.total[cell] += 1
-            in_episode[cell, int(episode_N[at])] += 1
-        for (cell, _), count in in_episode.items():
+        at_M = np.flatnonzero(paid_N)
+        episode_M = (np.cumsum(rows.done) - rows.done)[at_M]
+        cells = [(int(column), int(row)) for row, column in rows.observation[at_M + 1]]
+        self.total.update(cells)
+        for (cell, _), count in Counter(zip(cells, episode_M.tolist(), strict=True)).items():
             self.most[cell] = max(self.most[cell], count)
-
-    def against(self, goal: Cell, key: Cell | None) -> int:
-        """How many rewards cannot be if this is the goal (or door) and this the key."""
-        wrong = sum(count for cell, count in self.total.items() if cell not in (goal, key))
-        if key is not None and key != goal and self.most[key] > 1:
-            wrong += self.total[key]
-        return wrong
 
     def goal(self) -> Cell | None:
         """The cell that paid again and again within an episode; None where none did."""
         repeated = [cell for cell, most in self.most.items() if most > 1]
-        return max(repeated, key=lambda cell: (self.total[cell], cell)) if repeated else None
+        return max(repeated, key=lambda cell: (self.total[cell], cell), default=None)
 
 
 def payments_of(world: str, task: Task) -> Payments | None:
@@ -151,17 +148,87 @@ def check_rewards(task: Task, paid: Payments, path: Path) -> bool:
     """Raise a UserError if a file's rewards are of another task. False: nothing is paid, so it cannot be told."""
     key = tuple(task.data["key"]) if "key" in task.data else None
     goal = tuple(task.data["goal" if key is None else "door"])
-    wrong = paid.against(goal, key)
+    wrong = sum(count for cell, count in paid.total.items() if cell not in (goal, key))
+    if key is not None and key != goal and paid.most[key] > 1:
+        wrong += paid.total[key]
     if not wrong:
         return bool(paid.total)
-    named = f"goal [{goal[0]},{goal[1]}]" if key is None else f"door [{goal[0]},{goal[1]}], key [{key[0]},{key[1]}]"
+    named = f"goal {_shown(goal)}" if key is None else f"door {_shown(goal)}, key {_shown(key)}"
     seen = paid.goal() or paid.total.most_common(1)[0][0]
     message = (
-        f"the rewards of this file are not those of its task ({named}): {wrong} of {sum(paid.total.values())} "
-        f"are paid elsewhere, and [{seen[0]},{seen[1]}] is where they repeat"
+        f"the rewards of this file are not those of its task ({named}): {wrong} of {paid.total.total()} "
+        f"are paid elsewhere, and {_shown(seen)} is where they repeat"
     )
     if seen == key:
         message += ", so key and door are exchanged"
     elif seen == goal[::-1]:
         message += ", so rows and columns may be exchanged"
     raise UserError(message, where=path, do="the file is mislabelled or of another room: fetch it again, or remove it")
+
+
+# ------------------------------------------------------------------------------------------- episodes against our world
+
+
+@dataclass
+class Replay:
+    """How the first episodes went in our world: of how many tasks, and of which (by place) the first difference in
+    observations and ends (`ways`), and in `rewards`."""
+
+    world: str
+    paths: Sequence[Path]
+    compared: int = 0
+    ways: dict[int, str] = field(default_factory=dict)
+    rewards: dict[int, str] = field(default_factory=dict)
+
+    def check(self, differences: Mapping[int, str]) -> None:
+        if differences:
+            first = min(differences)
+            message = (
+                f"the first episode of {len(differences)} of {self.compared} files does not go as in the world "
+                f"'{self.world}': {differences[first]}"
+            )
+            do = "name the files of this environment, or correct its options; `replay: false` reads the files as they are"
+            raise UserError(message, where=self.paths[first], do=do)
+
+
+def replay(
+    world: str, options: Mapping[str, Any], tasks: Sequence[Task], firsts: Sequence[Rows], paths: Sequence[Path]
+) -> Replay:
+    """Play one episode per task: `firsts` are the rows of one whole episode of each, or there are none."""
+    found = Replay(world, paths)
+    if not firsts:
+        return found
+    starts_BD = []
+    for r in range(RESETS - 1, -1, -1):
+        seeds_B = np.array([seed_of("published-replay", r, task.index) for task in tasks], np.uint64)
+        played = registry.make_world(world, options, tasks, seeds_B)
+        observation_BD, _ = played.reset()
+        starts_BD.append(observation_BD)
+    live_B = (np.stack(starts_BD) == observation_BD).all(axis=(0, 2))
+    found.compared = int(live_B.sum())
+    t = 0
+    while live_B.any():
+        going = np.flatnonzero(live_B).tolist()
+        action_B = np.zeros(len(tasks), np.int64)
+        for b in going:
+            rows = firsts[b]
+            action_B[b] = rows.action[t]
+            theirs_D, ours_D = rows.observation[t], observation_BD[b]
+            if (np.abs(theirs_D - ours_D.astype(np.float64)) > ROUNDING).any():
+                before = f" after action {rows.action[t - 1]}" if t else ""
+                theirs, ours = (np.array2string(each_D, **SHORT) for each_D in (theirs_D, ours_D))
+                found.ways.setdefault(b, f"at step {t}{before} the file sees {theirs}, our world {ours}")
+        observation_BD, reward_B, terminated_B, truncated_B, _ = played.step(action_B)
+        ended_B = terminated_B | truncated_B
+        for b in going:
+            paid, ended = firsts[b].reward[t], bool(firsts[b].done[t])
+            if ended != ended_B[b]:
+                ends, goes_on = ("the file", "our world") if ended else ("our world", "the file")
+                found.ways.setdefault(b, f"at step {t} {ends}'s episode ends, {goes_on}'s does not")
+            if not ended_B[b] and abs(paid - reward_B[b]) > ROUNDING:
+                found.rewards.setdefault(b, f"at step {t} the file pays {paid:g}, our world {reward_B[b]:g}")
+            live_B[b] = not ended
+        if ended_B.any():
+            observation_BD, _ = played.reset(options={"reset_mask": ended_B})
+        t += 1
+    return found

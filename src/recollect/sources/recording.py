@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from recollect.artifacts.checkpoints import part
+from recollect.artifacts.checkpoints import joined, part
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
@@ -22,24 +22,25 @@ MakeWorld = Callable[[Sequence[Task], np.ndarray], World]
 LARGEST_TABLE = 4096
 
 
-class Progress(Protocol):
-    """What a source uses of `recollect.artifacts.progress.Progress`."""
+class Progress:
+    """What a source uses of `recollect.artifacts.progress.Progress`; this one shows nothing."""
 
-    def update(self, done: int, **metrics: float) -> None: ...
+    def update(self, done: int, **metrics: float) -> None:
+        pass
 
 
 class Run(Protocol):
-    """What a source uses of `recollect.artifacts.run.Run`."""
-
     def resume(self) -> Any: ...
     def due(self, step: int, every: int) -> bool: ...
     def save(self, step: int, arrays: dict[str, Any], state: dict[str, Any]) -> None: ...
     def progress(self, total: int, description: str, unit: str = "steps") -> AbstractContextManager[Progress]: ...
 
 
-def tracked(run: Run | None, steps: int, description: str) -> AbstractContextManager[Progress | None]:
-    """The run's progress display, in steps per task; nothing where there is no run."""
-    return nullcontext() if run is None else run.progress(steps, description, "steps each")
+def tracked(
+    run: Run | None, total: int, description: str, unit: str = "steps each"
+) -> AbstractContextManager[Progress]:
+    """The run's progress display, or one that shows nothing where there is no run."""
+    return nullcontext(Progress()) if run is None else run.progress(total, description, unit)
 
 
 def world_seeds(seed: int, tasks: Sequence[Task]) -> np.ndarray:
@@ -52,14 +53,15 @@ def task_generators(purpose: str, seed: int, tasks: Sequence[Task], rollout: int
     return [generator(purpose, seed, task.split, task.index, rollout) for task in tasks]
 
 
-def check_tasks(tasks: Sequence[Task]) -> None:
-    """Raise a UserError unless the tasks are of one split, each of them once (histories know tasks by their index)."""
+def in_order(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks by index. Raises UserError: they are not of one split, each once (histories know them by their index)."""
     if len({task.index for task in tasks}) != len(tasks) or len({task.split for task in tasks}) != 1:
         raise UserError(
             "The tasks of a source must be of one split, each of them once.",
             where=", ".join(f"{task.split}/{task.name}" for task in tasks[:10]) or "no tasks at all",
             do="take them from tasks(split, ...), without repeats.",
         )
+    return sorted(tasks, key=lambda task: task.index)
 
 
 class HistoryRecorder:
@@ -80,8 +82,8 @@ class HistoryRecorder:
     def __init__(
         self, make_world: MakeWorld, tasks: Sequence[Task], transitions: int, seed: int, *, continuous: bool = False
     ) -> None:
+        in_order(tasks)
         self.tasks = list(tasks)
-        check_tasks(self.tasks)
         self.world = make_world(self.tasks, world_seeds(seed, self.tasks))
         actions = self.world.single_action_space
         if not (isinstance(actions, Discrete) and int(actions.start) == 0) and not (
@@ -166,8 +168,8 @@ class HistoryRecorder:
             "last_return": self._last_return_E,
             "tasks": np.array([task.index for task in self.tasks]),
         }
-        state = {f"world/{name}": array for name, array in self.world.get_state().items()}
-        return {f"record/{name}": array.copy() for name, array in recorded.items()} | state
+        copies = {name: array.copy() for name, array in recorded.items()}
+        return joined(record=copies, world=self.world.get_state())
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Continue from `arrays()`. Raises UserError: they are of other tasks, or longer than this record."""

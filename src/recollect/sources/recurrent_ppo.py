@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,11 +22,10 @@ from pydantic import Field, model_validator
 
 from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
-from recollect.environments.base import Task
 from recollect.sources import ppo
 from recollect.sources.cpu.output_gradients import log_softmax
 from recollect.sources.cpu.recurrent_actor_critics import RecurrentActorCritics, State
-from recollect.sources.recording import Run, task_generators
+from recollect.sources.recording import task_generators
 
 
 class Hyperparameters(ppo.Hyperparameters):
@@ -55,23 +54,6 @@ class Hyperparameters(ppo.Hyperparameters):
         if self.minibatch % self.segment:
             raise ValueError(f"segment {self.segment} does not divide minibatch {self.minibatch}")
         return self
-
-
-def generate(
-    world: str,
-    options: Mapping[str, Any],
-    tasks: Sequence[Task],
-    hyperparameters: Hyperparameters,
-    *,
-    seed: int,
-    run: Run | None = None,
-    device: str = "cpu",
-    workers: int | None = None,
-) -> dict[str, np.ndarray]:
-    """Train one agent per task; see `recollect.sources.ppo.generate` for arguments, result and errors."""
-    return ppo.train_ensembles(
-        RecurrentPPO, world, options, tasks, hyperparameters, seed=seed, run=run, device=device, workers=workers
-    )
 
 
 class RecurrentPPO(ppo.EnsemblePPO):
@@ -178,3 +160,6 @@ class RecurrentPPO(ppo.EnsemblePPO):
     def _update(self) -> None:
         super()._update()
         self.networks.refresh()
+
+
+generate = partial(ppo.train_ensembles, RecurrentPPO)

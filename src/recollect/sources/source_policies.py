@@ -83,8 +83,7 @@ def generate(
                     at_random_E = (uniform_ETK[:, t, 1] < noise).reshape(-1, *[1] * (action_E.ndim - 1))
                     action_E = np.where(at_random_E, action_E, wise_E)
                 recorder.step(action_E)
-            if progress is not None:
-                progress.update(recorder.length, episode_return=recorder.last_return())
+            progress.update(recorder.length, episode_return=recorder.last_return())
             finished = recorder.length >= settings.transitions
             if run is not None and not finished and run.due(recorder.length, settings.checkpoint_every):
                 run.save(recorder.length, recorder.arrays(), {"algorithm": "source_policies", "seed": seed})
@@ -131,7 +130,6 @@ def _key_door(world: World) -> Expert:
 
 
 def _maze_runner(world: World) -> Expert:
-    """A shortest way to the goal that is next."""
     shortest_EGCA = world.shortest_ways()  # type: ignore[attr-defined]
     rows_E = np.arange(world.num_envs)
 

@@ -9,13 +9,11 @@ from recollect.settings.schema import EnvironmentSettings
 
 
 def rows(hp: Any, tasks: int) -> float:
-    """Time steps of the histories of so many tasks."""
     kept = getattr(hp, "recorded", 1) / getattr(hp, "actors", 1) if hasattr(hp, "recorded") else 1
     return float(getattr(hp, "transitions", 100_000)) * tasks * kept
 
 
 def network(hp: Any, shape: Shape) -> Net:
-    """The network of one source agent: recurrent, dense, or one of images."""
     if hasattr(hp, "units"):
         return Net(16 * hp.units**2, 8 * hp.units**2)
     if hasattr(hp, "hidden"):
@@ -24,7 +22,6 @@ def network(hp: Any, shape: Shape) -> Net:
 
 
 def generated(hp: Any, environment: EnvironmentSettings, shape: Shape, tasks: int) -> Work:
-    """Learning histories of so many tasks."""
     count = rows(hp, tasks)
     disk = count * (20 if environment.images is None else 12 * 1024 + 20)
     if not hasattr(hp, "epochs"):  # files are read, or scripts play

@@ -15,7 +15,7 @@ from published_formats import HAS_H5PY, stand_in_for_h5py, write_episodes, write
 from recollect.settings.errors import UserError
 from recollect.sources.columns import Columns
 from recollect.sources.published import Form
-from recollect.sources.published_episodes import EpisodeRecording
+from recollect.sources.published_recordings import EpisodeRecording
 
 IMAGES = Form((3, 8, 8), np.dtype(np.uint8), np.zeros((3, 8, 8)), np.full((3, 8, 8), 255), actions=15)
 LENGTHS = (4, 1, 6, 2, 3, 2, 5, 1, 1, 2, 3)  # more than ten, so that names in alphabetical order are not in time order

@@ -16,7 +16,7 @@ from published_formats import DTYPES, LAYOUTS, published
 from recollect.settings.errors import UserError
 from recollect.sources.columns import Columns
 from recollect.sources.published import Form, Keep, cut, kept_episodes
-from recollect.sources.published_npz import NpzRecording
+from recollect.sources.published_recordings import NpzRecording
 
 FORM = Form((2,), np.dtype(np.int8), np.zeros(2, np.int16), np.array([3, 5], np.int16), actions=5)
 

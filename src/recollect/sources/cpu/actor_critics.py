@@ -7,6 +7,7 @@ the bit, on how many others are in the ensemble (a test holds this). The tests h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
@@ -27,9 +28,6 @@ class ActorCritics:
     Args:
         draws: one generator per task, for initial weights: orthogonal with gain √2, heads 0.01 (actor) and 1 (critic).
         features, actions, hidden: widths of the input, of the actor's output, and of the layers between.
-        activation: between layers.
-        device: where all of it lives.
-        learning_rate, epsilon: of Adam.
         front: shapes (of one network) of further parameters, of what computes the inputs (`recurrent_actor_critics`).
 
     Attributes:
@@ -52,32 +50,42 @@ class ActorCritics:
         epsilon: float = 1e-8,
         front: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        self.device, self.count, self.activation = torch.device(device), len(draws), activation
+        self.device = torch.device(device)
+        self.count = len(draws)
+        self.activation = activation
         widths = (features, *hidden)
         shapes: list[tuple[int, ...]] = list(front)
         for before, after in pairwise(widths):
             shapes += [(before, after), (1, after)]
         shapes += [(actions, widths[-1]), (actions, 1)]
-        sizes = [2 * self.count * int(np.prod(shape)) for shape in shapes]
-        # Blocks start at multiples of 64 numbers: each lies alike in vector registers whatever the ensemble's size.
-        starts = np.concatenate([[0], np.cumsum([-(-size // 64) * 64 for size in sizes])])
-        self.flat = torch.zeros(int(starts[-1]), device=device)
+        blocks = []
+        end = 0
+        for shape in shapes:
+            size = 2 * self.count * math.prod(shape)
+            blocks.append((slice(end, end + size), (2 * self.count, *shape)))
+            # Blocks start at multiples of 64 numbers: each lies alike in vector registers whatever the ensemble's size.
+            end += math.ceil(size / 64) * 64
+        self.flat = torch.zeros(end, device=device)
         self.flat.grad = torch.zeros_like(self.flat)
         self.adam = Adam([("parameters", self.flat)], lr=learning_rate, eps=epsilon)
         self._buffers: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
-        parameters, gradients = [], []
-        for start, size, shape in zip(starts[:-1], sizes, shapes, strict=True):
-            parameters.append(self.flat[start : start + size].view(2 * self.count, *shape))
-            gradients.append(self.flat.grad[start : start + size].view(2 * self.count, *shape))
-        self.front, self.parameters = parameters[: len(front)], parameters[len(front) :]
-        self.front_gradients, self.gradients = gradients[: len(front)], gradients[len(front) :]
+        parameters = [self.flat[block].view(shape) for block, shape in blocks]
+        gradients = [self.flat.grad[block].view(shape) for block, shape in blocks]
+        self.front = parameters[: len(front)]
+        self.front_gradients = gradients[: len(front)]
+        self.parameters = parameters[len(front) :]
+        self.gradients = gradients[len(front) :]
         for e, draw in enumerate(draws):
-            for n, head_gain in ((2 * e, 0.01), (2 * e + 1, 1.0)):
-                for weight in self.parameters[:-2:2]:
-                    weight[n] = torch.from_numpy(orthogonal(draw, weight.shape[1], weight.shape[2], 2**0.5))
-                outputs = actions if n == 2 * e else 1
-                head = orthogonal(draw, widths[-1], outputs, head_gain).T
-                self.parameters[-2][n, :outputs] = torch.from_numpy(head.copy())
+            self._draw_weights(draw, 2 * e, actions, 0.01)
+            self._draw_weights(draw, 2 * e + 1, 1, 1.0)
+
+    def _draw_weights(self, draw: np.random.Generator, number: int, outputs: int, head_gain: float) -> None:
+        for weight in self.parameters[:-2:2]:
+            _, inputs, width = weight.shape
+            weight[number] = torch.from_numpy(orthogonal(draw, inputs, width, 2**0.5))
+        head_NAH = self.parameters[-2]
+        drawn_HA = orthogonal(draw, head_NAH.shape[2], outputs, head_gain)
+        head_NAH[number, :outputs] = torch.from_numpy(drawn_HA.T.copy())
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._named().items()}
@@ -87,11 +95,7 @@ class ActorCritics:
         for name, tensor in self._named().items():
             if name not in arrays or arrays[name].shape != tuple(tensor.shape):
                 found = arrays[name].shape if name in arrays else "nothing"
-                raise UserError(
-                    f"The checkpoint has {found} for {name}, this ensemble needs {tuple(tensor.shape)}.",
-                    where="checkpoint of the source agents",
-                    do="delete the checkpoint folder of this run and start it again.",
-                )
+                raise unfit(f"The checkpoint has {found} for {name}, this ensemble needs {tuple(tensor.shape)}.")
             tensor.copy_(torch.from_numpy(arrays[name].copy()))
 
     def _named(self) -> dict[str, torch.Tensor]:
@@ -127,17 +131,19 @@ class ActorCritics:
         torch.sum(d_out_NAR, 2, keepdim=True, out=self.gradients[-1])
         out = self._scratch(f"gradient {len(hidden) - 1}", hidden[-1].shape)
         d_NRH = torch.bmm(d_out_NAR.transpose(1, 2), self.parameters[-2], out=out)
-        for layer in range(len(hidden) - 2, -1, -1):
-            h_NRH = hidden[layer + 1]
+        for layer in reversed(range(len(hidden) - 1)):
+            below_NRI, above_NRH = hidden[layer], hidden[layer + 1]
+            # Through the activation, whose slope follows from its value.
             if self.activation == "tanh":
-                torch.ops.aten.tanh_backward.grad_input(d_NRH, h_NRH, grad_input=d_NRH)
+                torch.ops.aten.tanh_backward.grad_input(d_NRH, above_NRH, grad_input=d_NRH)
             else:
-                d_NRH.mul_(h_NRH > 0)
-            torch.bmm(hidden[layer].transpose(1, 2), d_NRH, out=self.gradients[2 * layer])
+                d_NRH.mul_(above_NRH > 0)
+            torch.bmm(below_NRI.transpose(1, 2), d_NRH, out=self.gradients[2 * layer])
             torch.sum(d_NRH, 1, keepdim=True, out=self.gradients[2 * layer + 1])
-            if layer or to_inputs:
-                out = self._scratch(f"gradient {layer}", hidden[layer].shape)
-                d_NRH = torch.bmm(d_NRH, self.parameters[2 * layer].transpose(1, 2), out=out)
+            if layer > 0 or to_inputs:
+                weight_NIH = self.parameters[2 * layer]
+                out = self._scratch(f"gradient {layer}", below_NRI.shape)
+                d_NRH = torch.bmm(d_NRH, weight_NIH.transpose(1, 2), out=out)
         return d_NRH
 
     def descend(self, gradient_norm: float) -> None:
@@ -158,6 +164,11 @@ class ActorCritics:
         if key not in self._buffers:
             self._buffers[key] = torch.empty(key[1], device=self.device)
         return self._buffers[key]
+
+
+def unfit(message: str) -> UserError:
+    do = "delete the checkpoint folder of this run and start it again."
+    return UserError(message, where="checkpoint of the source agents", do=do)
 
 
 def orthogonal(draw: np.random.Generator, inputs: int, outputs: int, gain: float) -> np.ndarray:

@@ -16,8 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from recollect.settings.errors import UserError
-from recollect.sources.cpu.actor_critics import ActorCritics
+from recollect.sources.cpu.actor_critics import ActorCritics, unfit
 
 State = tuple[torch.Tensor, torch.Tensor]
 """Output and cell [N, S, H] of every LSTM."""
@@ -39,21 +38,10 @@ class RecurrentActorCritics(ActorCritics):
         activation: Literal["tanh", "relu"],
         units: int,
         device: torch.device | str = "cpu",
-        *,
-        learning_rate: float = 0.0,
-        epsilon: float = 1e-8,
+        **adam: float,
     ) -> None:
-        super().__init__(
-            draws,
-            units,
-            actions,
-            hidden,
-            activation,
-            device,
-            learning_rate=learning_rate,
-            epsilon=epsilon,
-            front=[(features + units, 4 * units), (1, 4 * units)],
-        )
+        front = [(features + units, 4 * units), (1, 4 * units)]
+        super().__init__(draws, units, actions, hidden, activation, device, front=front, **adam)
         self.features, self.units = features, units
         self.weight, self.bias = self.front
         bound = units**-0.5
@@ -79,23 +67,15 @@ class RecurrentActorCritics(ActorCritics):
         self._scaled_weight = torch.mul(self.weight, self._halves, out=self._scratch("weight", self.weight.shape))
         self._scaled_bias = torch.mul(self.bias, self._halves, out=self._scratch("bias", self.bias.shape))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Weights, Adam's moments and the state of acting."""
-        output, cell = (part.cpu().numpy().copy() for part in self.state)
-        return super().arrays() | {"state/output": output, "state/cell": cell}
+    def _named(self) -> dict[str, torch.Tensor]:
+        """The state of acting, too."""
+        output_N1H, cell_N1H = self.state
+        return super()._named() | {"state/output": output_N1H, "state/cell": cell_N1H}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """Take over what `arrays` gave; UserError if it is of other networks."""
+        if "parameters" in arrays and "state/output" not in arrays:
+            raise unfit("The checkpoint has no state of these LSTMs.")
         super().load(arrays)
-        found = [arrays.get(f"state/{name}") for name in ("output", "cell")]
-        for own, given in zip(self.state, found, strict=True):
-            if given is None or given.shape != tuple(own.shape):
-                raise UserError(
-                    "The checkpoint has no state of these LSTMs.",
-                    where="checkpoint of the source agents",
-                    do="delete the checkpoint folder of this run and start it again.",
-                )
-            own.copy_(torch.from_numpy(given.copy()))
         self.refresh()
 
     # ---- acting
@@ -138,29 +118,39 @@ class RecurrentActorCritics(ActorCritics):
             state: before the first step; not changed.
         """
         _, length, sequences, features = features_ELSD.shape
-        shape = (2 * self.count, length, sequences)
-        self._x = x_NLSK = self._scratch("inputs", (*shape, features + self.units))
-        self._gates = self._scratch("gates", (*shape, 4 * self.units))
-        self._cells = self._scratch("cells", (shape[0], length + 1, sequences, self.units))
-        self._tanh = self._scratch("tanh cells", (*shape, self.units))
-        output_NLSH = self._scratch("outputs", (*shape, self.units))
+        networks, units = 2 * self.count, self.units
+        shape = (networks, length, sequences)
+        self._x = self._scratch("inputs", (*shape, features + units))
+        self._gates = self._scratch("gates", (*shape, 4 * units))
+        self._cells = self._scratch("cells", (networks, length + 1, sequences, units))
+        self._tanh = self._scratch("tanh cells", (*shape, units))
+        output_NLSH = self._scratch("outputs", (*shape, units))
+        # What the LSTMs read is the features and, behind them, their own last output.
         given_ELSD = self.put(features_ELSD)
-        x_NLSK[0::2, ..., :features] = given_ELSD  # actors
-        x_NLSK[1::2, ..., :features] = given_ELSD  # critics
-        keep_NLS1 = self.put(keep_ELS).repeat_interleave(2, dim=0)[..., None]
-        self._keep = [None if keep_ELS[:, t].all() else keep_NLS1[:, t] for t in range(length)]
+        self._x[0::2, ..., :features] = given_ELSD  # actors
+        self._x[1::2, ..., :features] = given_ELSD  # critics
+        last_NLSH = self._x[..., features:]
         output_NSH, cell_NSH = state
-        x_NLSK[:, 0, :, features:] = output_NSH
+        last_NLSH[:, 0] = output_NSH
         self._cells[:, 0] = cell_NSH
+        keep_NLS1 = self.put(keep_ELS).repeat_interleave(2, dim=0)[..., None]
+        self._keep: list[torch.Tensor | None] = []
         for t in range(length):
-            keep_NS1 = self._keep[t]
+            keep_NS1 = None if keep_ELS[:, t].all() else keep_NLS1[:, t]
+            self._keep.append(keep_NS1)
             if keep_NS1 is not None:
-                x_NLSK[:, t, :, features:] *= keep_NS1
+                last_NLSH[:, t] *= keep_NS1
                 self._cells[:, t] *= keep_NS1
-            x_NSK, gates_NSG, tanh_NSH = x_NLSK[:, t], self._gates[:, t], self._tanh[:, t]
-            self._cell(x_NSK, self._cells[:, t], gates_NSG, self._cells[:, t + 1], tanh_NSH, output_NLSH[:, t])
+            self._cell(
+                self._x[:, t],
+                self._cells[:, t],
+                self._gates[:, t],
+                self._cells[:, t + 1],
+                self._tanh[:, t],
+                output_NLSH[:, t],
+            )
             if t + 1 < length:
-                x_NLSK[:, t + 1, :, features:] = output_NLSH[:, t]
+                last_NLSH[:, t + 1] = output_NLSH[:, t]
         return self.forward(output_NLSH.flatten(1, 2))
 
     def backward_through_time(self, hidden: list[torch.Tensor], d_out_NAR: torch.Tensor) -> None:
