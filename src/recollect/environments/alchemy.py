@@ -137,7 +137,6 @@ class Alchemy(BaseWorld):
         self._stone_used_BS = self._keep_zeros("stones_used", bool, STONES)
         self._potion_used_BP = self._keep_zeros("potions_used", bool, POTIONS)
         self._worth_V = CORNERS_V3.sum(1).astype(np.float32) + BONUS * (CORNERS_V3 == 1).all(1)
-        self._row_B = np.arange(B)
 
     def _begin(self, index_N: np.ndarray) -> None:
         chosen = self.options

@@ -85,7 +85,7 @@ def in_slots(parts: Mapping[str, Any]) -> np.ndarray:
 
 
 class Simulator:
-    """One task of the suite; see `simulated.Simulator`."""
+    """One task of the suite; see `simulated.SimulatedWorld`."""
 
     def __init__(self, name: str, actions: int) -> None:
         os.environ.setdefault("MUJOCO_GL", "disabled")  # nothing is rendered, and many machines could not
@@ -93,14 +93,18 @@ class Simulator:
         self.inner = suite.load(*name.split("-"))
         self.actions = actions
 
-    def begin(self, word: int) -> np.ndarray:
+    def begin(self, word: int) -> None:
         self.inner.task._random = np.random.RandomState(word)
-        return in_slots(self.inner.reset().observation)
+        self.seen_D = in_slots(self.inner.reset().observation)
 
-    def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """See `simulated.Simulator.step`; the suite does not say when a task is solved."""
+    def step(self, action_A: np.ndarray) -> tuple[float, bool]:
+        """Reward; the suite does not say when a task is solved."""
         now = self.inner.step(action_A[: self.actions].astype(np.float64))
-        return in_slots(now.observation), float(now.reward), False
+        self.seen_D = in_slots(now.observation)
+        return float(now.reward), False
+
+    def look(self) -> np.ndarray:
+        return self.seen_D
 
 
 class DMControl(SimulatedWorld):

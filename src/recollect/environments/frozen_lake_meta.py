@@ -78,7 +78,7 @@ class FrozenLakeMeta(BaseWorld):
         self.horizon = lake.attempts * lake.longest
         self.single_observation_space = Box(0.0, 1.0, (4,), np.float32)
         self.single_action_space = Discrete(len(MOVES_A2))
-        B, N = self.num_envs, lake.size
+        N = lake.size
         self._lake_BXY = self._keep_zeros("lake", bool, N, N)  # holes
         self._now_BXY = self._keep_zeros("lake_now", bool, N, N)  # of this attempt
         self._swapped_B = self._keep_zeros("swapped", bool)
@@ -87,13 +87,6 @@ class FrozenLakeMeta(BaseWorld):
         self._step_B = self._keep_zeros("attempt_step", np.int64)
         self._attempt_B = self._keep_zeros("attempt", np.int64)
         self._won_B = self._keep_zeros("won", np.int64)
-        self._everyone = np.arange(B)
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any():
-            info["success"] = self._share_B
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def _begin(self, index_N: np.ndarray) -> None:
         size, left_N = self.options.size, index_N
@@ -115,7 +108,7 @@ class FrozenLakeMeta(BaseWorld):
         self._step_B[index_N] = 0
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        lake, everyone = self.options, self._everyone
+        lake, everyone = self.options, self._row_B
         if lake.slip:
             actions_B = np.where(self._chance(lake.slip), 0, actions_B)
         swap_B = self._swapped_B & ((actions_B == 1) | (actions_B == 3))
@@ -136,12 +129,12 @@ class FrozenLakeMeta(BaseWorld):
         if over_B.any():
             self._begin_attempt(np.flatnonzero(over_B))
         self._look(everyone)
-        self._share_B = self._won_B / lake.attempts
+        self._success_B = self._won_B / lake.attempts
         rewards_B = goal_B + (RECOVERY * hole_B if lake.recover else 0.0)
         return rewards_B.astype(np.float32), self._attempt_B >= lake.attempts
 
     def _chance(self, share: float) -> np.ndarray:
-        return self._draw_integers(self._everyone, 2**31) < share * 2**31
+        return self._draw_integers(self._row_B, 2**31) < share * 2**31
 
     def _look(self, index_N: np.ndarray) -> None:
         self._seen_B2[index_N] = self._at_B2[index_N]

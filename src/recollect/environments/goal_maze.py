@@ -105,18 +105,10 @@ class GoalMaze(BaseWorld):
         self._next_BCA = np.zeros((B, side**2, len(MOVES_A2)), np.int32)
         self._seen_BC6 = np.zeros((B, side**2, SEEN), np.float32)
         self._goals_BK2 = np.full((B, K, 2), np.nan, np.float32)
-        self._row_B = np.arange(B)
 
     def goals(self) -> np.ndarray:
         """The goal sequences of the instances, float32 [B, K, 2], NaN behind the last."""
         return self._goals_BK2.copy()
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        info["achieved"] = self._achieved_B12
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = self._complete_B
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         super().set_state(state)
@@ -144,10 +136,9 @@ class GoalMaze(BaseWorld):
         wanted_B2 = self._goals_BK2[self._row_B, self._reached_B]
         hit_B = (at_B2 == wanted_B2).all(1)
         self._reached_B += hit_B
-        # Arrays of this step's own: a reset within the step must not touch what is told of it.
-        self._achieved_B12 = at_B2[:, None].astype(np.float32)
-        self._complete_B = self._reached_B == self._count_B
-        return hit_B.astype(np.float32), self._complete_B
+        self._achieved_BMG = at_B2[:, None].astype(np.float32)
+        self._success_B = self._reached_B == self._count_B
+        return hit_B.astype(np.float32), self._success_B
 
     def _observe(self) -> np.ndarray:
         parts = [self._seen_BC6[self._row_B, self._cell_B]]

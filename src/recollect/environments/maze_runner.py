@@ -232,7 +232,7 @@ class MazeRunner(BaseWorld):
         for b, goals in enumerate(goals_of_task):
             goal_BG[b, : len(goals)] = [row * side + column for row, column in goals]
         self._goal_N = goal_BG.reshape(-1)
-        self._first_goal_B = np.arange(self.num_envs) * (most + 1)
+        self._first_goal_B = self._row_B * (most + 1)
 
         self._cell_B = self._keep("cell", np.full(self.num_envs, self._start, dtype=np.int32))
         self._reached_B = self._keep_zeros("reached", np.int32)
@@ -249,12 +249,6 @@ class MazeRunner(BaseWorld):
             )
         return cells
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = terminated_B.copy()
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
-
     def _begin(self, index_N: np.ndarray) -> None:
         self._cell_B[index_N] = self._start
         self._reached_B[index_N] = 0
@@ -263,7 +257,8 @@ class MazeRunner(BaseWorld):
         self._cell_B[:] = self._next_CA.take((self._maze_B + self._cell_B) * len(MOVES_A2) + actions_B)
         hit_B = self._cell_B == self._goal_N.take(self._first_goal_B + self._reached_B)
         self._reached_B += hit_B
-        return hit_B.astype(np.float32), self._reached_B == self._count_B
+        self._success_B = self._reached_B == self._count_B
+        return hit_B.astype(np.float32), self._success_B
 
     def _observe(self) -> np.ndarray:
         return self._seen_C6.take(self._maze_B + self._cell_B, axis=0)

@@ -117,7 +117,6 @@ class MetaKeyDoor(BaseWorld):
         self._step_B = self._keep_zeros("episode_step", np.int32)
         self._due_B = self._keep_zeros("reset_due", bool)  # head timing: the next step resets
         self._action_BA = self._keep("actions", np.tile(np.arange(5), (self.num_envs, 1)))
-        self._row_B = np.arange(self.num_envs)
         for task in self.tasks:
             cells = [task.data.get(place, (-1, -1)) for place in PLACES]
             if task.data and not all(0 <= at < room.size for cell in cells for at in cell):

@@ -102,7 +102,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class Simulator:
-    """One task of the package; see `simulated.Simulator`."""
+    """One task of the package; see `simulated.SimulatedWorld`."""
 
     def __init__(self, name: str) -> None:
         environments = needed("metaworld.env_dict", "meta_world").ALL_V3_ENVIRONMENTS
@@ -114,14 +114,16 @@ class Simulator:
         self.inner._freeze_rand_vec, self.inner.seeded_rand_vec, self.inner._set_task_called = False, True, True
         self.policy: Any = None
 
-    def begin(self, word: int) -> np.ndarray:
+    def begin(self, word: int) -> None:
         self.inner.seed(word)
         self.seen_D = self.inner.reset()[0]
-        return self.seen_D
 
-    def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
+    def step(self, action_A: np.ndarray) -> tuple[float, bool]:
         self.seen_D, reward, _, _, info = self.inner.step(action_A)
-        return self.seen_D, float(reward), bool(info["success"])
+        return float(reward), bool(info["success"])
+
+    def look(self) -> np.ndarray:
+        return np.asarray(self.seen_D)
 
     def scripted_action(self) -> np.ndarray:
         """What the package's scripted policy of this task does now, which sees the goal; float32 [A]."""
@@ -151,7 +153,7 @@ class MetaWorld(SimulatedWorld):
 
     def scripted_actions(self) -> np.ndarray:
         """What the scripted policies would do now, float32 [B, A]."""
-        return np.stack([simulator.scripted_action() for simulator in self.simulators])  # type: ignore[attr-defined]
+        return np.stack([simulator.scripted_action() for simulator in self.players])
 
 
 World = MetaWorld

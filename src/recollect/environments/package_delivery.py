@@ -70,25 +70,16 @@ class PackageDelivery(BaseWorld):
         self.horizon = chosen.horizon
         self.single_observation_space = Box(low_D, high_D, dtype=np.float32)
         self.single_action_space = Discrete(8)
-        B = self.num_envs
         self._turn_BX = self._keep_zeros("turns", np.int8, length)  # 0: no fork; else the action that goes on
         self._destination_BK = self._keep_zeros("destinations", np.int64, K)  # 0 behind the last
         self._drop_B = self._keep_zeros("drop", np.int64)
         self._at_B = self._keep_zeros("position", np.int64)
         self._tries_B = self._keep_zeros("tries", np.int64)
         self._reached_B = self._keep_zeros("reached", np.int64)
-        self._row_B = np.arange(B)
 
     def goals(self) -> np.ndarray:
         """The destinations of the instances, float32 [B, K, 1], NaN behind the last."""
         return np.where(self._destination_BK > 0, self._destination_BK, np.nan)[..., None].astype(np.float32)
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        info["achieved"] = self._achieved_B11
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = terminated_B.copy()
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def _begin(self, index_N: np.ndarray) -> None:
         chosen = self.options
@@ -125,12 +116,13 @@ class PackageDelivery(BaseWorld):
         # A wrong turn or a drop that does not work leads back to the start.
         onward_B = np.where(fork_B, actions_B == turn_B, actions_B == FORWARD)
         back_B = (fork_B & turns_B & ~onward_B) | (drops_B & ~works_B)
-        self._achieved_B11 = np.where(works_B, at_B, np.nan)[:, None, None].astype(np.float32)
+        self._achieved_BMG = np.where(works_B, at_B, np.nan)[:, None, None].astype(np.float32)
         self._tries_B -= works_B
         self._reached_B += hit_B
         self._at_B[:] = np.where(back_B, 0, (at_B + onward_B) % self.options.length)
         packages_B = (self._destination_BK > 0).sum(1)
-        return hit_B.astype(np.float32), self._reached_B == packages_B
+        self._success_B = self._reached_B == packages_B
+        return hit_B.astype(np.float32), self._success_B
 
     def _observe(self) -> np.ndarray:
         fork_B = self._turn_BX[self._row_B, self._at_B] > 0

@@ -216,7 +216,7 @@ class VectorWorld(BaseWorld):
         return np.array(observations)
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        self._action_BT[np.arange(self.num_envs), self._timestep_B - 1] = actions_B
+        self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
         self._seen_B, rewards_B, terminated_B, truncated_B, _ = self.inner.step(actions_B)
         if not self.truncates:
             return rewards_B.astype(np.float32), terminated_B | truncated_B

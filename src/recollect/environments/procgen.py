@@ -134,8 +134,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
         kept = [game for game in MEMORY_GAMES if chosen.chosen is None or game in chosen.chosen]
         scores = {game: {"normalisation": {"hns": MEMORY_RETURNS[game]}} for game in kept}
         return [Task(i, game, split, {"game": game, **levels, **scores[game]}) for i, game in enumerate(kept)]
-    if split not in SPLITS:
-        raise UserError(f"unknown split '{split}'", where="tasks of the world procgen", do=nearest(split, SPLITS))
+    check_split(split, "procgen", tuple(SPLITS))
     if split == "train":
         levels = {"start_level": 0, "num_levels": chosen.train_levels}
     else:
@@ -227,7 +226,7 @@ class Procgen(BaseWorld):
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         if self.options.sticky_actions:
-            drawn_B = self._draw_integers(np.arange(self.num_envs), 2**31)
+            drawn_B = self._draw_integers(self._row_B, 2**31)
             again_B = (drawn_B < self.options.sticky_actions * 2**31) & (self._last_action_B >= 0)
             actions_B = np.where(again_B, self._last_action_B, actions_B)
         self._last_action_B[:] = actions_B

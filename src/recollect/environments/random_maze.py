@@ -118,12 +118,6 @@ class RandomMaze(BaseWorld):
         reach = np.arange(-MARGIN, MARGIN + 1)
         self._window_K = (reach[:, None] * width + reach).ravel()
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = terminated_B.copy()
-        return observations, rewards_B, terminated_B, truncated_B, info
-
     def _begin(self, index_N: np.ndarray) -> None:
         rules = self.options
         side_N = _odd(rules.smallest + self._draw_integers(index_N, rules.largest - rules.smallest + 1))
@@ -147,6 +141,7 @@ class RandomMaze(BaseWorld):
         rewards_B = np.where(blocked_B, np.float32(-1), np.float32(-0.01))
         reached_B = there_B == GOAL
         rewards_B[reached_B] = 1
+        self._success_B = reached_B
         return rewards_B, reached_B
 
     def _observe(self) -> np.ndarray:

@@ -15,7 +15,7 @@ replayed to the bit in the tests. What differs from the released code, and why:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -172,12 +172,6 @@ class ThreeRooms(BaseWorld):
         raise NotImplementedError
 
     # ---- the clock
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any():
-            info["success"] = self._success_B
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
         """Actions int64 [B], also of one-hot ones."""
