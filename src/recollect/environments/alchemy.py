@@ -104,9 +104,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class Alchemy(BaseWorld):
-    """Symbolic Alchemy in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 39]. Of each stone: three perceived features, worth / 3, 0 (used: 2, 2, 2, 2, 1); then of
+    """Observations: float32 [B, 39]. Of each stone: three perceived features, worth / 3, 0 (used: 2, 2, 2, 2, 1); then of
     each potion: color / 3 - 1, 0 (used: 1, 1).
     Actions: 0 waits; 1 + 13 s puts stone s into the cauldron, 2 + 13 s + p into potion p. What is used does nothing.
     """

@@ -139,10 +139,7 @@ def offsets(reach: int) -> list[int]:
 
 
 class ContinuousRecognition(BaseWorld):
-    """Continuous recognition in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 80, 80]. Actions: 0 stay, 1 look left, 2 look right.
-    """
+    """Observations: uint8 [B, 3, 80, 80]. Actions: 0 stay, 1 look left, 2 look right."""
 
     options: Options
     options_model = Options

@@ -130,9 +130,7 @@ class Player:
 
 
 class Crafter(ReplayedWorld):
-    """Crafter in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    With instructions, ``info["achieved"]`` (float32 [B, 4, 3], NaN: none) says at every step what it achieved, and
+    """With instructions, ``info["achieved"]`` (float32 [B, 4, 3], NaN: none) says at every step what it achieved, and
     ``info["success"]``, where episodes end, which completed their instruction.
     """
 

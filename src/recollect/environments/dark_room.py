@@ -53,7 +53,6 @@ class Options(WorldOptions):
 
     @property
     def steps(self) -> int:
-        """Steps of an episode."""
         return self.width * self.height if self.horizon is None else self.horizon
 
     @property
@@ -87,16 +86,13 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def scene(task: Task, **options: Any) -> Scene:
-    """The room from above."""
     room = Options.parse(options, "dark_room")
     x, y = task.data["goal"]
     return Scene(room.height, room.width, (Mark("goal", y, x),), ACTIONS, rows_and_columns)
 
 
 class DarkRoom(BaseWorld):
-    """Dark-Room in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
-
-    Observations: int16 [B, 2], (row, column). Actions 0 north, 1 east, 2 south, 3 west, 4 stay; walking into the border
+    """Observations: int16 [B, 2], (row, column). Actions 0 north, 1 east, 2 south, 3 west, 4 stay; walking into the border
     leaves the agent where it is, and the step counts and pays as usual.
     """
 

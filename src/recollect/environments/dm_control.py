@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 # Slot: first entry. A slot ends where the next begins.
@@ -59,20 +59,12 @@ EVAL = {
 
 
 class Options(SimulatedOptions):
-    """Options of DMControl, besides those of every simulated world."""
-
     horizon: int = Field(default=1000, ge=1, le=1000)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split, by name; needs no package. `data` has the number of the task's own actions."""
-    chosen = Options.parse(options, "dm_control")
-    check_split(split, "dm_control")
-    listed = []
-    for i, (name, (actions, random, mean, best)) in enumerate((EVAL if split == "eval" else TRAIN).items()):
-        known = {"target_return": best, "normalisation": {"data_normalised": (random, mean)}}
-        listed.append(Task(i, name, split, {"actions": actions, **known}))
-    return chosen.kept(listed, [*TRAIN, *EVAL], "dm_control")
+    """The tasks of a split, by name; needs no package."""
+    return Options.parse(options, "dm_control").tasks(split, "dm_control", TRAIN, EVAL)
 
 
 def in_slots(parts: Mapping[str, Any]) -> np.ndarray:
@@ -87,11 +79,11 @@ def in_slots(parts: Mapping[str, Any]) -> np.ndarray:
 class Simulator:
     """One task of the suite; see `simulated.SimulatedWorld`."""
 
-    def __init__(self, name: str, actions: int) -> None:
+    def __init__(self, name: str) -> None:
         os.environ.setdefault("MUJOCO_GL", "disabled")  # nothing is rendered, and many machines could not
         suite = needed("dm_control.suite", "dm_control")
         self.inner = suite.load(*name.split("-"))
-        self.actions = actions
+        self.actions = int((TRAIN | EVAL)[name][0])
 
     def begin(self, word: int) -> None:
         self.inner.task._random = np.random.RandomState(word)
@@ -108,8 +100,6 @@ class Simulator:
 
 
 class DMControl(SimulatedWorld):
-    """DMControl in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
-
     options: Options
     options_model = Options
 
@@ -117,7 +107,7 @@ class DMControl(SimulatedWorld):
         chosen = self.options
         self.horizon = chosen.horizon
         self._simulate(
-            [Simulator(task.name, task.data["actions"]) for task in self.tasks],
+            [Simulator(task.name) for task in self.tasks],
             observation_size=OBSERVATION_SIZE,
             action_size=ACTION_SIZE,
             goal_entries=GOAL,

@@ -50,7 +50,6 @@ class Options(WorldOptions):
 
     @property
     def longest(self) -> int:
-        """Steps of an attempt at most."""
         return self.attempt_steps or int(self.size**2 * (2 if self.hard else 1) / (1 - self.slip))
 
 
@@ -62,9 +61,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class FrozenLakeMeta(BaseWorld):
-    """The meta frozen lake in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 4]: x, y over N, whether an attempt begins, attempts over k. Actions: 0 stay, 1 +x, 2 -x,
+    """Observations: float32 [B, 4]: x, y over N, whether an attempt begins, attempts over k. Actions: 0 stay, 1 +x, 2 -x,
     3 +y, 4 -y. Where rollouts end, ``info["success"]`` is the share of attempts that reached the goal.
     """
 

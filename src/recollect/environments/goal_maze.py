@@ -68,9 +68,7 @@ def made(seed: int, options: Options) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 class GoalMaze(BaseWorld):
-    """MazeRunner with goals in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 6 (+ 1) + 2 K]: row, column and free cells to the west, north, east and south, over the
+    """Observations: float32 [B, 6 (+ 1) + 2 K]: row, column and free cells to the west, north, east and south, over the
     side; (the timer;) then K goals as (row, column) in cells. Actions: 0 west, 1 north, 2 east, 3 south, 4 stay.
     Where episodes end, ``info["success"]`` says which reached the last goal.
     """

@@ -90,14 +90,11 @@ def _import(package: str, *, needed: bool) -> None:
 
 
 def plain(options: Options, place: int) -> Plain:
-    """One environment of a batch."""
     inner = made(registered(options), "gymnasium", **options.arguments)
     return Plain(inner, "gymnasium", place=place, shown=options.observation)
 
 
 class Gymnasium(VectorWorld):
-    """Environments of gymnasium in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
-
     options: Options
     options_model = Options
 

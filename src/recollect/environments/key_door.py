@@ -52,7 +52,6 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def scene(task: Task, **options: Any) -> Scene:
-    """The room from above."""
     room = KeyDoorOptions.parse(options, "key_door")
     marks = tuple(Mark(name, task.data[name][1], task.data[name][0]) for name in ("key", "door"))
     return Scene(room.height, room.width, marks, ACTIONS, rows_and_columns)

@@ -56,8 +56,6 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class KeyToDoor(ThreeRooms):
-    """Key-to-Door in a batch; see :class:`recollect.environments.three_rooms.ThreeRooms` and :class:`Options`."""
-
     options: Options
     options_model = Options
 

@@ -195,9 +195,7 @@ def scene(task: Task, **options: Any) -> Scene:
 
 
 class MazeRunner(BaseWorld):
-    """MazeRunner in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
-
-    Observations: float32 [B, 6], over the side: row, column, and the number of free cells before the next wall to the
+    """Observations: float32 [B, 6], over the side: row, column, and the number of free cells before the next wall to the
     west, north, east and south. Actions: 0 west, 1 north, 2 east, 3 south, 4 stay; a wall leaves the agent where it is.
     Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the last goal.
     """

@@ -91,9 +91,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class MetaKeyDoor(BaseWorld):
-    """Dark Key-To-Door in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 4 + shown entries]: x, y over N, has key, steps of the episode over H; then, in the light,
+    """Observations: float32 [B, 4 + shown entries]: x, y over N, has key, steps of the episode over H; then, in the light,
     door and key over N; then, where asked for, whether an episode begins. Actions: see `MOVES_A2`.
     """
 

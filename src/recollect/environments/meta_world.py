@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 GOAL = (36, 37, 38)  # entries of an observation
@@ -85,20 +85,12 @@ EVAL = {
 
 
 class Options(SimulatedOptions):
-    """Options of Meta-World, besides those of every simulated world."""
-
     horizon: int = Field(default=200, ge=1, le=500)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split, by name; needs no package. Reference returns are of the published data."""
-    chosen = Options.parse(options, "meta_world")
-    check_split(split, "meta_world")
-    listed = [
-        Task(i, name, split, {"target_return": best, "normalisation": {"data_normalised": (random, mean)}})
-        for i, (name, (random, mean, best)) in enumerate((EVAL if split == "eval" else TRAIN).items())
-    ]
-    return chosen.kept(listed, [*TRAIN, *EVAL], "meta_world")
+    return Options.parse(options, "meta_world").tasks(split, "meta_world", TRAIN, EVAL)
 
 
 class Simulator:
@@ -137,8 +129,6 @@ class Simulator:
 
 
 class MetaWorld(SimulatedWorld):
-    """Meta-World in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
-
     knows_success = True
 
     options: Options

@@ -51,7 +51,6 @@ class Options(WorldOptions):
         return benchmark
 
     def names(self, split: str) -> tuple[str, ...]:
-        """The tasks of a split."""
         train = split == "train"
         if self.benchmark == "ml10":
             return ML10_TRAIN if train else ML10_EVAL
@@ -114,10 +113,7 @@ class Player:
 
 
 class MetaWorldKShot(ReplayedWorld):
-    """Meta-World in k attempts; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 40]. Actions: float32 [B, 4] in [-1, 1].
-    """
+    """Observations: float32 [B, 40]. Actions: float32 [B, 4] in [-1, 1]."""
 
     horizon_terminates: ClassVar[bool] = True
     knows_success: ClassVar[bool] = False  # but of a rollout's share

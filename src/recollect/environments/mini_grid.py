@@ -102,7 +102,6 @@ class Tiles:
         self._draw(UNSEEN, None, seen=False)
 
     def code(self, thing: WorldObj | None) -> int:
-        """The code of what stands in a cell."""
         if thing is None:
             return EMPTY
         key = thing.encode()
@@ -148,9 +147,7 @@ def tiles() -> Tiles:
 
 
 class MiniGrid(ReplayedWorld):
-    """MiniGrid in a batch; see :class:`recollect.environments.replayed.ReplayedWorld` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 56, 56], the agent at the bottom in the middle. Actions: the package's (0 left, 1 right,
+    """Observations: uint8 [B, 3, 56, 56], the agent at the bottom in the middle. Actions: the package's (0 left, 1 right,
     2 forward, 3 pick up, 4 drop, 5 toggle, 6 done; Dynamic-Obstacles has the first three). The horizon is the package's.
     """
 
@@ -211,7 +208,6 @@ class MiniGrid(ReplayedWorld):
         return any(door.is_open != was_open or door.is_locked != was_locked for door, was_open, was_locked in doors)
 
     def _read(self, b: int, things: list[WorldObj | None]) -> None:
-        """Read a grid that has changed."""
         self._things[b] = things.copy()
         self._doors[b] = [(thing, thing.is_open, thing.is_locked) for thing in things if isinstance(thing, Door)]
         code = self._tiles.code

@@ -104,9 +104,7 @@ class Player:
 
 
 class MiniWorld(ReplayedWorld):
-    """MiniWorld in a batch; see :class:`recollect.environments.replayed.ReplayedWorld` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 60, 80]. Actions, of which a task has the first few: 0 turn left, 1 turn right, 2 forward,
+    """Observations: uint8 [B, 3, 60, 80]. Actions, of which a task has the first few: 0 turn left, 1 turn right, 2 forward,
     3 back (Sign: end the episode), 4 pick up, 5 drop, 6 toggle, 7 done.
     """
 

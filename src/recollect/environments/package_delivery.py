@@ -52,9 +52,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class PackageDelivery(BaseWorld):
-    """Package Delivery in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 3 + K]. Actions: 0 forward, 1 left, 2 right, 3 to 6 drop, 7 wait.
+    """Observations: float32 [B, 3 + K]. Actions: 0 forward, 1 left, 2 right, 3 to 6 drop, 7 wait.
     Where episodes end, ``info["success"]`` says which delivered everything.
     """
 

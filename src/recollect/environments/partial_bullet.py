@@ -63,11 +63,9 @@ class Robot:
 
     @property
     def size(self) -> int:
-        """Entries of a full observation."""
         return BODY + 2 * self.joints + len(self.feet)
 
     def seen(self, observation: str) -> list[int]:
-        """The entries of a full observation that are seen."""
         first, end = BODY, BODY + 2 * self.joints
         velocities = [3, 4, 5, *range(first + 1, end, 2)]
         if observation == "all":
@@ -75,7 +73,6 @@ class Robot:
         return velocities if observation == "velocities" else [i for i in range(self.size) if i not in velocities]
 
     def alive(self, height: float, pitch: float, contact_F: np.ndarray) -> bool:
-        """Whether it is upright."""
         high = self.height is None or height > self.height
         return high and (self.tilt is None or abs(pitch) < self.tilt) and not contact_F[list(self.clean)].any()
 
@@ -261,7 +258,6 @@ class Simulator:
         return float(np.linalg.norm([-self.middle_2[1], TARGET_X - self.middle_2[0]]))
 
     def _observe(self) -> np.ndarray:
-        """The full observation, float32 [D]."""
         place_P3 = np.array([self._place(part)[0] for part in self.parts])
         self.middle_2 = place_P3[:, 0].mean(), place_P3[:, 1].mean()
         position, (roll, self.pitch, yaw), velocity = self._body()
@@ -289,8 +285,6 @@ class Simulator:
 
 
 class PartialBullet(SimulatedWorld):
-    """PyBullet's robots in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
-
     options: Options
     options_model = Options
 

@@ -84,8 +84,6 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class PopGym(VectorWorld):
-    """POPGym in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
-
     truncates = False
     options: Options
     options_model = Options

@@ -56,22 +56,15 @@ EVAL_GAMES = {
     "plunder": ((4.5, 30.0), 18.0),
     "jumper": ((3.0, 10.0), 10.0),
 }
+# Game: (steps, (lowest, highest return)). The returns are those of the hard mode (Cobbe et al. 2020); the memory mode has
+# none of its own.
 MEMORY_GAMES = {
-    "caveflyer": 1000,
-    "dodgeball": 1000,
-    "heist": 1000,
-    "jumper": 2000,
-    "maze": 500,
-    "miner": 1000,
-}  # their steps
-# Lowest and highest return of the hard mode (Cobbe et al. 2020); the memory mode has none of its own.
-MEMORY_RETURNS = {
-    "caveflyer": (2.0, 13.4),
-    "dodgeball": (1.5, 19.0),
-    "heist": (2.0, 10.0),
-    "jumper": (1.0, 10.0),
-    "maze": (4.0, 10.0),
-    "miner": (1.5, 20.0),
+    "caveflyer": (1000, (2.0, 13.4)),
+    "dodgeball": (1000, (1.5, 19.0)),
+    "heist": (1000, (2.0, 10.0)),
+    "jumper": (2000, (1.0, 10.0)),
+    "maze": (500, (4.0, 10.0)),
+    "miner": (1000, (1.5, 20.0)),
 }
 SPLITS = {"train": TRAIN_GAMES, "seen": TRAIN_GAMES, "unseen": TRAIN_GAMES, "eval": EVAL_GAMES}
 SHAPE_CHW = (3, 64, 64)
@@ -128,33 +121,31 @@ def tasks(split: str, **options: Any) -> list[Task]:
     follows from a return.
     """
     chosen = Options.parse(options, "procgen")
-    if chosen.difficulty == "memory":
-        check_split(split, "procgen")
+    memory = chosen.difficulty == "memory"
+    check_split(split, "procgen", ("train", "eval") if memory else tuple(SPLITS))
+    if memory or split == "train":
         levels = {"start_level": 0, "num_levels": chosen.train_levels}
-        kept = [game for game in MEMORY_GAMES if chosen.chosen is None or game in chosen.chosen]
-        scores = {game: {"normalisation": {"hns": MEMORY_RETURNS[game]}} for game in kept}
-        return [Task(i, game, split, {"game": game, **levels, **scores[game]}) for i, game in enumerate(kept)]
-    check_split(split, "procgen", tuple(SPLITS))
-    if split == "train":
-        levels = {"start_level": 0, "num_levels": chosen.train_levels}
+    elif split == "seen":
+        levels = {"start_level": chosen.seen_level, "num_levels": 1}
     else:
-        levels = {"start_level": chosen.seen_level if split == "seen" else chosen.unseen_level, "num_levels": 1}
-    known = [(game, *of) for game, of in SPLITS[split].items() if chosen.chosen is None or game in chosen.chosen]
-    return [
-        Task(i, game, split, {"game": game, **levels, "target_return": best, "normalisation": {"hns": scores}})
-        for i, (game, scores, best) in enumerate(known)
-    ]
+        levels = {"start_level": chosen.unseen_level, "num_levels": 1}
+    known: dict[str, dict[str, Any]] = {}
+    if memory:
+        for game, (_, returns) in MEMORY_GAMES.items():
+            known[game] = {"normalisation": {"hns": returns}}
+    else:
+        for game, (scores, best) in SPLITS[split].items():
+            known[game] = {"target_return": best, "normalisation": {"hns": scores}}
+    kept = [game for game in known if chosen.chosen is None or game in chosen.chosen]
+    return [Task(i, game, split, {"game": game, **levels, **known[game]}) for i, game in enumerate(kept)]
 
 
 def find_package() -> Path:
-    """The Python that has the package."""
     return find_python("procgen")
 
 
 class Procgen(BaseWorld):
-    """Procgen in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
-
-    Observations: uint8 [B, 3, 64, 64], colours first. Actions 0..14, as Procgen has them: 4 does nothing. A reset leaves an
+    """Observations: uint8 [B, 3, 64, 64], colours first. Actions 0..14, as Procgen has them: 4 does nothing. A reset leaves an
     instance alone that stands at the start of an episode.
     """
 
@@ -164,18 +155,21 @@ class Procgen(BaseWorld):
     def _setup(self) -> None:
         chosen = self.options
         memory = chosen.difficulty == "memory"
-        trained = {task.split == "train" or memory for task in self.tasks}
+        trained = {memory or task.split == "train" for task in self.tasks}
         if len(trained) > 1:
-            what = "self.tasks of `train` and of other splits have episodes of different lengths"
+            what = "tasks of `train` and of other splits have episodes of different lengths"
             raise UserError(what, where=type(self).__name__, do="make one world for each")
-        own = max((MEMORY_GAMES.get(task.data["game"], 0) for task in self.tasks), default=0) if memory else 1000
-        self.horizon = (chosen.horizon or own) if True in trained else chosen.evaluation_horizon
+        if False in trained:
+            self.horizon = chosen.evaluation_horizon
+        elif chosen.horizon is not None:
+            self.horizon = chosen.horizon
+        else:
+            self.horizon = max(MEMORY_GAMES[task.data["game"]][0] for task in self.tasks) if memory else 1000
         self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
         self.single_action_space = Discrete(ACTIONS)
-        B = self.num_envs
         self._made_B = self._keep_zeros("made", bool)  # in the worker, of its seed
         self._fresh_B = self._keep_zeros("fresh", bool)  # at the start of an episode already
-        self._last_action_B = self._keep("last_action", np.full(B, -1, np.int64))
+        self._last_action_B = self._keep("last_action", np.full(self.num_envs, -1, np.int64))
         self._started: Worker | None = None
 
     @property
@@ -246,16 +240,20 @@ class Procgen(BaseWorld):
         return {**state, "sizes": np.array(told["sizes"], np.int64), "games": np.frombuffer(data, np.uint8).copy()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        sizes_B, games = np.asarray(state.get("sizes", ())), np.asarray(state.get("games", ()))
+        plain = dict(state)
+        sizes_B = np.asarray(plain.pop("sizes", ()))
+        games = np.asarray(plain.pop("games", ()))
         if sizes_B.shape != (self.num_envs,) or games.dtype != np.uint8 or sizes_B.sum() != games.size:
             what = "the games' states are missing, or of another number of games"
             raise UserError(what, where=f"state of {type(self).__name__}", do="use a state of the same world")
-        super().set_state({name: array for name, array in state.items() if name not in ("sizes", "games")})
-        if self._made_B.any():
-            fresh_B = self._fresh_B.copy()
-            self._make(np.flatnonzero(self._made_B))
-            self._fresh_B[:] = fresh_B
-            self.worker.ask("set_state", games.tobytes(), sizes=sizes_B.tolist())
+        super().set_state(plain)
+        if not self._made_B.any():
+            return
+        # Games that are made anew count as fresh, which these need not be.
+        fresh_B = self._fresh_B.copy()
+        self._make(np.flatnonzero(self._made_B))
+        self._fresh_B[:] = fresh_B
+        self.worker.ask("set_state", games.tobytes(), sizes=sizes_B.tolist())
 
 
 World = Procgen

@@ -95,9 +95,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class RandomMaze(BaseWorld):
-    """RandomMaze in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
-
-    Observations: uint8 [B, 3, 9, 9], one pixel per cell, the agent in the middle; walls hide nothing. Actions: 0 north,
+    """Observations: uint8 [B, 3, 9, 9], one pixel per cell, the agent in the middle; walls hide nothing. Actions: 0 north,
     1 south, 2 west, 3 east. Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the goal.
     """
 
@@ -155,7 +153,6 @@ class RandomMaze(BaseWorld):
 
 
 def _odd(side: Any) -> Any:
-    """Even numbers become the next odd one."""
     return side // 2 * 2 + 1
 
 

@@ -63,7 +63,6 @@ class ReplayedWorld(BaseWorld):
             self.players[b].begin(int(self._word_B[b]))
 
     def _words(self, index_N: np.ndarray) -> np.ndarray:
-        """The words of the episodes that these instances begin."""
         return self._draw_integers(index_N, 2**31)
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:

@@ -107,10 +107,7 @@ class Player:
 
 
 class Retro(ReplayedWorld):
-    """Emulated games in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12].
-    """
+    """Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12]."""
 
     knows_success = False
     options: Options

@@ -48,7 +48,6 @@ class Game:
         self.border = BORDERS.get(self.inner.system, (0, 0, 0)) if options["border"] else None
 
     def begin(self, which: list[dict[str, Any]]) -> None:
-        """Start at a state of the game."""
         if which[0]["start"] is not None:
             import stable_retro as retro
 
@@ -80,7 +79,6 @@ class Game:
 
 
 def load() -> str:
-    """The version of the package, if it is installed."""
     import stable_retro
 
     return str(stable_retro.__version__).strip()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.spaces import Box
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import Task, WorldOptions, check_split
 from recollect.environments.replayed import Player, ReplayedWorld
 from recollect.settings.errors import UserError, nearest
 
 FIXED_WORD = 1  # begins every episode where initial states are fixed
+# Of each task the last three: return of a random policy, mean return of the published data, highest return in it.
+Returns = Mapping[str, tuple[float, ...]]
 
 
 class SimulatedOptions(WorldOptions):
@@ -30,14 +32,20 @@ class SimulatedOptions(WorldOptions):
     goal: Literal["hidden", "shown"] = "hidden"
     only: list[str] | None = Field(default=None, min_length=1)
 
-    def kept(self, tasks: list[Task], known: Sequence[str], world: str) -> list[Task]:
-        """The tasks of a split that are kept, numbered from 0; `known`: names of both splits."""
-        for name in self.only or ():
+    def tasks(self, split: str, world: str, train: Returns, held_out: Returns) -> list[Task]:
+        """The tasks of a split that are kept, numbered from 0."""
+        check_split(split, world)
+        known = [*train, *held_out]
+        for name in self.only or known:
             if name not in known:
                 where = f"options of the world {world}: only"
                 raise UserError(f"there is no task '{name}'", where=where, do=nearest(name, known))
-        kept = [task for task in tasks if self.only is None or task.name in self.only]
-        return [Task(i, task.name, task.split, task.data) for i, task in enumerate(kept)]
+        kept: list[Task] = []
+        for name, (*_, random, mean, best) in (train if split == "train" else held_out).items():
+            if self.only is None or name in self.only:
+                data = {"target_return": best, "normalisation": {"data_normalised": (random, mean)}}
+                kept.append(Task(len(kept), name, split, data))
+        return kept
 
 
 def needed(module: str, world: str, *, family: str = "control") -> Any:

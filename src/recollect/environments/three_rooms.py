@@ -174,7 +174,6 @@ class ThreeRooms(BaseWorld):
     # ---- the clock
 
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Actions int64 [B], also of one-hot ones."""
         given = np.asarray(actions)
         if not self.options.one_hot_actions:
             return super()._check_actions(given)

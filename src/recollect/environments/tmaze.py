@@ -70,7 +70,6 @@ class Options(WorldOptions):
 
     @property
     def penalty(self) -> float:
-        """Reward of a late step."""
         return -1.0 / self.length if self.late_penalty is None else self.late_penalty
 
 
@@ -82,9 +81,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class TMaze(BaseWorld):
-    """T-Maze in a batch; arguments: :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 2 + exposed entries]. Entry 0 is 1 at the junction and on the goals, else 0. Entry 1 is
+    """Observations: float32 [B, 2 + exposed entries]. Entry 0 is 1 at the junction and on the goals, else 0. Entry 1 is
     the side of the goal the first time in an episode that the sign's cell is observed; it is y at the junction and on
     the goals, and else 0.
     Actions: 0 right, 1 up, 2 left, 3 down; walking into a wall leaves the agent where it is.

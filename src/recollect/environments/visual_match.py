@@ -78,8 +78,6 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class VisualMatch(ThreeRooms):
-    """Visual Match in a batch; see :class:`recollect.environments.three_rooms.ThreeRooms` and :class:`Options`."""
-
     options: Options
     options_model = Options
 

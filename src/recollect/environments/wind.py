@@ -40,10 +40,7 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class Wind(BaseWorld):
-    """Wind in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 2], where the agent is. Actions: float32 [B, 2] in [-1, 1].
-    """
+    """Observations: float32 [B, 2], where the agent is. Actions: float32 [B, 2] in [-1, 1]."""
 
     horizon_terminates: ClassVar[bool] = True
 

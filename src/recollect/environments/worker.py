@@ -114,7 +114,6 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The worker's process number."""
         return self._process.pid
 
     def ask(self, what: str, data: bytes = b"", **said: Any) -> tuple[dict[str, Any], bytes]:
