@@ -188,18 +188,22 @@ class Alchemy(BaseWorld):
 
     def _observe(self) -> np.ndarray:
         B = self.num_envs
-        latent_BS3 = CORNERS_V3[self._corner_BS]
         stone_BS5 = np.zeros((B, STONES, 5), np.float32)
+        latent_BS3 = CORNERS_V3[self._corner_BS]
         aligned_BS3 = (latent_BS3 * self._mirror_B3[:, None]).astype(np.float32)
-        stone_BS5[..., :3] = np.einsum("bij,bsj->bsi", ROTATIONS_R33[self._rotation_B], aligned_BS3)
+        rotation_B33 = ROTATIONS_R33[self._rotation_B]
+        stone_BS5[..., :3] = np.einsum("bij,bsj->bsi", rotation_B33, aligned_BS3)
         stone_BS5[..., 3] = latent_BS3.sum(-1) / 3
         stone_BS5[self._stone_used_BS] = [2, 2, 2, 2, 1]
-        axis_BP, up_BP = np.divmod(self._potion_BP, 2)
-        color_of_axis_B3 = PERMUTATIONS_P3.argsort(1)[self._axes_B]
-        pair_BP = np.take_along_axis(color_of_axis_B3, axis_BP, 1)
-        first_BP = np.take_along_axis(self._signs_B3, axis_BP, 1) == 2 * up_BP - 1
+
+        # Two colors are a pair, which stands for an axis; which of them it is stands for the direction.
         potion_BP2 = np.zeros((B, POTIONS, 2), np.float32)
-        potion_BP2[..., 0] = (2 * pair_BP + first_BP) / 3 - 1
+        axis_BP, up_BP = np.divmod(self._potion_BP, 2)
+        pair_of_axis_B3 = PERMUTATIONS_P3.argsort(1)[self._axes_B]
+        pair_BP = np.take_along_axis(pair_of_axis_B3, axis_BP, 1)
+        sign_BP = np.take_along_axis(self._signs_B3, axis_BP, 1)
+        is_second_BP = sign_BP == 2 * up_BP - 1
+        potion_BP2[..., 0] = (2 * pair_BP + is_second_BP) / 3 - 1
         potion_BP2[self._potion_used_BP] = 1
         return np.concatenate([stone_BS5.reshape(B, -1), potion_BP2.reshape(B, -1)], axis=1)
 

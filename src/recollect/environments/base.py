@@ -162,11 +162,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """The observations of all instances, as a new array [B, D]."""
         raise NotImplementedError
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Best undiscounted return of an episode of each task (default: of each instance), float64 [len(tasks)].
-
-        A UserError says where the world has no closed form.
-        """
+    def optimal_return(self) -> np.ndarray:
+        """Best undiscounted return of an episode of each instance, float64 [B]. Raises UserError: there is no closed form."""
         raise UserError(
             "the optimal return is not known", where=type(self).__name__, do="compare with a reference policy instead"
         )

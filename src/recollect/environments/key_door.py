@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from recollect.environments.base import Task
-from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, published_cells, split_range
+from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, packed, published_cells, split_range
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyDoor-v0": {}}
@@ -66,7 +66,8 @@ class KeyDoor(DarkRoom):
 
     def _setup(self) -> None:
         super()._setup()
-        self._packed_key_B = self._cells_B2(self.tasks, "key").view(np.int32)[:, 0].copy()
+        self._key_B2 = self._cells_B2("key")
+        self._packed_key_B = packed(self._key_B2)
         self._has_key_B = self._keep_zeros("has_key", bool)
 
     def _begin(self, index_N: np.ndarray) -> None:
@@ -89,14 +90,13 @@ class KeyDoor(DarkRoom):
         self._has_key_B |= at_key_B
         return paid_B.astype(np.float32), None
 
-    def _best_from(self, starts_M2: np.ndarray, task: Task) -> np.ndarray:
-        """Per episode: the way over the key. Sticky: an episode with the key in hand, as all are after the first."""
+    def _best_from(self, start_M2: np.ndarray, b: int) -> np.ndarray:
+        """The way over the key. Sticky: of an episode with the key in hand, as all are after the first."""
         if self.options.key_reset == "sticky":
-            return super()._best_from(starts_M2, task)
-        key_12, door_12 = self._cells_B2([task], "key"), self._cells_B2([task], "door")
+            return super()._best_from(start_M2, b)
         paid_steps = self.options.paid_steps
-        to_key_M = np.abs(starts_M2 - key_12).sum(axis=1)
-        to_door = int(np.abs(key_12 - door_12).sum())
+        to_key_M = np.abs(start_M2 - self._key_B2[b]).sum(axis=1)
+        to_door = int(np.abs(self._key_B2[b] - self._goal_B2[b]).sum())
         # A key in the start cell is taken at step 1 whichever way that step goes, so the step also nears the door.
         door_from_M = np.where(to_key_M > 0, to_key_M + max(to_door, 1), max(to_door, 2))
         key_M = np.maximum(to_key_M, 1) <= paid_steps

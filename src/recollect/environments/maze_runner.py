@@ -13,7 +13,7 @@ horizon does (``truncated``). A maze and its goals are a function of one seed, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -273,10 +273,10 @@ class MazeRunner(BaseWorld):
                 ways_BGCA[b, g, known_C] = (steps_C[next_CA] == np.maximum(steps_C - 1, 0)[:, None])[known_C]
         return ways_BGCA
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Goals that the shortest way through them reaches before the horizon, float64; in published mazes all."""
+    def optimal_return(self) -> np.ndarray:
+        """Goals that the shortest way through them reaches before the horizon; in published mazes all."""
         best = []
-        for task in self.tasks if tasks is None else tasks:
+        for task in self.tasks:
             wall = maze(task.data["seed"], self.options.side)
             at = self.options.start
             steps = 0

@@ -265,8 +265,6 @@ class ThreeRooms(BaseWorld):
             framed_BYX = self._board_BC.reshape(self.num_envs, -1, WIDTH)
             seen_BK = framed_BYX[:, MARGIN:-MARGIN, MARGIN:-MARGIN].reshape(self.num_envs, -1)
         self._cells[here_B] = covered_B
-        images_B3K = np.empty((self.num_envs, 3, seen_BK.shape[1]), dtype=np.uint8)
         letters_BK = seen_BK.astype(np.intp)  # once; `take` would do it for each channel
-        for channel, color_256 in enumerate(COLOR_3256):
-            images_B3K[:, channel] = color_256.take(letters_BK)
+        images_B3K = np.stack([color_256.take(letters_BK) for color_256 in COLOR_3256], axis=1)
         return images_B3K.reshape(self.num_envs, *((-1,) if self.options.flat else self._shape))

@@ -15,7 +15,6 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -153,17 +152,14 @@ class TMaze(BaseWorld):
             observations_BD[:, column] = self._timestep_B / self.horizon
         return observations_BD
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Return of the optimal walk (fetch the sign, keep pace, turn to its side), float64 [len(tasks)].
-
-        Raises a UserError where options may make another plan better.
-        """
+    def optimal_return(self) -> np.ndarray:
+        """Of the walk that fetches the sign, keeps pace and turns to its side. Options may make another plan better."""
         maze = self.options
         if maze.back and maze.late == "not_right":
-            return super().optimal_return(tasks)
+            return super().optimal_return()
         if maze.distract_reward or maze.penalty > 0 or maze.goal_reward < 0 or maze.horizon is not None:
-            return super().optimal_return(tasks)
-        return np.full(len(self.tasks if tasks is None else tasks), maze.goal_reward, dtype=np.float64)
+            return super().optimal_return()
+        return np.full(self.num_envs, maze.goal_reward, dtype=np.float64)
 
 
 World = TMaze
