@@ -24,14 +24,13 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Alchemy-v0": {}}
 STONES, POTIONS, AXES = 3, 12, 3
@@ -98,8 +97,7 @@ def _hangs_together(edge_V3: np.ndarray) -> bool:
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: chemistry and items are drawn anew in every episode."""
-    Options.parse(options, "alchemy")
-    check_split(split, "alchemy")
+    Options.parse(options, "alchemy", split)
     return [Task(0, "any_chemistry", split)]
 
 
@@ -109,8 +107,7 @@ class Alchemy(BaseWorld):
     Actions: 0 waits; 1 + 13 s puts stone s into the cauldron, 2 + 13 s + p into potion p. What is used does nothing.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 

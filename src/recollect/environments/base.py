@@ -46,21 +46,22 @@ class Task:
     data: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
+def check_split(split: str, world: str, known: Sequence[str] = SPLITS) -> None:
+    """Raise a UserError for a split that is not known."""
+    if split not in known:
+        raise UserError(f"unknown split '{split}'", where=f"tasks of the world {world}", do=nearest(split, known))
+
+
 class WorldOptions(Frozen):
     """The options of a world; unknown ones are refused with the nearest known one named."""
 
     model_config = ConfigDict(strict=True)
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any], world: str) -> Self:
-        """Check options as they stand in a config file. Raises UserError: one is unknown, missing or wrong."""
+    def parse(cls, options: Mapping[str, Any], world: str, split: str = "train", known: Sequence[str] = SPLITS) -> Self:
+        """Check options as they stand in a config file, and a split. Raises UserError: one is unknown, missing or wrong."""
+        check_split(split, world, known)
         return validated(cls, options, where=f"options of the world {world}", noun="option")
-
-
-def check_split(split: str, world: str, known: Sequence[str] = SPLITS) -> None:
-    """Raise a UserError for a split that is not known."""
-    if split not in known:
-        raise UserError(f"unknown split '{split}'", where=f"tasks of the world {world}", do=nearest(split, known))
 
 
 class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
@@ -319,12 +320,10 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def _reset_mask(self, options: dict[str, Any] | None) -> np.ndarray | None:
         where = f"{type(self).__name__}.reset"
-        options = options or {}
-        for name in options:
-            if name != "reset_mask":
-                raise UserError(f"unknown reset option '{name}'", where=where, do="known: reset_mask")
-        if "reset_mask" not in options:
+        if not options:
             return None
+        for name in options.keys() - {"reset_mask"}:
+            raise UserError(f"unknown reset option '{name}'", where=where, do="known: reset_mask")
         mask_B = np.asarray(options["reset_mask"])
         if mask_B.dtype != bool or mask_B.shape != (self.num_envs,):
             what = f"reset_mask is {mask_B.dtype} {mask_B.shape}"
@@ -340,3 +339,6 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             do='reset them first: reset(options={"reset_mask": terminated | truncated}), '
             "or make the world with AutoresetMode.SAME_STEP",
         )
+
+
+BaseWorld = World  # what worlds subclass, each of which is called World in its file

@@ -29,8 +29,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/ContinuousRecognition-v0": {}}
 SIDE, SIZE, SWING = 80, 60, 35  # pixels of the view, of a stimulus (75 % of it), from the cross to a button
@@ -67,8 +66,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: the order of images is drawn anew in every episode."""
-    chosen = Options.parse(options, "continuous_recognition")
-    check_split(split, "continuous_recognition")
+    chosen = Options.parse(options, "continuous_recognition", split)
     return [Task(0, f"{chosen.trials}_trials", split)]
 
 

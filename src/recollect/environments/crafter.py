@@ -25,7 +25,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
@@ -75,8 +75,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """`train`, `eval`: one task, whose instruction is drawn; `single`, `multi`: fixed instructions. Needs no package."""
-    Options.parse(options, "crafter")
-    check_split(split, "crafter", SPLITS)
+    Options.parse(options, "crafter", split, SPLITS)
     if split in ("train", "eval"):
         return [Task(0, "any_instruction", split)]
     single = [(name,) for name in instructions.ACHIEVEMENTS]

@@ -21,8 +21,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 from recollect.settings.errors import UserError
 
@@ -69,18 +68,17 @@ def published_cells(seed: int, width: int, height: int) -> list[tuple[int, int]]
     return [(int(cell) // height, int(cell) % height) for cell in order]
 
 
-def split_range(split: str, count: int, world: str) -> range:
+def split_range(split: str, count: int) -> range:
     """Which of ``count`` tasks a split holds: the first 80 % for "train" (80 of 100), the others for "eval"."""
-    check_split(split, world)
     train = count * 4 // 5
     return range(train) if split == "train" else range(train, count)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split: ``data["goal"]`` is (x, y) = (column, row). 80 train and 20 eval; fewer in a small room."""
-    room = Options.parse(options, "dark_room")
+    room = Options.parse(options, "dark_room", split)
     goals = published_cells(GOAL_SEED, room.width, room.height)
-    numbers = split_range(split, len(goals), "dark_room")
+    numbers = split_range(split, len(goals))
     return [Task(i, f"goal_x{goals[n][0]}_y{goals[n][1]}", split, {"goal": goals[n]}) for i, n in enumerate(numbers)]
 
 

@@ -14,14 +14,13 @@ the step after). Lakes are those of gymnasium's generator in distribution, not i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/MetaFrozenLake-v0": {}}
 MOVES_A2 = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)], np.int64)  # stay, +x, -x, +y, -y
@@ -55,8 +54,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the lake is drawn anew for every rollout."""
-    lake = Options.parse(options, "frozen_lake_meta")
-    check_split(split, "frozen_lake_meta")
+    lake = Options.parse(options, "frozen_lake_meta", split)
     return [Task(0, f"any_{lake.size}x{lake.size}", split)]
 
 
@@ -65,8 +63,7 @@ class FrozenLakeMeta(BaseWorld):
     3 +y, 4 -y. Where rollouts end, ``info["success"]`` is the share of attempts that reached the goal.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 

@@ -24,8 +24,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments import maze_runner
-from recollect.environments.base import Task, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.maze_runner import MOVES_A2, maze, tables
 
@@ -53,8 +52,7 @@ class Options(maze_runner.Options):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the maze is drawn anew for every rollout."""
-    runner = Options.parse(options, "goal_maze")
-    check_split(split, "goal_maze")
+    runner = Options.parse(options, "goal_maze", split)
     return [Task(0, f"any_{runner.side}x{runner.side}", split)]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.packaged import Plain, Shown, VectorWorld, made
 from recollect.settings.catalogue import reach_mine
 from recollect.settings.errors import UserError, nearest
@@ -47,8 +47,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits; needs no package."""
-    chosen = Options.parse(options, "gymnasium")
-    check_split(split, "gymnasium")
+    chosen = Options.parse(options, "gymnasium", split)
     return [Task(0, chosen.id, split)]
 
 

@@ -38,13 +38,13 @@ class KeyDoorOptions(Options):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split: key and door as (column, row) in `data`; doors are the goals of Dark-Room, in order."""
-    room = KeyDoorOptions.parse(options, "key_door")
+    room = KeyDoorOptions.parse(options, "key_door", split)
     doors = published_cells(GOAL_SEED, room.width, room.height)
     keys = published_cells(KEY_SEED, room.width, room.height)
     if (room.width, room.height) == (10, 10):
         keys[81] = (3, 1)  # the release's one exception: evaluation key 1 fell on its door, (8, 4)
     found = []
-    for i, n in enumerate(split_range(split, len(doors), "key_door")):
+    for i, n in enumerate(split_range(split, len(doors))):
         (key_x, key_y), (door_x, door_y) = keys[n], doors[n]
         name = f"key_x{key_x}_y{key_y}_door_x{door_x}_y{door_y}"
         found.append(Task(i, name, split, {"key": keys[n], "door": doors[n]}))

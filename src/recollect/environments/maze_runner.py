@@ -21,8 +21,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene
 from recollect.settings.errors import UserError
 
@@ -167,8 +166,7 @@ def distances(wall: np.ndarray, start: tuple[int, int]) -> np.ndarray:
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """100 train and 20 eval tasks: ``data["seed"]`` (as published) makes the maze, ``data["goals"]`` are in order."""
-    runner = Options.parse(options, "maze_runner")
-    check_split(split, "maze_runner")
+    runner = Options.parse(options, "maze_runner", split)
     more = range(1000, 1000 + runner.more_train_mazes)
     seeds = EVAL_SEEDS if split == "eval" else (*TRAIN_SEEDS, *more)
     kept = [seed for seed in seeds if not (runner.leave_out_seed_41 and seed == 41)]

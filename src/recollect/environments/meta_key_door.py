@@ -18,14 +18,13 @@ episode of the world is one episode, for protocols that reset by themselves; tas
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
@@ -76,8 +75,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task that is drawn anew for every rollout, or `listed_tasks` with fixed places, others for each split."""
-    room = Options.parse(options, "meta_key_door")
-    check_split(split, "meta_key_door")
+    room = Options.parse(options, "meta_key_door", split)
     if not room.listed_tasks:
         return [Task(0, f"any_{room.size}x{room.size}", split)]
     draws = generator("tasks of meta_key_door", split, room.size)
@@ -95,8 +93,7 @@ class MetaKeyDoor(BaseWorld):
     door and key over N; then, where asked for, whether an episode begins. Actions: see `MOVES_A2`.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 

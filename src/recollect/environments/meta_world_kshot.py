@@ -20,7 +20,7 @@ from gymnasium.spaces import Box
 from pydantic import Field, field_validator
 
 from recollect.environments import meta_world
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.settings.errors import nearest
 
@@ -61,8 +61,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, which is drawn for every rollout; `each`: one for each that is held out. Needs no package."""
-    chosen = Options.parse(options, "meta_world_kshot")
-    check_split(split, "meta_world_kshot", SPLITS)
+    chosen = Options.parse(options, "meta_world_kshot", split, SPLITS)
     names = chosen.names(split)
     first = 1 if split == "train" else 1 + chosen.positions  # words of the positions
     if split == "each":

@@ -23,7 +23,7 @@ from minigrid.core.grid import Grid
 from minigrid.core.world_object import Door, Wall, WorldObj
 from minigrid.minigrid_env import MiniGridEnv
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.settings.errors import UserError, nearest
 
@@ -62,8 +62,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: levels are drawn anew in every episode."""
-    chosen = Options.parse(options, "mini_grid")
-    check_split(split, "mini_grid")
+    chosen = Options.parse(options, "mini_grid", split)
     assert chosen.id
     return [Task(0, chosen.task, split)]
 

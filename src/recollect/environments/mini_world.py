@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 
@@ -55,8 +55,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: rooms and objects are drawn anew in every episode. Needs no package."""
-    chosen = Options.parse(options, "mini_world")
-    check_split(split, "mini_world")
+    chosen = Options.parse(options, "mini_world", split)
     return [Task(0, chosen.task, split)]
 
 

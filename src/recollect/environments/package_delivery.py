@@ -20,8 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 from recollect.environments.goal_sequences import GoalPart
 
 FORWARD, LEFT, RIGHT, FIRST_DROP, WAIT = 0, 1, 2, 3, 7
@@ -46,8 +45,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the road is drawn anew for every episode."""
-    Options.parse(options, "package_delivery")
-    check_split(split, "package_delivery")
+    Options.parse(options, "package_delivery", split)
     return [Task(0, "any_road", split)]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, flatten_space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld
 from recollect.settings.errors import UserError
 
 Shown = Literal["whole", "image", "numbers"]

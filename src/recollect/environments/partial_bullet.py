@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 BODY = 8  # entries in front of the joints: height, sin and cos of the angle to the target, velocity (3), roll, pitch
@@ -122,8 +122,7 @@ class Options(SimulatedOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits; needs no package."""
-    chosen = Options.parse(options, "partial_bullet")
-    check_split(split, "partial_bullet")
+    chosen = Options.parse(options, "partial_bullet", split)
     return [Task(0, f"{chosen.robot}_{chosen.observation}", split)]
 
 

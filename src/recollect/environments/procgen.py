@@ -29,8 +29,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions, check_split
 from recollect.environments.worker import Worker, find_python
 from recollect.settings.errors import UserError, nearest
 

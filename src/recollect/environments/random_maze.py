@@ -19,8 +19,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
 from recollect.environments import counter_rng
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 from recollect.environments.maze_runner import _posts
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/RandomMaze-v0": {}}
@@ -88,8 +87,7 @@ def _words(seed: int, first_W: np.ndarray, count: int) -> np.ndarray:
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: everything is drawn anew in every episode."""
-    Options.parse(options, "random_maze")
-    check_split(split, "random_maze")
+    Options.parse(options, "random_maze", split)
     return [Task(0, "random_maze", split)]
 
 

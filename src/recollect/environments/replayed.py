@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld
 
 
 class Player(Protocol):

@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 from recollect.environments.worker import Worker
@@ -57,8 +57,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task with every start, or (`starts`) one for each; needs no package."""
-    chosen = Options.parse(options, "retro")
-    check_split(split, "retro", SPLITS)
+    chosen = Options.parse(options, "retro", split, SPLITS)
     starts: list[str | None] = [None] if chosen.starts is None else [*chosen.starts]
     if split != "starts":
         return [Task(0, chosen.game, split, {"starts": starts})]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -72,8 +72,7 @@ class SimulatedWorld(ReplayedWorld):
     A world's `_setup` is `horizon` and a call of `_simulate`.
     """
 
-    knows_success: ClassVar[bool] = False
-
+    knows_success = False
     options: SimulatedOptions
 
     def _simulate(

@@ -15,14 +15,12 @@ replayed to the bit in the tests. What differs from the released code, and why:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import World as BaseWorld
-from recollect.environments.base import WorldOptions
+from recollect.environments.base import BaseWorld, WorldOptions
 from recollect.settings.errors import UserError
 
 ROWS, COLUMNS, VIEW = 7, 11, 5
@@ -126,8 +124,7 @@ class ThreeRooms(BaseWorld):
     Where episodes end, ``info["success"]`` (bool [B]) says which of them earned something in the last room.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: RoomOptions
 
     def _build(self, reward_steps: int) -> None:

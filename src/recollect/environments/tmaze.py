@@ -15,14 +15,13 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
     "recollect/TMazePassive-v0": {"variant": "passive"},
@@ -74,8 +73,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: the side of the goal is drawn anew in every episode."""
-    maze = Options.parse(options, "tmaze")
-    check_split(split, "tmaze")
+    maze = Options.parse(options, "tmaze", split)
     return [Task(0, f"{maze.variant}_{maze.length}", split)]
 
 
@@ -86,8 +84,7 @@ class TMaze(BaseWorld):
     Actions: 0 right, 1 up, 2 left, 3 down; walking into a wall leaves the agent where it is.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 

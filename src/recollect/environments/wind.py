@@ -10,14 +10,13 @@ at the horizon is `terminated`, as there.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Task, WorldOptions
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Wind-v0": {}}
 STRONGEST, FARTHEST = 0.08, 0.1  # of the wind and of an action, along each axis
@@ -34,16 +33,14 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the wind is drawn anew for every episode."""
-    Options.parse(options, "wind")
-    check_split(split, "wind")
+    Options.parse(options, "wind", split)
     return [Task(0, "any_wind", split)]
 
 
 class Wind(BaseWorld):
     """Observations: float32 [B, 2], where the agent is. Actions: float32 [B, 2] in [-1, 1]."""
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 
