@@ -30,9 +30,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Alchemy-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/Alchemy-v0": {}}
 STONES, POTIONS, AXES = 3, 12, 3
 BONUS = 12  # of the best stone
 CORNERS_V3 = np.array([[(v >> axis & 1) * 2 - 1 for axis in range(AXES)] for v in range(8)], np.int8)
@@ -50,9 +50,7 @@ ROTATIONS_R33 = np.array(
 
 
 class Options(WorldOptions):
-    """Options of Alchemy.
-
-    `bottleneck`: "random" graphs, or the whole cube ("none"). `rotation`: stones may be seen rotated. Without
+    """`bottleneck`: "random" graphs, or the whole cube ("none"). `rotation`: stones may be seen rotated. Without
     `randomized_mapping` colors and features mean the same in every episode.
     """
 
@@ -154,7 +152,7 @@ class Alchemy(BaseWorld):
             self._potion_BP[index_N, p] = self._draw_integers(index_N, 2 * AXES)
         self._stone_used_BS[index_N] = self._potion_used_BP[index_N] = False
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         stone_B, into_B = np.divmod(actions_B - 1, 1 + POTIONS)  # into: 0 the cauldron, 1 + p a potion
         row_B = self._row_B
         acts_B = (actions_B > 0) & ~self._stone_used_BS[row_B, stone_B]

@@ -27,6 +27,7 @@ from recollect.settings.loading import validated
 from recollect.settings.schema import Frozen
 
 SPLITS = ("train", "eval")
+Outcome = tuple[np.ndarray, np.ndarray | None]  # of `World._advance`
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """Put the instances ``index_N`` (int64 [N], without repeats) at the start of an episode."""
         raise NotImplementedError
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         """Play one step; ``_timestep_B`` already counts it.
 
         Args:

@@ -29,9 +29,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/ContinuousRecognition-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/ContinuousRecognition-v0": {}}
 SIDE, SIZE, SWING = 80, 60, 35  # pixels of the view, of a stimulus (75 % of it), from the cross to a button
 TURN_A = np.array([0, -1, 1], dtype=np.int8)
 CROSS, IMAGE, RIGHT, WRONG = range(
@@ -166,7 +166,7 @@ class ContinuousRecognition(BaseWorld):
             array[index_N] = 0
         self._known_BT[index_N] = BEYOND
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         reach = self.options.reach
         before_B = self._gaze_B.copy()
         self._gaze_B[:] = np.clip(before_B + TURN_A.take(actions_B), -reach, reach)

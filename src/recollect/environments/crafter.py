@@ -25,7 +25,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
-from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import Outcome, Task, WorldOptions
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
@@ -40,13 +40,11 @@ FEATURES = 2 + ITEMS + 2 + 1
 
 
 class Options(WorldOptions):
-    """Options of Crafter; `instructions`, `observation`: see the head of the file.
-
-    Args:
-        fewest_goals, most_goals: of an instruction.
-        tech_tree: a third of the instructions are an ordered part of the tech tree, up to one above what was achieved.
-        hide_future: only the current goal and those completed are shown.
-        horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
+    """instructions, observation: see the head of the file.
+    fewest_goals, most_goals: of an instruction.
+    tech_tree: a third of the instructions are an ordered part of the tech tree, up to one above what was achieved.
+    hide_future: only the current goal and those completed are shown.
+    horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
     """
 
     instructions: bool = True
@@ -184,7 +182,7 @@ class Crafter(ReplayedWorld):
             return instructions.draw_from_tech_tree(draws, chosen.fewest_goals, chosen.most_goals, climbed)
         return instructions.draw(draws, chosen.fewest_goals, chosen.most_goals)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         rewards_B, over_B = super()._advance(actions_B, last_B)
         if not self.options.instructions:
             return rewards_B, over_B

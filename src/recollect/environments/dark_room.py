@@ -21,11 +21,11 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 from recollect.settings.errors import UserError
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkRoom-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkRoom-v0": {}}
 # Actions 0..4: north, east, south, west, stay, as changes of (row, column).
 ACTIONS = ("north", "east", "south", "west", "stay")
 MOVES_A2 = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)], dtype=np.int16)
@@ -34,13 +34,10 @@ TASK_COUNT = 100  # of which the last fifth is held out
 
 
 class Options(WorldOptions):
-    """Options of Dark-Room.
-
-    Args:
-        width, height: of the room, in cells.
-        horizon: steps of an episode; None: width * height, as published (100, 400, 800).
-        final_step_reward: "normal", or "zero" as upstream.
-        start_when_goal_is_start: "random" as upstream, or "fixed".
+    """width, height: of the room, in cells.
+    horizon: steps of an episode; None: width * height, as published (100, 400, 800).
+    final_step_reward: "normal", or "zero" as upstream.
+    start_when_goal_is_start: "random" as upstream, or "fixed".
     """
 
     width: int = Field(default=10, ge=1, le=4096)
@@ -155,7 +152,7 @@ class DarkRoom(BaseWorld):
         np.maximum(position_B2, 0, out=position_B2)
         np.minimum(position_B2, self._high_B2, out=position_B2)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._move(actions_B)
         rewards_B = (self._packed_B == self._packed_goal_B).astype(np.float32)
         if last_B is not None and self.options.final_step_reward == "zero":

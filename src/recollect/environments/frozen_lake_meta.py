@@ -20,23 +20,20 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/MetaFrozenLake-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/MetaFrozenLake-v0": {}}
 MOVES_A2 = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)], np.int64)  # stay, +x, -x, +y, -y
 RECOVERY = -0.1
 
 
 class Options(WorldOptions):
-    """Options of the meta frozen lake.
-
-    Args:
-        size: N.
-        attempts: k.
-        attempt_steps: of an attempt at most; null: N * N (hard: twice that), over 1 - slip.
-        hard, recover: see the head of the file.
-        slip: chance that a move does not happen.
-        show_attempt: how many attempts are over is shown; else 0.
+    """size: N.
+    attempts: k.
+    attempt_steps: of an attempt at most; null: N * N (hard: twice that), over 1 - slip.
+    hard, recover: see the head of the file.
+    slip: chance that a move does not happen.
+    show_attempt: how many attempts are over is shown; else 0.
     """
 
     size: int = Field(default=5, ge=2, le=100)
@@ -101,7 +98,7 @@ class FrozenLakeMeta(BaseWorld):
         self._at_B2[index_N] = 0
         self._step_B[index_N] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         lake, everyone = self.options, self._row_B
         if lake.slip:
             actions_B = np.where(self._chance(lake.slip), 0, actions_B)

@@ -24,23 +24,20 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments import maze_runner
-from recollect.environments.base import BaseWorld, Task
+from recollect.environments.base import BaseWorld, Outcome, Task
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.maze_runner import MOVES_A2, maze, tables
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/GoalMazeRunner-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/GoalMazeRunner-v0": {}}
 SEEN = 6  # entries of an observation that are MazeRunner's own
 
 
 class Options(maze_runner.Options):
-    """Options of the goal-conditioned MazeRunner, besides size, horizon, fewest_goals and most_goals of MazeRunner.
-
-    Args:
-        hide_future: only the current goal and those completed are shown (`hide_full_plan`).
-        timer: append step / horizon to what MazeRunner shows, in front of the goals.
-        limit_terminates: the end at the horizon is `terminated`, so that nothing is bootstrapped past it.
-        randomize_actions: the five actions are shuffled for each rollout.
-        mazes: how many different mazes are drawn from; 0: ever new ones.
+    """hide_future: only the current goal and those completed are shown (`hide_full_plan`).
+    timer: append step / horizon to what MazeRunner shows, in front of the goals.
+    limit_terminates: the end at the horizon is `terminated`, so that nothing is bootstrapped past it.
+    randomize_actions: the five actions are shuffled for each rollout.
+    mazes: how many different mazes are drawn from; 0: ever new ones.
     """
 
     hide_future: bool = False
@@ -125,7 +122,7 @@ class GoalMaze(BaseWorld):
             self._next_BCA[b], self._seen_BC6[b], self._goals_BK2[b] = made(int(self._maze_B[b]), self.options)
         self._count_B = (~np.isnan(self._goals_BK2[..., 0])).sum(1)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         move_B = self._action_BA[self._row_B, actions_B]
         self._cell_B[:] = self._next_BCA[self._row_B, self._cell_B, move_B]
         at_B2 = np.stack(np.divmod(self._cell_B, self.options.side), -1)

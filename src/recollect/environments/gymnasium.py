@@ -26,15 +26,12 @@ NO_LIMIT = 1000  # steps of an episode where neither the options nor the environ
 
 
 class Options(WorldOptions):
-    """Options of gymnasium's environments.
-
-    Args:
-        id: as `gymnasium.make` takes it.
-        package: a module that registers it when it is imported; null: the id's namespace, if a package is called so.
-        arguments: of `gymnasium.make`.
-        horizon: steps of an episode; null: the environment's own time limit, or 1000.
-        observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
-        processes: each environment is played by a process of its own, which pays where steps are slow.
+    """id: as `gymnasium.make` takes it.
+    package: a module that registers it when it is imported; null: the id's namespace, if a package is called so.
+    arguments: of `gymnasium.make`.
+    horizon: steps of an episode; null: the environment's own time limit, or 1000.
+    observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
+    processes: each environment is played by a process of its own, which pays where steps are slow.
     """
 
     id: str = "CartPole-v1"

@@ -22,11 +22,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from recollect.environments.base import Task
+from recollect.environments.base import Outcome, Task
 from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, packed, published_cells, split_range
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyDoor-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkKeyDoor-v0": {}}
 KEY_SEED = 42  # seed of the published key lists
 
 
@@ -75,7 +75,7 @@ class KeyDoor(DarkRoom):
         if self.options.key_reset == "per_episode":
             self._has_key_B[index_N] = False
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         # Only at the first step can an agent without the key have stood on its cell before moving.
         at_key_B = self._packed_B == self._packed_key_B
         self._move(actions_B)

@@ -21,11 +21,11 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene
 from recollect.settings.errors import UserError
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+GYMNASIUM_IDS: dict[str, dict] = {
     "recollect/MazeRunner-v0": {},
     "recollect/MazeRunner30-v0": {"size": 30, "horizon": 1000},
 }
@@ -40,15 +40,12 @@ AMOUNT = 0.75  # of walls, and of their length
 
 
 class Options(WorldOptions):
-    """Options of MazeRunner.
-
-    Args:
-        size: cells along a side, the border included; an even number is rounded up, as upstream (30 gives 31).
-        horizon: steps of an episode at most. Published: 400 for 15 x 15 (AMAGO: 1000 for 30 x 30).
-        fewest_goals, most_goals: how many goals a maze has.
-        more_train_mazes: train tasks beyond the published ones, seeds 1000 and up (none published): with few mazes a model
-            can learn them by heart.
-        leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
+    """size: cells along a side, the border included; an even number is rounded up, as upstream (30 gives 31).
+    horizon: steps of an episode at most. Published: 400 for 15 x 15 (AMAGO: 1000 for 30 x 30).
+    fewest_goals, most_goals: how many goals a maze has.
+    more_train_mazes: train tasks beyond the published ones, seeds 1000 and up (none published): with few mazes a model
+        can learn them by heart.
+    leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
     """
 
     size: int = Field(default=15, ge=6, le=255)
@@ -249,7 +246,7 @@ class MazeRunner(BaseWorld):
         self._cell_B[index_N] = self._start
         self._reached_B[index_N] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._cell_B[:] = self._next_CA.take((self._maze_B + self._cell_B) * len(MOVES_A2) + actions_B)
         hit_B = self._cell_B == self._goal_N.take(self._first_goal_B + self._reached_B)
         self._reached_B += hit_B

@@ -24,29 +24,26 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyToDoor-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkKeyToDoor-v0": {}}
 # Actions 0..4 as changes of (x, y); upstream's x is a row.
 MOVES_A2 = np.array([(0, -1), (-1, 0), (0, 1), (1, 0), (0, 0)], np.int16)
 PLACES = ("start", "key", "door")
 
 
 class Options(WorldOptions):
-    """Options of Dark Key-To-Door.
-
-    Args:
-        size: N.
-        episode_steps: H, the limit of an episode.
-        rollout_steps: steps of a rollout; null: a rollout is one episode.
-        timing: see the head of the file.
-        dark: key and door are not shown; else they are, as (door, key) over N.
-        start: where every episode begins; null: drawn like key and door.
-        randomize_actions: the five actions are shuffled for each rollout.
-        show_reset: one more entry, 1 at the first observation of each episode (in the seed timing, where time is 0).
-        listed_tasks: tasks of each split that are drawn once and for all; 0: one that is drawn anew for every rollout.
+    """size: N.
+    episode_steps: H, the limit of an episode.
+    rollout_steps: steps of a rollout; null: a rollout is one episode.
+    timing: see the head of the file.
+    dark: key and door are not shown; else they are, as (door, key) over N.
+    start: where every episode begins; null: drawn like key and door.
+    randomize_actions: the five actions are shuffled for each rollout.
+    show_reset: one more entry, 1 at the first observation of each episode (in the seed timing, where time is 0).
+    listed_tasks: tasks of each split that are drawn once and for all; 0: one that is drawn anew for every rollout.
     """
 
     size: int = Field(default=9, ge=1, le=180)
@@ -140,7 +137,7 @@ class MetaKeyDoor(BaseWorld):
         self._has_key_B[index] = self._due_B[index] = False
         self._step_B[index] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         room = self.options
         again_B = self._due_B.copy()
         moves_B2 = MOVES_A2[self._action_BA[self._row_B, actions_B]] * ~again_B[:, None]

@@ -20,7 +20,7 @@ from gymnasium.spaces import Box
 from pydantic import Field, field_validator
 
 from recollect.environments import meta_world
-from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import Outcome, Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.settings.errors import nearest
 
@@ -127,7 +127,7 @@ class MetaWorldKShot(ReplayedWorld):
         self.single_action_space = Box(-1.0, 1.0, (ACTION_SIZE,), np.float32)
         self._play([Player(chosen, task) for task in self.tasks])
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         rewards_B, over_B = super()._advance(actions_B, last_B)
         won_B = np.array([player.won for player in self.players])
         self._success_B = won_B / self.options.attempts

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.goal_sequences import GoalPart
 
 FORWARD, LEFT, RIGHT, FIRST_DROP, WAIT = 0, 1, 2, 3, 7
@@ -98,7 +98,7 @@ class PackageDelivery(BaseWorld):
         self._tries_B[index_N] = TRIES * packages_N
         self._at_B[index_N] = self._reached_B[index_N] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         at_B = self._at_B
         turn_B = self._turn_BX[self._row_B, at_B]
         fork_B = turn_B > 0

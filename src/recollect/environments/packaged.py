@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, flatten_space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from recollect.environments.base import BaseWorld
+from recollect.environments.base import BaseWorld, Outcome
 from recollect.settings.errors import UserError
 
 Shown = Literal["whole", "image", "numbers"]
@@ -216,7 +216,7 @@ class VectorWorld(BaseWorld):
         observations, _ = self.inner.reset(seed=self._word_B.tolist(), options={"reset_mask": mask_B})
         return np.array(observations)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
         self._seen_B, rewards_B, terminated_B, truncated_B, _ = self.inner.step(actions_B)
         if not self.truncates:

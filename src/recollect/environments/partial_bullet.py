@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task
+from recollect.environments.base import Outcome, Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 BODY = 8  # entries in front of the joints: height, sin and cos of the angle to the target, velocity (3), roll, pitch
@@ -105,12 +105,9 @@ ROBOTS = {
 
 
 class Options(SimulatedOptions):
-    """Options of PyBullet's robots, besides `initial_states` of every simulated world.
-
-    Args:
-        robot: which.
-        observation: `positions` (-P): height, angles, joints and contacts; `velocities` (-V); `all` (-F).
-        horizon: steps of an episode.
+    """robot: which.
+    observation: `positions` (-P): height, angles, joints and contacts; `velocities` (-V); `all` (-F).
+    horizon: steps of an episode.
     """
 
     robot: Literal["ant", "cheetah", "hopper", "walker"]
@@ -298,7 +295,7 @@ class PartialBullet(SimulatedWorld):
             goal_entries=(),
         )
 
-    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._solved_B[:] = False
         rewards_B, _ = super()._advance(actions_BA, last_B)
         fallen_B = self._solved_B & self.robot.falls

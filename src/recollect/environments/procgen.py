@@ -29,7 +29,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions, check_split
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions, check_split
 from recollect.environments.worker import Worker, find_python
 from recollect.settings.errors import UserError, nearest
 
@@ -74,18 +74,15 @@ SCRIPT = Path(__file__).with_name("procgen_worker.py")
 
 
 class Options(WorldOptions):
-    """Options of Procgen.
-
-    Args:
-        games: only these; null: all. (In RA-DT's paper: all.)
-        game: the same for a single one.
-        difficulty: of the levels; `memory` is Procgen's memory mode.
-        train_levels: level seeds 0, 1, ... that `train` draws from (and `eval` in the memory mode); 0: all there are.
-        seen_level, unseen_level: the level of the tasks of `seen`; of `unseen` and `eval`.
-        horizon: steps of an episode of `train` at most (Procgen's own limits are 500 to 2000); null: 1000, and Procgen's
-            own in the memory mode.
-        evaluation_horizon: the same for the other splits, but not in the memory mode.
-        sticky_actions: with this probability the last action is played again instead of the one that was chosen.
+    """games: only these; null: all. (In RA-DT's paper: all.)
+    game: the same for a single one.
+    difficulty: of the levels; `memory` is Procgen's memory mode.
+    train_levels: level seeds 0, 1, ... that `train` draws from (and `eval` in the memory mode); 0: all there are.
+    seen_level, unseen_level: the level of the tasks of `seen`; of `unseen` and `eval`.
+    horizon: steps of an episode of `train` at most (Procgen's own limits are 500 to 2000); null: 1000, and Procgen's
+        own in the memory mode.
+    evaluation_horizon: the same for the other splits, but not in the memory mode.
+    sticky_actions: with this probability the last action is played again instead of the one that was chosen.
     """
 
     games: list[str] | None = Field(default=None, min_length=1)
@@ -217,7 +214,7 @@ class Procgen(BaseWorld):
             self.worker.ask("begin", which=which)
             self._made_B[index_N] = self._fresh_B[index_N] = True
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         if self.options.sticky_actions:
             drawn_B = self._draw_integers(self._row_B, 2**31)
             again_B = (drawn_B < self.options.sticky_actions * 2**31) & (self._last_action_B >= 0)

@@ -19,10 +19,10 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
 from recollect.environments import counter_rng
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.maze_runner import _posts
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/RandomMaze-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/RandomMaze-v0": {}}
 VIEW, MARGIN = 9, 4  # cells along a side of an image; walls around a maze, so that images have something to show there
 FREE, WALL, GOAL, AGENT = range(4)
 SHARE = 0.75  # of walls, and of their length
@@ -136,7 +136,7 @@ class RandomMaze(BaseWorld):
         for b, free, chosen in zip(index_N, free_cells, chosen_N, strict=True):
             self._position_B[b] = free[chosen]
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         target_B = self._position_B + self._moves_A.take(actions_B)
         there_B = self._cells.take(self._origin_B + target_B)
         blocked_B = there_B == WALL

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from recollect.environments.base import BaseWorld
+from recollect.environments.base import BaseWorld, Outcome
 
 
 class Player(Protocol):
@@ -65,7 +65,7 @@ class ReplayedWorld(BaseWorld):
     def _words(self, index_N: np.ndarray) -> np.ndarray:
         return self._draw_integers(index_N, 2**31)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
         rewards_B = np.zeros(self.num_envs, np.float32)
         over_B = np.zeros(self.num_envs, bool)

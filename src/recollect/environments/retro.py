@@ -36,15 +36,12 @@ SPLITS = ("train", "eval", "starts")
 
 
 class Options(WorldOptions):
-    """Options of emulated games.
-
-    Args:
-        game: as stable-retro calls it, e.g. SuperMarioBros-Nes.
-        starts: names of its starting states; null: the game's own.
-        frame_skip: frames of an action.
-        buttons: an action is 12 bits, one per button, and not one of the console's choices (AMAGO: `--multibinary`).
-        border: two pixels of the console's color around the picture.
-        horizon: steps of an episode.
+    """game: as stable-retro calls it, e.g. SuperMarioBros-Nes.
+    starts: names of its starting states; null: the game's own.
+    frame_skip: frames of an action.
+    buttons: an action is 12 bits, one per button, and not one of the console's choices (AMAGO: `--multibinary`).
+    border: two pixels of the console's color around the picture.
+    horizon: steps of an episode.
     """
 
     game: str = "Airstriker-Genesis-v0"

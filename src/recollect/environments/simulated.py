@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Outcome, Task, WorldOptions, check_split
 from recollect.environments.replayed import Player, ReplayedWorld
 from recollect.settings.errors import UserError, nearest
 
@@ -20,12 +20,9 @@ Returns = Mapping[str, tuple[float, ...]]
 
 
 class SimulatedOptions(WorldOptions):
-    """Options of every simulated world.
-
-    Args:
-        initial_states: `random`: objects, goals and joints are drawn anew in each episode; `fixed`: always the same ones.
-        goal: `hidden`: what an observation says of the goal is zero; `shown`.
-        only: names of the tasks that are kept, of either split; None keeps all.
+    """initial_states: `random`: objects, goals and joints are drawn anew in each episode; `fixed`: always the same ones.
+    goal: `hidden`: what an observation says of the goal is zero; `shown`.
+    only: names of the tasks that are kept, of either split; None keeps all.
     """
 
     initial_states: Literal["random", "fixed"] = "random"
@@ -96,7 +93,7 @@ class SimulatedWorld(ReplayedWorld):
             return np.full(index_N.size, FIXED_WORD)
         return super()._words(index_N)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         rewards_B, solved_B = super()._advance(actions_B, last_B)
         self._solved_B |= solved_B
         if self.knows_success:

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import BaseWorld, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, WorldOptions
 from recollect.settings.errors import UserError
 
 ROWS, COLUMNS, VIEW = 7, 11, 5
@@ -86,21 +86,18 @@ ORCHARD_START = cell(5, 5)
 
 
 class RoomOptions(WorldOptions):
-    """Options of both games.
-
-    Args:
-        length: steps in the room of apples, the length knob of the paper's figures.
-        explore_steps: steps in the first room.
-        final_reward: paid once in the last room, for the right choice or the opened door.
-        apples: how many of the 22 places have an apple; which is drawn in each episode.
-        apple_reward: of one apple.
-        apple_reward_high: null: all apples give `apple_reward`. Else rewards are drawn between the two.
-        fixed_apple_reward: such a reward is one of the two ends, drawn once per episode; false: each apple's is drawn
-            anew, uniformly between them.
-        respawn: an apple is back after more than so many steps; null: never.
-        crop: the agent sees the 5 x 5 cells around it; false: the whole room.
-        flat: images are vectors (channels first), as in the released configuration.
-        one_hot_actions: actions are vectors of four numbers of which the largest counts.
+    """length: steps in the room of apples, the length knob of the paper's figures.
+    explore_steps: steps in the first room.
+    final_reward: paid once in the last room, for the right choice or the opened door.
+    apples: how many of the 22 places have an apple; which is drawn in each episode.
+    apple_reward: of one apple.
+    apple_reward_high: null: all apples give `apple_reward`. Else rewards are drawn between the two.
+    fixed_apple_reward: such a reward is one of the two ends, drawn once per episode; false: each apple's is drawn
+        anew, uniformly between them.
+    respawn: an apple is back after more than so many steps; null: never.
+    crop: the agent sees the 5 x 5 cells around it; false: the whole room.
+    flat: images are vectors (channels first), as in the released configuration.
+    one_hot_actions: actions are vectors of four numbers of which the largest counts.
     """
 
     length: int = Field(default=60, ge=1, le=2**24)
@@ -184,7 +181,7 @@ class ThreeRooms(BaseWorld):
         self._succeeded_B[index_N] = False
         self._enter_first(index_N)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         target_B = self._position_B + MOVES_A.take(actions_B)
         stopped_B = SOLID_256.take(self._cells.take(self._origin_B + target_B))
         np.copyto(self._position_B, target_B, where=~stopped_B)

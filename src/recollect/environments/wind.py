@@ -16,9 +16,9 @@ import numpy as np
 from gymnasium.spaces import Box
 from pydantic import Field
 
-from recollect.environments.base import BaseWorld, Task, WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Wind-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/Wind-v0": {}}
 STRONGEST, FARTHEST = 0.08, 0.1  # of the wind and of an action, along each axis
 GOAL_2 = np.array([0.0, 1.0], np.float32)
 
@@ -64,7 +64,7 @@ class Wind(BaseWorld):
             share_N = self._draw_integers(index_N, 2**31) / 2**31
             self._wind_B2[index_N, axis] = STRONGEST * (2 * share_N - 1)
 
-    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._at_B2 += FARTHEST * actions_BA + self._wind_B2
         return (np.linalg.norm(self._at_B2 - GOAL_2, axis=1) <= self.options.radius).astype(np.float32), None
 
