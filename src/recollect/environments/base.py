@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
@@ -307,6 +307,10 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             where=f"{type(self).__name__}.step",
             do=f"correct the policy's actions (given: {given})",
         )
+
+    def _refuse_task(self, task: Task, what: str) -> NoReturn:
+        do = "take the tasks from tasks(split, ...) with the same options"
+        raise UserError(f"task '{task.name}' {what}", where=type(self).__name__, do=do)
 
     def _restart(self, index_N: np.ndarray) -> None:
         if index_N.size:

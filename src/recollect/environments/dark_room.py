@@ -23,7 +23,6 @@ from pydantic import Field
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene, rows_and_columns
-from recollect.settings.errors import UserError
 
 GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkRoom-v0": {}}
 # Actions 0..4: north, east, south, west, stay, as changes of (row, column).
@@ -128,11 +127,7 @@ class DarkRoom(BaseWorld):
         for task in self.tasks:
             x, y = task.data.get(key, (-1, -1))
             if not (0 <= x < room.width and 0 <= y < room.height):
-                raise UserError(
-                    f"task '{task.name}' has no {key} inside the room of {room.width} x {room.height}",
-                    where=type(self).__name__,
-                    do="take the tasks from tasks(split, ...) with the same width and height",
-                )
+                self._refuse_task(task, f"has no {key} inside the room of {room.width} x {room.height}")
             cells.append((y, x))
         return np.array(cells, dtype=np.int16)
 

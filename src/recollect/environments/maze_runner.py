@@ -23,7 +23,6 @@ from pydantic import Field, model_validator
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene
-from recollect.settings.errors import UserError
 
 GYMNASIUM_IDS: dict[str, dict] = {
     "recollect/MazeRunner-v0": {},
@@ -232,14 +231,12 @@ class MazeRunner(BaseWorld):
 
     def _goals(self, task: Task) -> tuple[tuple[int, int], ...]:
         """The goals of a task, each on a free cell of its maze."""
-        side, cells = self.options.side, tuple(task.data.get("goals", ()))
+        side = self.options.side
+        cells = tuple(task.data.get("goals", ()))
+        known = bool(cells) and "seed" in task.data
         inside = all(0 <= row < side and 0 <= column < side for row, column in cells)
-        if "seed" not in task.data or not cells or not inside or any(maze(task.data["seed"], side)[c] for c in cells):
-            raise UserError(
-                f"task '{task.name}' has no goals on free cells of a maze of {side} x {side}",
-                where=type(self).__name__,
-                do="take the tasks from tasks(split, ...) with the same size",
-            )
+        if not known or not inside or any(maze(task.data["seed"], side)[cell] for cell in cells):
+            self._refuse_task(task, f"has no goals on free cells of a maze of {side} x {side}")
         return cells
 
     def _begin(self, index_N: np.ndarray) -> None:
@@ -259,13 +256,18 @@ class MazeRunner(BaseWorld):
     def shortest_ways(self) -> np.ndarray:
         """Actions on a shortest way to each goal, bool [B, G, cells, A]; on it: to stay, without a way: all."""
         side = self.options.side
-        ways_BGCA = np.ones((self.num_envs, int(self._count_B.max()), side**2, len(MOVES_A2)), dtype=bool)
+        goals = int(self._count_B.max())
+        ways_BGCA = np.ones((self.num_envs, goals, side**2, len(MOVES_A2)), dtype=bool)
         for b, task in enumerate(self.tasks):
-            next_CA = self._next_CA[self._maze_B[b] : self._maze_B[b] + side**2]
+            first = self._maze_B[b]
+            next_CA = self._next_CA[first : first + side**2]
+            wall = maze(task.data["seed"], side)
             for g, goal in enumerate(self._goals(task)):
-                steps_C = distances(maze(task.data["seed"], side), goal).ravel()
+                steps_C = distances(wall, goal).ravel()
                 known_C = steps_C >= 0
-                ways_BGCA[b, g, known_C] = (steps_C[next_CA] == np.maximum(steps_C - 1, 0)[:, None])[known_C]
+                one_less_C = np.maximum(steps_C - 1, 0)
+                nearer_CA = steps_C[next_CA] == one_less_C[:, None]
+                ways_BGCA[b, g, known_C] = nearer_CA[known_C]
         return ways_BGCA
 
     def optimal_return(self) -> np.ndarray:

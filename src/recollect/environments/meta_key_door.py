@@ -25,7 +25,6 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
-from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
 GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkKeyToDoor-v0": {}}
@@ -112,11 +111,7 @@ class MetaKeyDoor(BaseWorld):
         for task in self.tasks:
             cells = [task.data.get(place, (-1, -1)) for place in PLACES]
             if task.data and not all(0 <= at < room.size for cell in cells for at in cell):
-                raise UserError(
-                    f"task '{task.name}' has no start, key and door inside the room of {room.size} x {room.size}",
-                    where=type(self).__name__,
-                    do="take the tasks from tasks(split, ...) with the same size",
-                )
+                self._refuse_task(task, f"has no start, key and door inside the room of {room.size} x {room.size}")
 
     def _begin(self, index_N: np.ndarray) -> None:
         room = self.options

@@ -155,26 +155,32 @@ class MiniGrid(ReplayedWorld):
         self.inner = [player.inner for player in players]
         one = self.inner[0]
         assert isinstance(one.action_space, Discrete)
+        actions = MOVES if self.options.moves_only else int(one.action_space.n)
         self.horizon = one.max_steps
         self.single_observation_space = Box(0, 255, (3, VIEW * TILE, VIEW * TILE), np.uint8)
-        self.single_action_space = Discrete(MOVES if self.options.moves_only else int(one.action_space.n))
+        self.single_action_space = Discrete(actions)
         self._play(players)
-        B = self.num_envs
+
+        # Of each instance what is looked at in each step: the grid's things, and its doors, whose state alone changes.
+        self._things: list[list[WorldObj | None]] = [[] for _ in players]
+        self._doors: list[list[tuple[Door, bool, bool]]] = [[] for _ in players]
+
+        # The codes of all cells, with walls around the grid; origin[b] is the first cell of an instance's grid.
         self._tiles = tiles()
         self._see_through = one.see_through_walls
-        # Of each instance what is looked at in each step: the grid's things, and its doors, whose state alone changes.
-        self._things: list[list[WorldObj | None]] = [[] for _ in range(B)]
-        self._doors: list[list[tuple[Door, bool, bool]]] = [[] for _ in range(B)]
-        # The codes of all cells, with walls around the grid; origin[b] is the first cell of an instance's grid.
         self._size = (one.height, one.width)
         self._width = one.width + 2 * MARGIN
         height = one.height + 2 * MARGIN
-        self._code_BYX = np.full((B, height, self._width), self._tiles.code(Wall()), dtype=np.uint8)
+        wall = self._tiles.code(Wall())
+        self._code_BYX = np.full((self.num_envs, height, self._width), wall, dtype=np.uint8)
         self._cells = self._code_BYX.reshape(-1)
-        self._origin_B = np.arange(B) * (height * self._width) + MARGIN * (self._width + 1)
-        self._window_4YX = self._windows()
+        first_inside = MARGIN * (self._width + 1)
+        self._origin_B = self._row_B * (height * self._width) + first_inside
+
         # Of a picture [3, row of cells, row of pixels, cell] the word of a tile.
-        self._word_CY1 = np.arange(3)[:, None, None, None] * TILE + np.arange(TILE)[:, None]
+        self._window_4YX = self._windows()
+        channel_C111 = np.arange(3)[:, None, None, None]
+        self._word_CY1 = channel_C111 * TILE + np.arange(TILE)[:, None]
 
     def _observe(self) -> np.ndarray:
         carried_B = np.zeros(self.num_envs, np.int64)

@@ -79,24 +79,31 @@ class PackageDelivery(BaseWorld):
 
     def _begin(self, index_N: np.ndarray) -> None:
         chosen = self.options
-        length, K = chosen.length, chosen.most_packages
-        few = length // 5 // 2
-        forks_N = few + self._draw_integers(index_N, length // 5 - few + 1)
-        packages_N = chosen.fewest_packages + self._draw_integers(index_N, K - chosen.fewest_packages + 1)
-        order_NX = np.tile(np.arange(1, length), (self.num_envs, 1))
-        self._shuffle_rows(order_NX, index_N)
-        order_NX = order_NX[index_N]
-        place_X = np.arange(length - 1)
+        length = chosen.length
+        most_forks = length // 5
+        fewest_forks = most_forks // 2
+        more_packages = chosen.most_packages - chosen.fewest_packages
+        forks_N = fewest_forks + self._draw_integers(index_N, most_forks - fewest_forks + 1)
+        packages_N = chosen.fewest_packages + self._draw_integers(index_N, more_packages + 1)
+
+        # The cells behind the start in random order: first the forks, then the destinations.
+        order_BX = np.tile(np.arange(1, length), (self.num_envs, 1))
+        self._shuffle_rows(order_BX, index_N)
+        order_NX = order_BX[index_N]
         self._turn_BX[index_N] = 0
-        for place in range(length // 5):
-            turn_N = np.where(place < forks_N, LEFT + self._draw_integers(index_N, 2), 0)
-            self._turn_BX[index_N, order_NX[:, place]] = turn_N
-        chosen_NX = (place_X >= forks_N[:, None]) & (place_X < (forks_N + packages_N)[:, None])
-        found_NX = np.sort(np.where(chosen_NX, order_NX, length), axis=1)[:, :K]
+        for place in range(most_forks):
+            turn_N = LEFT + self._draw_integers(index_N, 2)
+            self._turn_BX[index_N, order_NX[:, place]] = np.where(place < forks_N, turn_N, 0)
+        place_X = np.arange(length - 1)
+        end_N = forks_N + packages_N
+        chosen_NX = (place_X >= forks_N[:, None]) & (place_X < end_N[:, None])
+        found_NX = np.sort(np.where(chosen_NX, order_NX, length), axis=1)[:, : chosen.most_packages]
         self._destination_BK[index_N] = np.where(found_NX == length, 0, found_NX)
+
         self._drop_B[index_N] = FIRST_DROP + self._draw_integers(index_N, 4)
         self._tries_B[index_N] = TRIES * packages_N
-        self._at_B[index_N] = self._reached_B[index_N] = 0
+        self._at_B[index_N] = 0
+        self._reached_B[index_N] = 0
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         at_B = self._at_B

@@ -1,7 +1,7 @@
 """Worlds that a package plays: one of its environments per instance, stepped one after the other.
 
-An episode is a function of its task, one random word and the actions, so the state of a world is the word and the actions
-of the present episode: `set_state` plays them again, without looking, and needs to know nothing of an environment's inside.
+An episode is a function of its task, one random word and the actions, which therefore are the state: `set_state` plays
+them again, without looking, and needs to know nothing of an environment's inside.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ class Player(Protocol):
 
 
 class ReplayedWorld(BaseWorld):
-    """Players in a batch; see :class:`recollect.environments.base.World` for the arguments.
+    """A world's `_setup` ends with `_play`.
 
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ended by themselves, with a reward at their end.
     What is seen of an instance that was never reset is the episode of the word 0.
-
-    A world's `_setup` ends with `_play`.
     """
 
     knows_success: ClassVar[bool] = True

@@ -75,13 +75,15 @@ class Game:
 
     def _show(self, frame_HWC: np.ndarray) -> None:
         """Shrink a frame by area, and draw the border."""
-        small_CYX = self.rows_YH @ frame_HWC.transpose(2, 0, 1).astype(np.float64) @ self.columns_XW.T
+        pixels_CHW = frame_HWC.transpose(2, 0, 1).astype(np.float64)
         shown = self.arrays["frame"][0]
-        shown[:] = np.rint(small_CYX)
+        shown[:] = np.rint(self.rows_YH @ pixels_CHW @ self.columns_XW.T)
         if self.border is not None:
             color = np.array(self.border, np.uint8)[:, None, None]
-            for edge in (np.s_[:, :BORDER], np.s_[:, -BORDER:], np.s_[:, :, :BORDER], np.s_[:, :, -BORDER:]):
-                shown[edge] = color
+            shown[:, :BORDER] = color
+            shown[:, -BORDER:] = color
+            shown[:, :, :BORDER] = color
+            shown[:, :, -BORDER:] = color
 
 
 def load() -> str:

@@ -59,14 +59,12 @@ def needed(module: str, world: str, *, family: str = "control") -> Any:
 
 
 class SimulatedWorld(ReplayedWorld):
-    """Simulators in a batch; see :class:`recollect.environments.base.World` for the arguments.
+    """A world's `_setup` is `horizon` and a call of `_simulate`.
 
     A simulator is a player whose `step` says whether its task is solved now, and whose `look` gives the observation [D]
     with the goal in it. Solving a task ends no episode.
     Observations: float32 [B, D]. Actions: float32 [B, A] in [-1, 1]; a task that has fewer dimensions ignores the last.
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ever solved their task, if the world knows.
-
-    A world's `_setup` is `horizon` and a call of `_simulate`.
     """
 
     knows_success = False
