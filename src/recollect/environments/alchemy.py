@@ -24,16 +24,15 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Alchemy-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/Alchemy-v0": {}}
 STONES, POTIONS, AXES = 3, 12, 3
 BONUS = 12  # of the best stone
 CORNERS_V3 = np.array([[(v >> axis & 1) * 2 - 1 for axis in range(AXES)] for v in range(8)], np.int8)
@@ -51,9 +50,7 @@ ROTATIONS_R33 = np.array(
 
 
 class Options(WorldOptions):
-    """Options of Alchemy.
-
-    `bottleneck`: "random" graphs, or the whole cube ("none"). `rotation`: stones may be seen rotated. Without
+    """`bottleneck`: "random" graphs, or the whole cube ("none"). `rotation`: stones may be seen rotated. Without
     `randomized_mapping` colors and features mean the same in every episode.
     """
 
@@ -98,21 +95,17 @@ def _hangs_together(edge_V3: np.ndarray) -> bool:
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: chemistry and items are drawn anew in every episode."""
-    Options.parse(options, "alchemy")
-    check_split(split, "alchemy")
+    Options.parse(options, "alchemy", split)
     return [Task(0, "any_chemistry", split)]
 
 
 class Alchemy(BaseWorld):
-    """Symbolic Alchemy in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 39]. Of each stone: three perceived features, worth / 3, 0 (used: 2, 2, 2, 2, 1); then of
+    """Observations: float32 [B, 39]. Of each stone: three perceived features, worth / 3, 0 (used: 2, 2, 2, 2, 1); then of
     each potion: color / 3 - 1, 0 (used: 1, 1).
     Actions: 0 waits; 1 + 13 s puts stone s into the cauldron, 2 + 13 s + p into potion p. What is used does nothing.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 
@@ -137,7 +130,6 @@ class Alchemy(BaseWorld):
         self._stone_used_BS = self._keep_zeros("stones_used", bool, STONES)
         self._potion_used_BP = self._keep_zeros("potions_used", bool, POTIONS)
         self._worth_V = CORNERS_V3.sum(1).astype(np.float32) + BONUS * (CORNERS_V3 == 1).all(1)
-        self._row_B = np.arange(B)
 
     def _begin(self, index_N: np.ndarray) -> None:
         chosen = self.options
@@ -160,7 +152,7 @@ class Alchemy(BaseWorld):
             self._potion_BP[index_N, p] = self._draw_integers(index_N, 2 * AXES)
         self._stone_used_BS[index_N] = self._potion_used_BP[index_N] = False
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         stone_B, into_B = np.divmod(actions_B - 1, 1 + POTIONS)  # into: 0 the cauldron, 1 + p a potion
         row_B = self._row_B
         acts_B = (actions_B > 0) & ~self._stone_used_BS[row_B, stone_B]
@@ -191,18 +183,22 @@ class Alchemy(BaseWorld):
 
     def _observe(self) -> np.ndarray:
         B = self.num_envs
-        latent_BS3 = CORNERS_V3[self._corner_BS]
         stone_BS5 = np.zeros((B, STONES, 5), np.float32)
+        latent_BS3 = CORNERS_V3[self._corner_BS]
         aligned_BS3 = (latent_BS3 * self._mirror_B3[:, None]).astype(np.float32)
-        stone_BS5[..., :3] = np.einsum("bij,bsj->bsi", ROTATIONS_R33[self._rotation_B], aligned_BS3)
+        rotation_B33 = ROTATIONS_R33[self._rotation_B]
+        stone_BS5[..., :3] = np.einsum("bij,bsj->bsi", rotation_B33, aligned_BS3)
         stone_BS5[..., 3] = latent_BS3.sum(-1) / 3
         stone_BS5[self._stone_used_BS] = [2, 2, 2, 2, 1]
-        axis_BP, up_BP = np.divmod(self._potion_BP, 2)
-        color_of_axis_B3 = PERMUTATIONS_P3.argsort(1)[self._axes_B]
-        pair_BP = np.take_along_axis(color_of_axis_B3, axis_BP, 1)
-        first_BP = np.take_along_axis(self._signs_B3, axis_BP, 1) == 2 * up_BP - 1
+
+        # Two colors are a pair, which stands for an axis; which of them it is stands for the direction.
         potion_BP2 = np.zeros((B, POTIONS, 2), np.float32)
-        potion_BP2[..., 0] = (2 * pair_BP + first_BP) / 3 - 1
+        axis_BP, up_BP = np.divmod(self._potion_BP, 2)
+        pair_of_axis_B3 = PERMUTATIONS_P3.argsort(1)[self._axes_B]
+        pair_BP = np.take_along_axis(pair_of_axis_B3, axis_BP, 1)
+        sign_BP = np.take_along_axis(self._signs_B3, axis_BP, 1)
+        is_second_BP = sign_BP == 2 * up_BP - 1
+        potion_BP2[..., 0] = (2 * pair_BP + is_second_BP) / 3 - 1
         potion_BP2[self._potion_used_BP] = 1
         return np.concatenate([stone_BS5.reshape(B, -1), potion_BP2.reshape(B, -1)], axis=1)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
@@ -27,6 +27,7 @@ from recollect.settings.loading import validated
 from recollect.settings.schema import Frozen
 
 SPLITS = ("train", "eval")
+Outcome = tuple[np.ndarray, np.ndarray | None]  # of `World._advance`
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,22 @@ class Task:
     data: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
+def check_split(split: str, world: str, known: Sequence[str] = SPLITS) -> None:
+    """Raise a UserError for a split that is not known."""
+    if split not in known:
+        raise UserError(f"unknown split '{split}'", where=f"tasks of the world {world}", do=nearest(split, known))
+
+
 class WorldOptions(Frozen):
     """The options of a world; unknown ones are refused with the nearest known one named."""
 
     model_config = ConfigDict(strict=True)
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any], world: str) -> Self:
-        """Check options as they stand in a config file. Raises UserError: one is unknown, missing or wrong."""
+    def parse(cls, options: Mapping[str, Any], world: str, split: str = "train", known: Sequence[str] = SPLITS) -> Self:
+        """Check options as they stand in a config file, and a split. Raises UserError: one is unknown, missing or wrong."""
+        check_split(split, world, known)
         return validated(cls, options, where=f"options of the world {world}", noun="option")
-
-
-def check_split(split: str, world: str) -> None:
-    """Refuse a split other than "train" and "eval"."""
-    if split not in SPLITS:
-        raise UserError(f"unknown split '{split}'", where=f"tasks of the world {world}", do=nearest(split, SPLITS))
 
 
 class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
@@ -121,7 +123,11 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._timestep_B = self._keep_zeros("timestep", np.int32)
         self._ended_B = self._keep("ended", np.ones(self.num_envs, dtype=bool))  # ended, or never begun
         self._any_ended = True
-        self._cut_B: np.ndarray | None = None  # bool [B], episodes that the world itself cut short at this step
+        self._row_B = np.arange(self.num_envs)
+        # What `_advance` says besides: episodes that it cut short; `success` where one ends; `achieved` at every step.
+        self._cut_B: np.ndarray | None = None
+        self._success_B: np.ndarray | None = None
+        self._achieved_BMG: np.ndarray | None = None
         self._setup()
         self._steps_to_end = self.horizon  # steps until the first instance meets the horizon
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -140,7 +146,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """Put the instances ``index_N`` (int64 [N], without repeats) at the start of an episode."""
         raise NotImplementedError
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         """Play one step; ``_timestep_B`` already counts it.
 
         Args:
@@ -149,7 +155,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
         Returns:
             rewards float32 [B], and bool [B] of episodes that ended before the horizon (None where none can). A world that
-            cuts episodes short before the horizon sets ``_cut_B`` (bool [B]) besides.
+            cuts episodes short before the horizon sets ``_cut_B`` (bool [B]) besides. Where episodes end,
+            ``info["success"]`` is a copy of ``_success_B``; ``info["achieved"]`` is ``_achieved_BMG``, a new array each step.
         """
         raise NotImplementedError
 
@@ -157,11 +164,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """The observations of all instances, as a new array [B, D]."""
         raise NotImplementedError
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Best undiscounted return of an episode of each task (default: of each instance), float64 [len(tasks)].
-
-        A UserError says where the world has no closed form.
-        """
+    def optimal_return(self) -> np.ndarray:
+        """Best undiscounted return of an episode of each instance, float64 [B]. Raises UserError: there is no closed form."""
         raise UserError(
             "the optimal return is not known", where=type(self).__name__, do="compare with a reference policy instead"
         )
@@ -180,7 +184,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             Observations [B, D] (instances outside the mask: where they stand), and an empty info.
         """
         mask_B = self._reset_mask(options)
-        index_N = np.arange(self.num_envs) if mask_B is None else np.flatnonzero(mask_B)
+        index_N = self._row_B if mask_B is None else np.flatnonzero(mask_B)
         if seed is not None:
             self._seeds_B[index_N] = counter_rng.instance_seeds(seed, self.num_envs)[index_N]
             self._draws_B[index_N] = 0
@@ -206,8 +210,9 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         observations_BD = self._observe()
         never_B = np.zeros(self.num_envs, dtype=bool)
         cut_B = self._cut_B
+        info: dict[str, Any] = {} if self._achieved_BMG is None else {"achieved": self._achieved_BMG}
         if last_B is None and not any(ends_B is not None and ends_B.any() for ends_B in (terminated_B, cut_B)):
-            return observations_BD, rewards_B, never_B, never_B.copy(), {}
+            return observations_BD, rewards_B, never_B, never_B.copy(), info
 
         terminated_B = never_B if terminated_B is None else terminated_B
         truncated_B = np.zeros(self.num_envs, dtype=bool) if cut_B is None else cut_B & ~terminated_B
@@ -216,13 +221,15 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         elif last_B is not None:
             truncated_B |= last_B & ~terminated_B
         ended_B = terminated_B | truncated_B
+        if self._success_B is not None:
+            info["success"] = self._success_B.copy()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            info = {"final_obs": observations_BD, "_final_obs": ended_B}
+            info |= {"final_obs": observations_BD, "_final_obs": ended_B}
             self._restart(np.flatnonzero(ended_B))
             return self._observe(), rewards_B, terminated_B, truncated_B, info
         self._ended_B |= ended_B
         self._any_ended = True
-        return observations_BD, rewards_B, terminated_B, truncated_B, {}
+        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def get_state(self) -> dict[str, np.ndarray]:
         """All that a bit-exact resume needs, as copies, for ``set_state`` of a world made with the same arguments."""
@@ -250,7 +257,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._kept[name] = array
         return array
 
-    def _keep_zeros(self, name: str, dtype: DTypeLike, *shape: int) -> np.ndarray:
+    def _keep_zeros(self, name: str, dtype: DTypeLike | None, *shape: int) -> np.ndarray:
         """Register zeros (of bool: False) [B, *shape] as part of the state."""
         return self._keep(name, np.zeros((self.num_envs, *shape), dtype))
 
@@ -271,41 +278,39 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """Actions within the space: contiguous int64 [B] where it is discrete, float32 [B, A] in a box, int8 [B, A] of bits."""
         space = self.single_action_space
         actions_B = np.asarray(actions)
-        if isinstance(space, Box):
-            return self._check_continuous(actions_B, space)
-        if isinstance(space, MultiBinary):
-            return self._check_bits(actions_B, space)
-        assert isinstance(space, Discrete)
-        if actions_B.shape == (self.num_envs,) and actions_B.dtype.kind in "iu":
-            actions_B = np.ascontiguousarray(actions_B, dtype=np.int64)
-            # Seen as unsigned, a negative number is huge: one comparison checks both bounds.
-            if int(actions_B.view(np.uint64).max()) < space.n:
-                return actions_B
-        what = f"actions must be integers in 0..{space.n - 1} of shape ({self.num_envs},)"
-        given = (
-            f"{actions_B.dtype} {actions_B.shape}, from {actions_B.min()} to {actions_B.max()}"
-            if actions_B.size
-            else "none"
+        shape = (self.num_envs, *(space.shape or ()))
+        shaped = actions_B.shape == shape
+        kind = actions_B.dtype.kind
+        if isinstance(space, Discrete):
+            if shaped and kind in "iu":
+                actions_B = np.ascontiguousarray(actions_B, dtype=np.int64)
+                # Seen as unsigned, a negative number is huge: one comparison checks both bounds.
+                if int(actions_B.view(np.uint64).max()) < space.n:
+                    return actions_B
+            wanted = f"integers in 0..{space.n - 1}"
+        elif isinstance(space, Box):
+            if shaped and kind == "f":
+                actions_BA = actions_B.astype(np.float32)
+                if ((actions_BA >= space.low) & (actions_BA <= space.high)).all():  # NaN is not
+                    return actions_BA
+            wanted = f"numbers in [{space.low.min():g}, {space.high.max():g}]"
+        else:
+            assert isinstance(space, MultiBinary)
+            if shaped and kind in "iub" and np.isin(actions_B, (0, 1)).all():
+                return actions_B.astype(np.int8)
+            wanted = "bits, 0 or 1,"
+        given = f"{actions_B.dtype} {actions_B.shape}"
+        if actions_B.size and kind in "iuf":
+            given += f", from {actions_B.min()} to {actions_B.max()}"
+        raise UserError(
+            f"actions must be {wanted} of shape {shape}",
+            where=f"{type(self).__name__}.step",
+            do=f"correct the policy's actions (given: {given})",
         )
-        raise UserError(what, where=f"{type(self).__name__}.step", do=f"correct the policy's actions (given: {given})")
 
-    def _check_continuous(self, actions_BA: np.ndarray, space: Box) -> np.ndarray:
-        if actions_BA.shape == (self.num_envs, *space.shape) and actions_BA.dtype.kind == "f":
-            actions_BA = actions_BA.astype(np.float32)
-            if ((actions_BA >= space.low) & (actions_BA <= space.high)).all():  # NaN is not
-                return actions_BA
-        bounds = f"[{space.low.min():g}, {space.high.max():g}]"
-        what = f"actions must be numbers in {bounds} of shape {(self.num_envs, *space.shape)}"
-        given = f"{actions_BA.dtype} {actions_BA.shape}"
-        raise UserError(what, where=f"{type(self).__name__}.step", do=f"correct the policy's actions (given: {given})")
-
-    def _check_bits(self, actions_BA: np.ndarray, space: MultiBinary) -> np.ndarray:
-        shape = (self.num_envs, *space.shape)
-        if actions_BA.shape == shape and actions_BA.dtype.kind in "iub" and np.isin(actions_BA, (0, 1)).all():
-            return actions_BA.astype(np.int8)
-        given = f"{actions_BA.dtype} {actions_BA.shape}"
-        do = f"correct the policy's actions (given: {given})"
-        raise UserError(f"actions must be bits, 0 or 1, of shape {shape}", where=f"{type(self).__name__}.step", do=do)
+    def _refuse_task(self, task: Task, what: str) -> NoReturn:
+        do = "take the tasks from tasks(split, ...) with the same options"
+        raise UserError(f"task '{task.name}' {what}", where=type(self).__name__, do=do)
 
     def _restart(self, index_N: np.ndarray) -> None:
         if index_N.size:
@@ -320,12 +325,10 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def _reset_mask(self, options: dict[str, Any] | None) -> np.ndarray | None:
         where = f"{type(self).__name__}.reset"
-        options = options or {}
-        for name in options:
-            if name != "reset_mask":
-                raise UserError(f"unknown reset option '{name}'", where=where, do="known: reset_mask")
-        if "reset_mask" not in options:
+        if not options:
             return None
+        for name in options.keys() - {"reset_mask"}:
+            raise UserError(f"unknown reset option '{name}'", where=where, do="known: reset_mask")
         mask_B = np.asarray(options["reset_mask"])
         if mask_B.dtype != bool or mask_B.shape != (self.num_envs,):
             what = f"reset_mask is {mask_B.dtype} {mask_B.shape}"
@@ -341,3 +344,6 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             do='reset them first: reset(options={"reset_mask": terminated | truncated}), '
             "or make the world with AutoresetMode.SAME_STEP",
         )
+
+
+BaseWorld = World  # what worlds subclass, each of which is called World in its file

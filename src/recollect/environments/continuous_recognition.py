@@ -22,7 +22,6 @@ Source: specification 2.5 of HELM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,10 +29,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/ContinuousRecognition-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/ContinuousRecognition-v0": {}}
 SIDE, SIZE, SWING = 80, 60, 35  # pixels of the view, of a stimulus (75 % of it), from the cross to a button
 TURN_A = np.array([0, -1, 1], dtype=np.int8)
 CROSS, IMAGE, RIGHT, WRONG = range(
@@ -68,8 +66,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: the order of images is drawn anew in every episode."""
-    chosen = Options.parse(options, "continuous_recognition")
-    check_split(split, "continuous_recognition")
+    chosen = Options.parse(options, "continuous_recognition", split)
     return [Task(0, f"{chosen.trials}_trials", split)]
 
 
@@ -121,16 +118,19 @@ def screens(reach: int) -> np.ndarray:
     middle = SIDE // 2 + SWING
     wide = np.empty((4, 2, SIDE, SIDE + 2 * SWING, 3), dtype=np.uint8)  # its second axis: which button flashes
     wide[...] = GREY
-    wide[CROSS, :, 38:42, middle - 8 : middle + 8] = wide[CROSS, :, 32:48, middle - 2 : middle + 2] = RED
-    for button, x in enumerate((middle - SWING, middle + SWING)):  # 10 x 20 pixels beside the image
-        wide[IMAGE:, :, 30:50, x - 5 : x + 5] = BLACK
-        wide[RIGHT, button, 30:50, x - 5 : x + 5] = GREEN
-        wide[WRONG, button, 30:50, x - 5 : x + 5] = RED
-    seen = [
-        wide[:, int(gaze > 0), :, offset : offset + SIDE]
-        for gaze, offset in zip(range(-reach, reach + 1), offsets(reach), strict=True)
-    ]
-    return np.ascontiguousarray(np.stack(seen, axis=1).transpose(0, 1, 4, 2, 3))
+    wide[CROSS, :, 38:42, middle - 8 : middle + 8] = RED
+    wide[CROSS, :, 32:48, middle - 2 : middle + 2] = RED
+    for button, x in enumerate((middle - SWING, middle + SWING)):
+        columns = slice(x - 5, x + 5)  # buttons have 10 x 20 pixels, beside the image
+        wide[IMAGE:, :, 30:50, columns] = BLACK
+        wide[RIGHT, button, 30:50, columns] = GREEN
+        wide[WRONG, button, 30:50, columns] = RED
+    seen = []
+    for gaze, offset in zip(range(-reach, reach + 1), offsets(reach), strict=True):
+        looked_at = int(gaze > 0)
+        seen.append(wide[:, looked_at, :, offset : offset + SIDE])
+    channels_last = np.stack(seen, axis=1)
+    return np.ascontiguousarray(channels_last.transpose(0, 1, 4, 2, 3))
 
 
 def offsets(reach: int) -> list[int]:
@@ -139,10 +139,7 @@ def offsets(reach: int) -> list[int]:
 
 
 class ContinuousRecognition(BaseWorld):
-    """Continuous recognition in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 80, 80]. Actions: 0 stay, 1 look left, 2 look right.
-    """
+    """Observations: uint8 [B, 3, 80, 80]. Actions: 0 stay, 1 look left, 2 look right."""
 
     options: Options
     options_model = Options
@@ -169,7 +166,7 @@ class ContinuousRecognition(BaseWorld):
             array[index_N] = 0
         self._known_BT[index_N] = BEYOND
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         reach = self.options.reach
         before_B = self._gaze_B.copy()
         self._gaze_B[:] = np.clip(before_B + TURN_A.take(actions_B), -reach, reach)
@@ -202,22 +199,28 @@ class ContinuousRecognition(BaseWorld):
         self._shown_B[index_N] = True
 
     def _observe(self) -> np.ndarray:
-        reach, frame = self.options.reach, (SIDE - SIZE) // 2
+        reach = self.options.reach
         screen_B = np.where(self._shown_B, IMAGE, SCREEN_OF_FLASH_3.take(self._flash_B + 1))
         images_B3YX: np.ndarray = self._screens[screen_B, self._gaze_B + reach]
+        top = (SIDE - SIZE) // 2
         for gaze, offset in zip(range(-reach, reach + 1), offsets(reach), strict=True):
             index_N = np.flatnonzero(self._shown_B & (self._gaze_B == gaze))
-            if index_N.size:
-                left = SWING + frame - offset  # of the stimulus in the view
-                first, last = max(left, 0), min(left + SIZE, SIDE)
-                seen_N3YX = self._stimuli[self._stimulus_B[index_N], :, :, first - left : last - left]
-                images_B3YX[index_N, :, frame : frame + SIZE, first:last] = seen_N3YX
+            if not index_N.size:
+                continue
+            # Which columns of the stimulus are in view, and where.
+            left = SWING + top - offset
+            first = max(left, 0)
+            last = min(left + SIZE, SIDE)
+            stimulus_N = self._stimulus_B[index_N]
+            seen_N3YX = self._stimuli[stimulus_N, :, :, first - left : last - left]
+            images_B3YX[index_N, :, top : top + SIZE, first:last] = seen_N3YX
         return images_B3YX
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """See :meth:`recollect.environments.base.World.optimal_return`: every answer right, as many as there is time for."""
-        answers = min(self.options.trials, (self.horizon + self.options.reach) // (1 + 2 * self.options.reach))
-        return np.full(len(self.tasks if tasks is None else tasks), answers, dtype=np.float64)
+    def optimal_return(self) -> np.ndarray:
+        """Every answer right, as many as there is time for."""
+        reach = self.options.reach
+        answers = (self.horizon + reach) // (1 + 2 * reach)
+        return np.full(self.num_envs, min(self.options.trials, answers), dtype=np.float64)
 
 
 World = ContinuousRecognition

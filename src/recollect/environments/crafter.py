@@ -25,11 +25,11 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
-from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import Outcome, Task, WorldOptions
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
-from recollect.settings.errors import UserError, nearest
+from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
 ACTIONS, ITEMS = 17, 16
@@ -40,13 +40,11 @@ FEATURES = 2 + ITEMS + 2 + 1
 
 
 class Options(WorldOptions):
-    """Options of Crafter; `instructions`, `observation`: see the head of the file.
-
-    Args:
-        fewest_goals, most_goals: of an instruction.
-        tech_tree: a third of the instructions are an ordered part of the tech tree, up to one above what was achieved.
-        hide_future: only the current goal and those completed are shown.
-        horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
+    """instructions, observation: see the head of the file.
+    fewest_goals, most_goals: of an instruction.
+    tech_tree: a third of the instructions are an ordered part of the tech tree, up to one above what was achieved.
+    hide_future: only the current goal and those completed are shown.
+    horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
     """
 
     instructions: bool = True
@@ -75,9 +73,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """`train`, `eval`: one task, whose instruction is drawn; `single`, `multi`: fixed instructions. Needs no package."""
-    Options.parse(options, "crafter")
-    if split not in SPLITS:
-        raise UserError(f"unknown split '{split}'", where="tasks of the world crafter", do=nearest(split, SPLITS))
+    Options.parse(options, "crafter", split, SPLITS)
     if split in ("train", "eval"):
         return [Task(0, "any_instruction", split)]
     single = [(name,) for name in instructions.ACHIEVEMENTS]
@@ -131,12 +127,11 @@ class Player:
 
 
 class Crafter(ReplayedWorld):
-    """Crafter in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    With instructions, ``info["achieved"]`` (float32 [B, 4, 3], NaN: none) says at every step what it achieved, and
+    """With instructions, ``info["achieved"]`` (float32 [B, 4, 3], NaN: none) says at every step what it achieved, and
     ``info["success"]``, where episodes end, which completed their instruction.
     """
 
+    knows_success = False  # but of instructions
     options: Options
     options_model = Options
 
@@ -169,15 +164,6 @@ class Crafter(ReplayedWorld):
         """The instructions of the instances, float32 [B, K, 3], NaN behind the last goal."""
         return self._goals_BKW.copy()
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        info.pop("success", None)
-        if self.options.instructions:
-            info["achieved"] = self._achieved_BMW
-            if terminated_B.any() or truncated_B.any():
-                info["success"] = self._complete_B
-        return observations, rewards_B, terminated_B, truncated_B, info
-
     def _begin(self, index_N: np.ndarray) -> None:
         super()._begin(index_N)
         self._reached_B[index_N] = 0
@@ -196,27 +182,27 @@ class Crafter(ReplayedWorld):
             return instructions.draw_from_tech_tree(draws, chosen.fewest_goals, chosen.most_goals, climbed)
         return instructions.draw(draws, chosen.fewest_goals, chosen.most_goals)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         rewards_B, over_B = super()._advance(actions_B, last_B)
         if not self.options.instructions:
             return rewards_B, over_B
         shape = (self.num_envs, MOST_ACHIEVED, instructions.GOAL_WORDS)
-        self._achieved_BMW = np.full(shape, np.nan, np.float32)
+        self._achieved_BMG = np.full(shape, np.nan, np.float32)
         for b, player in enumerate(self.players):
             for m, goal in enumerate(player.goals[:MOST_ACHIEVED]):
-                self._achieved_BMW[b, m] = instructions.numbers(goal)
+                self._achieved_BMG[b, m] = instructions.numbers(goal)
                 if goal in instructions.TECH_TREE:
                     climbed = instructions.TECH_TREE.index(goal) + 1
                     self._climbed_B[b] = max(self._climbed_B[b], climbed)
         # The goal that is asked for next, if one is left, is reached by any of the things that were achieved.
         K = self.options.most_goals
-        asked_BW = self._goals_BKW[np.arange(self.num_envs), np.minimum(self._reached_B, K - 1)]
-        same_BM = (self._achieved_BMW == asked_BW[:, None]).all(-1)
+        asked_BW = self._goals_BKW[self._row_B, np.minimum(self._reached_B, K - 1)]
+        same_BM = (self._achieved_BMG == asked_BW[:, None]).all(-1)
         hit_B = same_BM.any(-1) & (self._reached_B < K)
         self._reached_B += hit_B
         goals_B = (~np.isnan(self._goals_BKW[..., 0])).sum(1)
-        self._complete_B = self._reached_B == goals_B
-        return hit_B.astype(np.float32), over_B | self._complete_B
+        self._success_B = self._reached_B == goals_B
+        return hit_B.astype(np.float32), over_B | self._success_B
 
     def _observe(self) -> np.ndarray:
         seen_BD = np.stack([player.look() for player in self.players])

@@ -71,12 +71,15 @@ def text(goal: Sequence[int]) -> str:
 
 def draw(draws: np.random.Generator, fewest: int, most: int) -> list[str]:
     """A random instruction of `fewest` to `most` goals, each independent of the others."""
-    chances = [chance for chance, _ in KINDS.values()]
+    kinds = {kind: chance for kind, (chance, _) in KINDS.items()}
     goals = []
     for _ in range(int(draws.integers(fewest, most + 1))):
-        kind = list(KINDS)[int(draws.choice(len(KINDS), p=chances))]
-        words = [_chosen(draws, of) for of in KINDS[kind][1]]
-        goals.append("_".join([kind, *words]) if kind != "travel" else _draw_way(draws))
+        kind = _chosen(draws, kinds)
+        if kind == "travel":
+            goals.append(_draw_way(draws))
+            continue
+        words = [_chosen(draws, chances) for chances in KINDS[kind][1]]
+        goals.append("_".join([kind, *words]))
     return goals
 
 

@@ -15,19 +15,16 @@ the goal. An episode lasts as many steps as the room has cells. What differs fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene, rows_and_columns
-from recollect.settings.errors import UserError
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkRoom-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkRoom-v0": {}}
 # Actions 0..4: north, east, south, west, stay, as changes of (row, column).
 ACTIONS = ("north", "east", "south", "west", "stay")
 MOVES_A2 = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)], dtype=np.int16)
@@ -36,13 +33,10 @@ TASK_COUNT = 100  # of which the last fifth is held out
 
 
 class Options(WorldOptions):
-    """Options of Dark-Room.
-
-    Args:
-        width, height: of the room, in cells.
-        horizon: steps of an episode; None: width * height, as published (100, 400, 800).
-        final_step_reward: "normal", or "zero" as upstream.
-        start_when_goal_is_start: "random" as upstream, or "fixed".
+    """width, height: of the room, in cells.
+    horizon: steps of an episode; None: width * height, as published (100, 400, 800).
+    final_step_reward: "normal", or "zero" as upstream.
+    start_when_goal_is_start: "random" as upstream, or "fixed".
     """
 
     width: int = Field(default=10, ge=1, le=4096)
@@ -53,7 +47,6 @@ class Options(WorldOptions):
 
     @property
     def steps(self) -> int:
-        """Steps of an episode."""
         return self.width * self.height if self.horizon is None else self.horizon
 
     @property
@@ -71,32 +64,33 @@ def published_cells(seed: int, width: int, height: int) -> list[tuple[int, int]]
     return [(int(cell) // height, int(cell) % height) for cell in order]
 
 
-def split_range(split: str, count: int, world: str) -> range:
+def split_range(split: str, count: int) -> range:
     """Which of ``count`` tasks a split holds: the first 80 % for "train" (80 of 100), the others for "eval"."""
-    check_split(split, world)
     train = count * 4 // 5
     return range(train) if split == "train" else range(train, count)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split: ``data["goal"]`` is (x, y) = (column, row). 80 train and 20 eval; fewer in a small room."""
-    room = Options.parse(options, "dark_room")
+    room = Options.parse(options, "dark_room", split)
     goals = published_cells(GOAL_SEED, room.width, room.height)
-    numbers = split_range(split, len(goals), "dark_room")
+    numbers = split_range(split, len(goals))
     return [Task(i, f"goal_x{goals[n][0]}_y{goals[n][1]}", split, {"goal": goals[n]}) for i, n in enumerate(numbers)]
 
 
 def scene(task: Task, **options: Any) -> Scene:
-    """The room from above."""
     room = Options.parse(options, "dark_room")
     x, y = task.data["goal"]
     return Scene(room.height, room.width, (Mark("goal", y, x),), ACTIONS, rows_and_columns)
 
 
-class DarkRoom(BaseWorld):
-    """Dark-Room in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
+def packed(cell_N2: np.ndarray) -> np.ndarray:
+    """Pairs of int16 read as one int32 each, int32 [N], a view: one comparison tests a cell."""
+    return cell_N2.view(np.int32)[:, 0]
 
-    Observations: int16 [B, 2], (row, column). Actions 0 north, 1 east, 2 south, 3 west, 4 stay; walking into the border
+
+class DarkRoom(BaseWorld):
+    """Observations: int16 [B, 2], (row, column). Actions 0 north, 1 east, 2 south, 3 west, 4 stay; walking into the border
     leaves the agent where it is, and the step counts and pays as usual.
     """
 
@@ -107,35 +101,35 @@ class DarkRoom(BaseWorld):
 
     def _setup(self) -> None:
         room = self.options
-        high_2 = np.array([room.height - 1, room.width - 1], dtype=np.int16)
         self.horizon = room.steps
-        self.single_observation_space = Box(np.zeros(2, dtype=np.int16), high_2, dtype=np.int16)
-        self.single_action_space = Discrete(5)
-        # A position is a pair of int16 that is also read as one int32 ("packed"): one comparison tests a cell.
-        self._position_B2 = self._keep_zeros("position", np.int16, 2)
-        self._packed_B = self._position_B2.view(np.int32)[:, 0]
+        high_2 = np.array([room.height - 1, room.width - 1], dtype=np.int16)
+        self.single_observation_space = Box(np.zeros(2, np.int16), high_2, dtype=np.int16)
+        self.single_action_space = Discrete(len(ACTIONS))
         self._high_B2 = np.tile(high_2, (self.num_envs, 1))
-        self._packed_moves_A = MOVES_A2.view(np.int32)[:, 0].copy()
-        self._packed_step_B = np.empty(self.num_envs, dtype=np.int32)
-        self._step_B2 = self._packed_step_B.view(np.int16).reshape(self.num_envs, 2)
-        self._goal_B2 = self._cells_B2(self.tasks, self._goal_key)
-        self._packed_goal_B = self._goal_B2.view(np.int32)[:, 0].copy()
-        self._random_start = room.start_when_goal_is_start == "random" and room.width * room.height > 1
-        self._wandering_B = (self._packed_goal_B == 0) & self._random_start  # instances that start at a random cell
 
-    def _cells_B2(self, tasks: Sequence[Task], key: str) -> np.ndarray:
-        """The cells ``data[key]`` of tasks as (row, column), int16 [len(tasks), 2]."""
+        # Positions and their packed views share memory, as do steps and theirs.
+        self._position_B2 = self._keep_zeros("position", np.int16, 2)
+        self._packed_B = packed(self._position_B2)
+        self._step_B2 = np.empty_like(self._position_B2)
+        self._packed_step_B = packed(self._step_B2)
+        self._packed_moves_A = packed(MOVES_A2)
+        self._goal_B2 = self._cells_B2(self._goal_key)
+        self._packed_goal_B = packed(self._goal_B2)
+
+        # Instances that start at a random cell.
+        random = room.start_when_goal_is_start == "random" and room.width * room.height > 1
+        self._wandering_B = (self._packed_goal_B == 0) & random
+
+    def _cells_B2(self, key: str) -> np.ndarray:
+        """The cells ``data[key]`` of the tasks as (row, column), int16 [B, 2]."""
+        room = self.options
         cells = []
-        for task in tasks:
+        for task in self.tasks:
             x, y = task.data.get(key, (-1, -1))
-            if not (0 <= x < self.options.width and 0 <= y < self.options.height):
-                raise UserError(
-                    f"task '{task.name}' has no {key} inside the room of {self.options.width} x {self.options.height}",
-                    where=type(self).__name__,
-                    do="take the tasks from tasks(split, ...) with the same width and height",
-                )
+            if not (0 <= x < room.width and 0 <= y < room.height):
+                self._refuse_task(task, f"has no {key} inside the room of {room.width} x {room.height}")
             cells.append((y, x))
-        return np.array(cells, dtype=np.int16).reshape(-1, 2)
+        return np.array(cells, dtype=np.int16)
 
     def _begin(self, index_N: np.ndarray) -> None:
         self._position_B2[index_N] = 0
@@ -153,7 +147,7 @@ class DarkRoom(BaseWorld):
         np.maximum(position_B2, 0, out=position_B2)
         np.minimum(position_B2, self._high_B2, out=position_B2)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._move(actions_B)
         rewards_B = (self._packed_B == self._packed_goal_B).astype(np.float32)
         if last_B is not None and self.options.final_step_reward == "zero":
@@ -163,25 +157,19 @@ class DarkRoom(BaseWorld):
     def _observe(self) -> np.ndarray:
         return self._position_B2.copy()
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Best return of an episode of each task (default: of each instance), float64 [len(tasks)].
-
-        A goal d >= 1 steps away pays from step d on: T - d + 1, one less with ``final_step_reward: zero``. Where the
-        start is random, this is the mean over the start cells.
-        """
-        chosen = self.tasks if tasks is None else tasks
-        return np.array([self._best_from(self._starts(task), task).mean() for task in chosen], dtype=np.float64)
-
-    def _starts(self, task: Task) -> np.ndarray:
-        """The cells (row, column) at which an episode of the task may start, int64 [M, 2]."""
+    def optimal_return(self) -> np.ndarray:
+        """Best return of an episode of each instance, float64 [B]; where the start is random, the mean over the cells."""
         room = self.options
-        if self._random_start and not self._cells_B2([task], self._goal_key).any():
-            return np.stack(np.divmod(np.arange(1, room.width * room.height), room.width), axis=1)
-        return np.zeros((1, 2), dtype=np.int64)
+        best = []
+        for b in range(self.num_envs):
+            start_M = np.arange(1, room.width * room.height) if self._wandering_B[b] else np.zeros(1, np.int64)
+            start_M2 = np.stack(np.divmod(start_M, room.width), axis=1)
+            best.append(self._best_from(start_M2, b).mean())
+        return np.array(best, dtype=np.float64)
 
-    def _best_from(self, starts_M2: np.ndarray, task: Task) -> np.ndarray:
-        """Best return of an episode from each start cell, [M]."""
-        distance_M = np.abs(starts_M2 - self._cells_B2([task], self._goal_key)).sum(axis=1)
+    def _best_from(self, start_M2: np.ndarray, b: int) -> np.ndarray:
+        """Best return from each start cell, [M]: a goal d >= 1 steps away pays from step d on."""
+        distance_M = np.abs(start_M2 - self._goal_B2[b]).sum(axis=1)
         return np.maximum(0, self.options.paid_steps - np.maximum(distance_M, 1) + 1)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 # Slot: first entry. A slot ends where the next begins.
@@ -59,20 +59,12 @@ EVAL = {
 
 
 class Options(SimulatedOptions):
-    """Options of DMControl, besides those of every simulated world."""
-
     horizon: int = Field(default=1000, ge=1, le=1000)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split, by name; needs no package. `data` has the number of the task's own actions."""
-    chosen = Options.parse(options, "dm_control")
-    check_split(split, "dm_control")
-    listed = []
-    for i, (name, (actions, random, mean, best)) in enumerate((EVAL if split == "eval" else TRAIN).items()):
-        known = {"target_return": best, "normalisation": {"data_normalised": (random, mean)}}
-        listed.append(Task(i, name, split, {"actions": actions, **known}))
-    return chosen.kept(listed, [*TRAIN, *EVAL], "dm_control")
+    """The tasks of a split, by name; needs no package."""
+    return Options.parse(options, "dm_control").tasks(split, "dm_control", TRAIN, EVAL)
 
 
 def in_slots(parts: Mapping[str, Any]) -> np.ndarray:
@@ -85,27 +77,29 @@ def in_slots(parts: Mapping[str, Any]) -> np.ndarray:
 
 
 class Simulator:
-    """One task of the suite; see `simulated.Simulator`."""
+    """One task of the suite; see `simulated.SimulatedWorld`."""
 
-    def __init__(self, name: str, actions: int) -> None:
+    def __init__(self, name: str) -> None:
         os.environ.setdefault("MUJOCO_GL", "disabled")  # nothing is rendered, and many machines could not
         suite = needed("dm_control.suite", "dm_control")
         self.inner = suite.load(*name.split("-"))
-        self.actions = actions
+        self.actions = int((TRAIN | EVAL)[name][0])
 
-    def begin(self, word: int) -> np.ndarray:
+    def begin(self, word: int) -> None:
         self.inner.task._random = np.random.RandomState(word)
-        return in_slots(self.inner.reset().observation)
+        self.seen_D = in_slots(self.inner.reset().observation)
 
-    def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """See `simulated.Simulator.step`; the suite does not say when a task is solved."""
+    def step(self, action_A: np.ndarray) -> tuple[float, bool]:
+        """Reward; the suite does not say when a task is solved."""
         now = self.inner.step(action_A[: self.actions].astype(np.float64))
-        return in_slots(now.observation), float(now.reward), False
+        self.seen_D = in_slots(now.observation)
+        return float(now.reward), False
+
+    def look(self) -> np.ndarray:
+        return self.seen_D
 
 
 class DMControl(SimulatedWorld):
-    """DMControl in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
-
     options: Options
     options_model = Options
 
@@ -113,7 +107,7 @@ class DMControl(SimulatedWorld):
         chosen = self.options
         self.horizon = chosen.horizon
         self._simulate(
-            [Simulator(task.name, task.data["actions"]) for task in self.tasks],
+            [Simulator(task.name) for task in self.tasks],
             observation_size=OBSERVATION_SIZE,
             action_size=ACTION_SIZE,
             goal_entries=GOAL,

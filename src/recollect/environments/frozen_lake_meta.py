@@ -14,30 +14,26 @@ the step after). Lakes are those of gymnasium's generator in distribution, not i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/MetaFrozenLake-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/MetaFrozenLake-v0": {}}
 MOVES_A2 = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)], np.int64)  # stay, +x, -x, +y, -y
 RECOVERY = -0.1
 
 
 class Options(WorldOptions):
-    """Options of the meta frozen lake.
-
-    Args:
-        size: N.
-        attempts: k.
-        attempt_steps: of an attempt at most; null: N * N (hard: twice that), over 1 - slip.
-        hard, recover: see the head of the file.
-        slip: chance that a move does not happen.
-        show_attempt: how many attempts are over is shown; else 0.
+    """size: N.
+    attempts: k.
+    attempt_steps: of an attempt at most; null: N * N (hard: twice that), over 1 - slip.
+    hard, recover: see the head of the file.
+    slip: chance that a move does not happen.
+    show_attempt: how many attempts are over is shown; else 0.
     """
 
     size: int = Field(default=5, ge=2, le=100)
@@ -50,26 +46,21 @@ class Options(WorldOptions):
 
     @property
     def longest(self) -> int:
-        """Steps of an attempt at most."""
         return self.attempt_steps or int(self.size**2 * (2 if self.hard else 1) / (1 - self.slip))
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the lake is drawn anew for every rollout."""
-    lake = Options.parse(options, "frozen_lake_meta")
-    check_split(split, "frozen_lake_meta")
+    lake = Options.parse(options, "frozen_lake_meta", split)
     return [Task(0, f"any_{lake.size}x{lake.size}", split)]
 
 
 class FrozenLakeMeta(BaseWorld):
-    """The meta frozen lake in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 4]: x, y over N, whether an attempt begins, attempts over k. Actions: 0 stay, 1 +x, 2 -x,
+    """Observations: float32 [B, 4]: x, y over N, whether an attempt begins, attempts over k. Actions: 0 stay, 1 +x, 2 -x,
     3 +y, 4 -y. Where rollouts end, ``info["success"]`` is the share of attempts that reached the goal.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 
@@ -78,7 +69,7 @@ class FrozenLakeMeta(BaseWorld):
         self.horizon = lake.attempts * lake.longest
         self.single_observation_space = Box(0.0, 1.0, (4,), np.float32)
         self.single_action_space = Discrete(len(MOVES_A2))
-        B, N = self.num_envs, lake.size
+        N = lake.size
         self._lake_BXY = self._keep_zeros("lake", bool, N, N)  # holes
         self._now_BXY = self._keep_zeros("lake_now", bool, N, N)  # of this attempt
         self._swapped_B = self._keep_zeros("swapped", bool)
@@ -87,13 +78,6 @@ class FrozenLakeMeta(BaseWorld):
         self._step_B = self._keep_zeros("attempt_step", np.int64)
         self._attempt_B = self._keep_zeros("attempt", np.int64)
         self._won_B = self._keep_zeros("won", np.int64)
-        self._everyone = np.arange(B)
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any():
-            info["success"] = self._share_B
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def _begin(self, index_N: np.ndarray) -> None:
         size, left_N = self.options.size, index_N
@@ -114,8 +98,8 @@ class FrozenLakeMeta(BaseWorld):
         self._at_B2[index_N] = 0
         self._step_B[index_N] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        lake, everyone = self.options, self._everyone
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
+        lake, everyone = self.options, self._row_B
         if lake.slip:
             actions_B = np.where(self._chance(lake.slip), 0, actions_B)
         swap_B = self._swapped_B & ((actions_B == 1) | (actions_B == 3))
@@ -136,12 +120,12 @@ class FrozenLakeMeta(BaseWorld):
         if over_B.any():
             self._begin_attempt(np.flatnonzero(over_B))
         self._look(everyone)
-        self._share_B = self._won_B / lake.attempts
+        self._success_B = self._won_B / lake.attempts
         rewards_B = goal_B + (RECOVERY * hole_B if lake.recover else 0.0)
         return rewards_B.astype(np.float32), self._attempt_B >= lake.attempts
 
     def _chance(self, share: float) -> np.ndarray:
-        return self._draw_integers(self._everyone, 2**31) < share * 2**31
+        return self._draw_integers(self._row_B, 2**31) < share * 2**31
 
     def _look(self, index_N: np.ndarray) -> None:
         self._seen_B2[index_N] = self._at_B2[index_N]

@@ -24,24 +24,20 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments import maze_runner
-from recollect.environments.base import Task, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task
 from recollect.environments.goal_sequences import GoalPart
 from recollect.environments.maze_runner import MOVES_A2, maze, tables
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/GoalMazeRunner-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/GoalMazeRunner-v0": {}}
 SEEN = 6  # entries of an observation that are MazeRunner's own
 
 
 class Options(maze_runner.Options):
-    """Options of the goal-conditioned MazeRunner, besides size, horizon, fewest_goals and most_goals of MazeRunner.
-
-    Args:
-        hide_future: only the current goal and those completed are shown (`hide_full_plan`).
-        timer: append step / horizon to what MazeRunner shows, in front of the goals.
-        limit_terminates: the end at the horizon is `terminated`, so that nothing is bootstrapped past it.
-        randomize_actions: the five actions are shuffled for each rollout.
-        mazes: how many different mazes are drawn from; 0: ever new ones.
+    """hide_future: only the current goal and those completed are shown (`hide_full_plan`).
+    timer: append step / horizon to what MazeRunner shows, in front of the goals.
+    limit_terminates: the end at the horizon is `terminated`, so that nothing is bootstrapped past it.
+    randomize_actions: the five actions are shuffled for each rollout.
+    mazes: how many different mazes are drawn from; 0: ever new ones.
     """
 
     hide_future: bool = False
@@ -53,8 +49,7 @@ class Options(maze_runner.Options):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the maze is drawn anew for every rollout."""
-    runner = Options.parse(options, "goal_maze")
-    check_split(split, "goal_maze")
+    runner = Options.parse(options, "goal_maze", split)
     return [Task(0, f"any_{runner.side}x{runner.side}", split)]
 
 
@@ -68,9 +63,7 @@ def made(seed: int, options: Options) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 class GoalMaze(BaseWorld):
-    """MazeRunner with goals in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 6 (+ 1) + 2 K]: row, column and free cells to the west, north, east and south, over the
+    """Observations: float32 [B, 6 (+ 1) + 2 K]: row, column and free cells to the west, north, east and south, over the
     side; (the timer;) then K goals as (row, column) in cells. Actions: 0 west, 1 north, 2 east, 3 south, 4 stay.
     Where episodes end, ``info["success"]`` says which reached the last goal.
     """
@@ -105,18 +98,10 @@ class GoalMaze(BaseWorld):
         self._next_BCA = np.zeros((B, side**2, len(MOVES_A2)), np.int32)
         self._seen_BC6 = np.zeros((B, side**2, SEEN), np.float32)
         self._goals_BK2 = np.full((B, K, 2), np.nan, np.float32)
-        self._row_B = np.arange(B)
 
     def goals(self) -> np.ndarray:
         """The goal sequences of the instances, float32 [B, K, 2], NaN behind the last."""
         return self._goals_BK2.copy()
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        info["achieved"] = self._achieved_B12
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = self._complete_B
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         super().set_state(state)
@@ -137,17 +122,16 @@ class GoalMaze(BaseWorld):
             self._next_BCA[b], self._seen_BC6[b], self._goals_BK2[b] = made(int(self._maze_B[b]), self.options)
         self._count_B = (~np.isnan(self._goals_BK2[..., 0])).sum(1)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         move_B = self._action_BA[self._row_B, actions_B]
         self._cell_B[:] = self._next_BCA[self._row_B, self._cell_B, move_B]
         at_B2 = np.stack(np.divmod(self._cell_B, self.options.side), -1)
         wanted_B2 = self._goals_BK2[self._row_B, self._reached_B]
         hit_B = (at_B2 == wanted_B2).all(1)
         self._reached_B += hit_B
-        # Arrays of this step's own: a reset within the step must not touch what is told of it.
-        self._achieved_B12 = at_B2[:, None].astype(np.float32)
-        self._complete_B = self._reached_B == self._count_B
-        return hit_B.astype(np.float32), self._complete_B
+        self._achieved_BMG = at_B2[:, None].astype(np.float32)
+        self._success_B = self._reached_B == self._count_B
+        return hit_B.astype(np.float32), self._success_B
 
     def _observe(self) -> np.ndarray:
         parts = [self._seen_BC6[self._row_B, self._cell_B]]

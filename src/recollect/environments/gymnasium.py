@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.packaged import Plain, Shown, VectorWorld, made
 from recollect.settings.catalogue import reach_mine
 from recollect.settings.errors import UserError, nearest
@@ -26,15 +26,12 @@ NO_LIMIT = 1000  # steps of an episode where neither the options nor the environ
 
 
 class Options(WorldOptions):
-    """Options of gymnasium's environments.
-
-    Args:
-        id: as `gymnasium.make` takes it.
-        package: a module that registers it when it is imported; null: the id's namespace, if a package is called so.
-        arguments: of `gymnasium.make`.
-        horizon: steps of an episode; null: the environment's own time limit, or 1000.
-        observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
-        processes: each environment is played by a process of its own, which pays where steps are slow.
+    """id: as `gymnasium.make` takes it.
+    package: a module that registers it when it is imported; null: the id's namespace, if a package is called so.
+    arguments: of `gymnasium.make`.
+    horizon: steps of an episode; null: the environment's own time limit, or 1000.
+    observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
+    processes: each environment is played by a process of its own, which pays where steps are slow.
     """
 
     id: str = "CartPole-v1"
@@ -47,8 +44,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits; needs no package."""
-    chosen = Options.parse(options, "gymnasium")
-    check_split(split, "gymnasium")
+    chosen = Options.parse(options, "gymnasium", split)
     return [Task(0, chosen.id, split)]
 
 
@@ -90,14 +86,11 @@ def _import(package: str, *, needed: bool) -> None:
 
 
 def plain(options: Options, place: int) -> Plain:
-    """One environment of a batch."""
     inner = made(registered(options), "gymnasium", **options.arguments)
     return Plain(inner, "gymnasium", place=place, shown=options.observation)
 
 
 class Gymnasium(VectorWorld):
-    """Environments of gymnasium in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
-
     options: Options
     options_model = Options
 

@@ -22,11 +22,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from recollect.environments.base import Task
-from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, published_cells, split_range
+from recollect.environments.base import Outcome, Task
+from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Options, packed, published_cells, split_range
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyDoor-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkKeyDoor-v0": {}}
 KEY_SEED = 42  # seed of the published key lists
 
 
@@ -38,13 +38,13 @@ class KeyDoorOptions(Options):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split: key and door as (column, row) in `data`; doors are the goals of Dark-Room, in order."""
-    room = KeyDoorOptions.parse(options, "key_door")
+    room = KeyDoorOptions.parse(options, "key_door", split)
     doors = published_cells(GOAL_SEED, room.width, room.height)
     keys = published_cells(KEY_SEED, room.width, room.height)
     if (room.width, room.height) == (10, 10):
         keys[81] = (3, 1)  # the release's one exception: evaluation key 1 fell on its door, (8, 4)
     found = []
-    for i, n in enumerate(split_range(split, len(doors), "key_door")):
+    for i, n in enumerate(split_range(split, len(doors))):
         (key_x, key_y), (door_x, door_y) = keys[n], doors[n]
         name = f"key_x{key_x}_y{key_y}_door_x{door_x}_y{door_y}"
         found.append(Task(i, name, split, {"key": keys[n], "door": doors[n]}))
@@ -52,7 +52,6 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def scene(task: Task, **options: Any) -> Scene:
-    """The room from above."""
     room = KeyDoorOptions.parse(options, "key_door")
     marks = tuple(Mark(name, task.data[name][1], task.data[name][0]) for name in ("key", "door"))
     return Scene(room.height, room.width, marks, ACTIONS, rows_and_columns)
@@ -67,7 +66,8 @@ class KeyDoor(DarkRoom):
 
     def _setup(self) -> None:
         super()._setup()
-        self._packed_key_B = self._cells_B2(self.tasks, "key").view(np.int32)[:, 0].copy()
+        self._key_B2 = self._cells_B2("key")
+        self._packed_key_B = packed(self._key_B2)
         self._has_key_B = self._keep_zeros("has_key", bool)
 
     def _begin(self, index_N: np.ndarray) -> None:
@@ -75,7 +75,7 @@ class KeyDoor(DarkRoom):
         if self.options.key_reset == "per_episode":
             self._has_key_B[index_N] = False
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         # Only at the first step can an agent without the key have stood on its cell before moving.
         at_key_B = self._packed_B == self._packed_key_B
         self._move(actions_B)
@@ -90,14 +90,13 @@ class KeyDoor(DarkRoom):
         self._has_key_B |= at_key_B
         return paid_B.astype(np.float32), None
 
-    def _best_from(self, starts_M2: np.ndarray, task: Task) -> np.ndarray:
-        """Per episode: the way over the key. Sticky: an episode with the key in hand, as all are after the first."""
+    def _best_from(self, start_M2: np.ndarray, b: int) -> np.ndarray:
+        """The way over the key. Sticky: of an episode with the key in hand, as all are after the first."""
         if self.options.key_reset == "sticky":
-            return super()._best_from(starts_M2, task)
-        key_12, door_12 = self._cells_B2([task], "key"), self._cells_B2([task], "door")
+            return super()._best_from(start_M2, b)
         paid_steps = self.options.paid_steps
-        to_key_M = np.abs(starts_M2 - key_12).sum(axis=1)
-        to_door = int(np.abs(key_12 - door_12).sum())
+        to_key_M = np.abs(start_M2 - self._key_B2[b]).sum(axis=1)
+        to_door = int(np.abs(self._key_B2[b] - self._goal_B2[b]).sum())
         # A key in the start cell is taken at step 1 whichever way that step goes, so the step also nears the door.
         door_from_M = np.where(to_key_M > 0, to_key_M + max(to_door, 1), max(to_door, 2))
         key_M = np.maximum(to_key_M, 1) <= paid_steps

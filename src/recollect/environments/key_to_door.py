@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Task
 from recollect.environments.three_rooms import (
     AGENT,
     FLOOR,
@@ -50,14 +50,11 @@ class Options(RoomOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: everything is drawn anew in every episode."""
-    game = Options.parse(options, "key_to_door")
-    check_split(split, "key_to_door")
+    game = Options.parse(options, "key_to_door", split)
     return [Task(0, f"{game.reward_room}_{game.length}", split)]
 
 
 class KeyToDoor(ThreeRooms):
-    """Key-to-Door in a batch; see :class:`recollect.environments.three_rooms.ThreeRooms` and :class:`Options`."""
-
     options: Options
     options_model = Options
 

@@ -13,7 +13,7 @@ horizon does (``truncated``). A maze and its goals are a function of one seed, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -21,12 +21,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene
-from recollect.settings.errors import UserError
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+GYMNASIUM_IDS: dict[str, dict] = {
     "recollect/MazeRunner-v0": {},
     "recollect/MazeRunner30-v0": {"size": 30, "horizon": 1000},
 }
@@ -41,15 +39,12 @@ AMOUNT = 0.75  # of walls, and of their length
 
 
 class Options(WorldOptions):
-    """Options of MazeRunner.
-
-    Args:
-        size: cells along a side, the border included; an even number is rounded up, as upstream (30 gives 31).
-        horizon: steps of an episode at most. Published: 400 for 15 x 15 (AMAGO: 1000 for 30 x 30).
-        fewest_goals, most_goals: how many goals a maze has.
-        more_train_mazes: train tasks beyond the published ones, seeds 1000 and up (none published): with few mazes a model
-            can learn them by heart.
-        leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
+    """size: cells along a side, the border included; an even number is rounded up, as upstream (30 gives 31).
+    horizon: steps of an episode at most. Published: 400 for 15 x 15 (AMAGO: 1000 for 30 x 30).
+    fewest_goals, most_goals: how many goals a maze has.
+    more_train_mazes: train tasks beyond the published ones, seeds 1000 and up (none published): with few mazes a model
+        can learn them by heart.
+    leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
     """
 
     size: int = Field(default=15, ge=6, le=255)
@@ -167,8 +162,7 @@ def distances(wall: np.ndarray, start: tuple[int, int]) -> np.ndarray:
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """100 train and 20 eval tasks: ``data["seed"]`` (as published) makes the maze, ``data["goals"]`` are in order."""
-    runner = Options.parse(options, "maze_runner")
-    check_split(split, "maze_runner")
+    runner = Options.parse(options, "maze_runner", split)
     more = range(1000, 1000 + runner.more_train_mazes)
     seeds = EVAL_SEEDS if split == "eval" else (*TRAIN_SEEDS, *more)
     kept = [seed for seed in seeds if not (runner.leave_out_seed_41 and seed == 41)]
@@ -195,9 +189,7 @@ def scene(task: Task, **options: Any) -> Scene:
 
 
 class MazeRunner(BaseWorld):
-    """MazeRunner in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
-
-    Observations: float32 [B, 6], over the side: row, column, and the number of free cells before the next wall to the
+    """Observations: float32 [B, 6], over the side: row, column, and the number of free cells before the next wall to the
     west, north, east and south. Actions: 0 west, 1 north, 2 east, 3 south, 4 stay; a wall leaves the agent where it is.
     Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the last goal.
     """
@@ -232,38 +224,31 @@ class MazeRunner(BaseWorld):
         for b, goals in enumerate(goals_of_task):
             goal_BG[b, : len(goals)] = [row * side + column for row, column in goals]
         self._goal_N = goal_BG.reshape(-1)
-        self._first_goal_B = np.arange(self.num_envs) * (most + 1)
+        self._first_goal_B = self._row_B * (most + 1)
 
         self._cell_B = self._keep("cell", np.full(self.num_envs, self._start, dtype=np.int32))
         self._reached_B = self._keep_zeros("reached", np.int32)
 
     def _goals(self, task: Task) -> tuple[tuple[int, int], ...]:
         """The goals of a task, each on a free cell of its maze."""
-        side, cells = self.options.side, tuple(task.data.get("goals", ()))
+        side = self.options.side
+        cells = tuple(task.data.get("goals", ()))
+        known = bool(cells) and "seed" in task.data
         inside = all(0 <= row < side and 0 <= column < side for row, column in cells)
-        if "seed" not in task.data or not cells or not inside or any(maze(task.data["seed"], side)[c] for c in cells):
-            raise UserError(
-                f"task '{task.name}' has no goals on free cells of a maze of {side} x {side}",
-                where=type(self).__name__,
-                do="take the tasks from tasks(split, ...) with the same size",
-            )
+        if not known or not inside or any(maze(task.data["seed"], side)[cell] for cell in cells):
+            self._refuse_task(task, f"has no goals on free cells of a maze of {side} x {side}")
         return cells
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = terminated_B.copy()
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
 
     def _begin(self, index_N: np.ndarray) -> None:
         self._cell_B[index_N] = self._start
         self._reached_B[index_N] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._cell_B[:] = self._next_CA.take((self._maze_B + self._cell_B) * len(MOVES_A2) + actions_B)
         hit_B = self._cell_B == self._goal_N.take(self._first_goal_B + self._reached_B)
         self._reached_B += hit_B
-        return hit_B.astype(np.float32), self._reached_B == self._count_B
+        self._success_B = self._reached_B == self._count_B
+        return hit_B.astype(np.float32), self._success_B
 
     def _observe(self) -> np.ndarray:
         return self._seen_C6.take(self._maze_B + self._cell_B, axis=0)
@@ -271,19 +256,24 @@ class MazeRunner(BaseWorld):
     def shortest_ways(self) -> np.ndarray:
         """Actions on a shortest way to each goal, bool [B, G, cells, A]; on it: to stay, without a way: all."""
         side = self.options.side
-        ways_BGCA = np.ones((self.num_envs, int(self._count_B.max()), side**2, len(MOVES_A2)), dtype=bool)
+        goals = int(self._count_B.max())
+        ways_BGCA = np.ones((self.num_envs, goals, side**2, len(MOVES_A2)), dtype=bool)
         for b, task in enumerate(self.tasks):
-            next_CA = self._next_CA[self._maze_B[b] : self._maze_B[b] + side**2]
+            first = self._maze_B[b]
+            next_CA = self._next_CA[first : first + side**2]
+            wall = maze(task.data["seed"], side)
             for g, goal in enumerate(self._goals(task)):
-                steps_C = distances(maze(task.data["seed"], side), goal).ravel()
+                steps_C = distances(wall, goal).ravel()
                 known_C = steps_C >= 0
-                ways_BGCA[b, g, known_C] = (steps_C[next_CA] == np.maximum(steps_C - 1, 0)[:, None])[known_C]
+                one_less_C = np.maximum(steps_C - 1, 0)
+                nearer_CA = steps_C[next_CA] == one_less_C[:, None]
+                ways_BGCA[b, g, known_C] = nearer_CA[known_C]
         return ways_BGCA
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Goals that the shortest way through them reaches before the horizon, float64; in published mazes all."""
+    def optimal_return(self) -> np.ndarray:
+        """Goals that the shortest way through them reaches before the horizon; in published mazes all."""
         best = []
-        for task in self.tasks if tasks is None else tasks:
+        for task in self.tasks:
             wall = maze(task.data["seed"], self.options.side)
             at = self.options.start
             steps = 0

@@ -18,36 +18,31 @@ episode of the world is one episode, for protocols that reset by themselves; tas
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
-from recollect.settings.errors import UserError
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.settings.seeding import generator
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/DarkKeyToDoor-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkKeyToDoor-v0": {}}
 # Actions 0..4 as changes of (x, y); upstream's x is a row.
 MOVES_A2 = np.array([(0, -1), (-1, 0), (0, 1), (1, 0), (0, 0)], np.int16)
 PLACES = ("start", "key", "door")
 
 
 class Options(WorldOptions):
-    """Options of Dark Key-To-Door.
-
-    Args:
-        size: N.
-        episode_steps: H, the limit of an episode.
-        rollout_steps: steps of a rollout; null: a rollout is one episode.
-        timing: see the head of the file.
-        dark: key and door are not shown; else they are, as (door, key) over N.
-        start: where every episode begins; null: drawn like key and door.
-        randomize_actions: the five actions are shuffled for each rollout.
-        show_reset: one more entry, 1 at the first observation of each episode (in the seed timing, where time is 0).
-        listed_tasks: tasks of each split that are drawn once and for all; 0: one that is drawn anew for every rollout.
+    """size: N.
+    episode_steps: H, the limit of an episode.
+    rollout_steps: steps of a rollout; null: a rollout is one episode.
+    timing: see the head of the file.
+    dark: key and door are not shown; else they are, as (door, key) over N.
+    start: where every episode begins; null: drawn like key and door.
+    randomize_actions: the five actions are shuffled for each rollout.
+    show_reset: one more entry, 1 at the first observation of each episode (in the seed timing, where time is 0).
+    listed_tasks: tasks of each split that are drawn once and for all; 0: one that is drawn anew for every rollout.
     """
 
     size: int = Field(default=9, ge=1, le=180)
@@ -76,8 +71,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task that is drawn anew for every rollout, or `listed_tasks` with fixed places, others for each split."""
-    room = Options.parse(options, "meta_key_door")
-    check_split(split, "meta_key_door")
+    room = Options.parse(options, "meta_key_door", split)
     if not room.listed_tasks:
         return [Task(0, f"any_{room.size}x{room.size}", split)]
     draws = generator("tasks of meta_key_door", split, room.size)
@@ -91,14 +85,11 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 class MetaKeyDoor(BaseWorld):
-    """Dark Key-To-Door in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 4 + shown entries]: x, y over N, has key, steps of the episode over H; then, in the light,
+    """Observations: float32 [B, 4 + shown entries]: x, y over N, has key, steps of the episode over H; then, in the light,
     door and key over N; then, where asked for, whether an episode begins. Actions: see `MOVES_A2`.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 
@@ -117,15 +108,10 @@ class MetaKeyDoor(BaseWorld):
         self._step_B = self._keep_zeros("episode_step", np.int32)
         self._due_B = self._keep_zeros("reset_due", bool)  # head timing: the next step resets
         self._action_BA = self._keep("actions", np.tile(np.arange(5), (self.num_envs, 1)))
-        self._row_B = np.arange(self.num_envs)
         for task in self.tasks:
             cells = [task.data.get(place, (-1, -1)) for place in PLACES]
             if task.data and not all(0 <= at < room.size for cell in cells for at in cell):
-                raise UserError(
-                    f"task '{task.name}' has no start, key and door inside the room of {room.size} x {room.size}",
-                    where=type(self).__name__,
-                    do="take the tasks from tasks(split, ...) with the same size",
-                )
+                self._refuse_task(task, f"has no start, key and door inside the room of {room.size} x {room.size}")
 
     def _begin(self, index_N: np.ndarray) -> None:
         room = self.options
@@ -146,7 +132,7 @@ class MetaKeyDoor(BaseWorld):
         self._has_key_B[index] = self._due_B[index] = False
         self._step_B[index] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         room = self.options
         again_B = self._due_B.copy()
         moves_B2 = MOVES_A2[self._action_BA[self._row_B, actions_B]] * ~again_B[:, None]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 GOAL = (36, 37, 38)  # entries of an observation
@@ -85,24 +85,16 @@ EVAL = {
 
 
 class Options(SimulatedOptions):
-    """Options of Meta-World, besides those of every simulated world."""
-
     horizon: int = Field(default=200, ge=1, le=500)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split, by name; needs no package. Reference returns are of the published data."""
-    chosen = Options.parse(options, "meta_world")
-    check_split(split, "meta_world")
-    listed = [
-        Task(i, name, split, {"target_return": best, "normalisation": {"data_normalised": (random, mean)}})
-        for i, (name, (random, mean, best)) in enumerate((EVAL if split == "eval" else TRAIN).items())
-    ]
-    return chosen.kept(listed, [*TRAIN, *EVAL], "meta_world")
+    return Options.parse(options, "meta_world").tasks(split, "meta_world", TRAIN, EVAL)
 
 
 class Simulator:
-    """One task of the package; see `simulated.Simulator`."""
+    """One task of the package; see `simulated.SimulatedWorld`."""
 
     def __init__(self, name: str) -> None:
         environments = needed("metaworld.env_dict", "meta_world").ALL_V3_ENVIRONMENTS
@@ -114,14 +106,16 @@ class Simulator:
         self.inner._freeze_rand_vec, self.inner.seeded_rand_vec, self.inner._set_task_called = False, True, True
         self.policy: Any = None
 
-    def begin(self, word: int) -> np.ndarray:
+    def begin(self, word: int) -> None:
         self.inner.seed(word)
         self.seen_D = self.inner.reset()[0]
-        return self.seen_D
 
-    def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
+    def step(self, action_A: np.ndarray) -> tuple[float, bool]:
         self.seen_D, reward, _, _, info = self.inner.step(action_A)
-        return self.seen_D, float(reward), bool(info["success"])
+        return float(reward), bool(info["success"])
+
+    def look(self) -> np.ndarray:
+        return np.asarray(self.seen_D)
 
     def scripted_action(self) -> np.ndarray:
         """What the package's scripted policy of this task does now, which sees the goal; float32 [A]."""
@@ -135,8 +129,6 @@ class Simulator:
 
 
 class MetaWorld(SimulatedWorld):
-    """Meta-World in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
-
     knows_success = True
 
     options: Options
@@ -151,7 +143,7 @@ class MetaWorld(SimulatedWorld):
 
     def scripted_actions(self) -> np.ndarray:
         """What the scripted policies would do now, float32 [B, A]."""
-        return np.stack([simulator.scripted_action() for simulator in self.simulators])  # type: ignore[attr-defined]
+        return np.stack([simulator.scripted_action() for simulator in self.players])
 
 
 World = MetaWorld

@@ -20,9 +20,9 @@ from gymnasium.spaces import Box
 from pydantic import Field, field_validator
 
 from recollect.environments import meta_world
-from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import Outcome, Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
-from recollect.settings.errors import UserError, nearest
+from recollect.settings.errors import nearest
 
 ML10_TRAIN = (
     "reach", "push", "pick-place", "door-open", "drawer-close", "button-press-topdown", "peg-insert-side", "window-open",
@@ -51,7 +51,6 @@ class Options(WorldOptions):
         return benchmark
 
     def names(self, split: str) -> tuple[str, ...]:
-        """The tasks of a split."""
         train = split == "train"
         if self.benchmark == "ml10":
             return ML10_TRAIN if train else ML10_EVAL
@@ -62,10 +61,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, which is drawn for every rollout; `each`: one for each that is held out. Needs no package."""
-    chosen = Options.parse(options, "meta_world_kshot")
-    if split not in SPLITS:
-        where = "tasks of the world meta_world_kshot"
-        raise UserError(f"unknown split '{split}'", where=where, do=nearest(split, SPLITS))
+    chosen = Options.parse(options, "meta_world_kshot", split, SPLITS)
     names = chosen.names(split)
     first = 1 if split == "train" else 1 + chosen.positions  # words of the positions
     if split == "each":
@@ -94,32 +90,32 @@ class Player:
         self._begin_attempt()
 
     def _begin_attempt(self) -> None:
-        self.seen_D = self.now.begin(self.position)
-        self.time, self.solved = 0, False
+        self.now.begin(self.position)
+        self.time = 0
+        self.solved = False
 
     def step(self, action: Any) -> tuple[float, bool]:
-        self.seen_D, reward, solved = self.now.step(np.asarray(action))
-        self.time, self.solved = self.time + 1, self.solved or solved
+        reward, solved = self.now.step(np.asarray(action))
+        self.time += 1
+        self.solved |= solved
         if self.time == self.options.attempt_steps:
-            self.won, self.attempt = self.won + self.solved, self.attempt + 1
+            self.won += self.solved
+            self.attempt += 1
             self._begin_attempt()
         return reward, self.attempt == self.options.attempts
 
     def look(self) -> np.ndarray:
-        seen_D = np.append(self.seen_D, float(self.time == 0)).astype(np.float32)
+        seen_D = np.append(self.now.look(), float(self.time == 0)).astype(np.float32)
         if not self.options.goal_shown:
             seen_D[list(meta_world.GOAL)] = 0
         return seen_D
 
 
 class MetaWorldKShot(ReplayedWorld):
-    """Meta-World in k attempts; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 40]. Actions: float32 [B, 4] in [-1, 1].
-    """
+    """Observations: float32 [B, 40]. Actions: float32 [B, 4] in [-1, 1]."""
 
     horizon_terminates: ClassVar[bool] = True
-
+    knows_success: ClassVar[bool] = False  # but of a rollout's share
     options: Options
     options_model = Options
 
@@ -131,17 +127,10 @@ class MetaWorldKShot(ReplayedWorld):
         self.single_action_space = Box(-1.0, 1.0, (ACTION_SIZE,), np.float32)
         self._play([Player(chosen, task) for task in self.tasks])
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        info.pop("success", None)
-        if terminated_B.any():
-            info["success"] = self._share_B
-        return observations, rewards_B, terminated_B, truncated_B, info
-
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         rewards_B, over_B = super()._advance(actions_B, last_B)
-        won = [player.won for player in self.players]  # type: ignore[attr-defined]
-        self._share_B = np.array(won) / self.options.attempts  # a reset within the step does not touch it
+        won_B = np.array([player.won for player in self.players])
+        self._success_B = won_B / self.options.attempts
         return rewards_B, over_B
 
 

@@ -23,7 +23,7 @@ from minigrid.core.grid import Grid
 from minigrid.core.world_object import Door, Wall, WorldObj
 from minigrid.minigrid_env import MiniGridEnv
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.settings.errors import UserError, nearest
 
@@ -38,13 +38,10 @@ ACTION_NAMES = ("turn left", "turn right", "forward", "pick up", "drop", "toggle
 
 
 class Options(WorldOptions):
-    """Options of MiniGrid.
-
-    Args:
-        task: what stands between `MiniGrid-` and `-v0` in the package's name of an environment. HELM's are
-            KeyCorridorS3R1, MemoryS11, RedBlueDoors-6x6, DoorKey-5x5, DoorKey-6x6, Dynamic-Obstacles-5x5 (or
-            Dynamic-Obstacles-Random-5x5; the sources disagree) and Unlock.
-        moves_only: the first three actions only: turn left, turn right, forward. Published: all.
+    """task: what stands between `MiniGrid-` and `-v0` in the package's name of an environment. HELM's are
+        KeyCorridorS3R1, MemoryS11, RedBlueDoors-6x6, DoorKey-5x5, DoorKey-6x6, Dynamic-Obstacles-5x5 (or
+        Dynamic-Obstacles-Random-5x5; the sources disagree) and Unlock.
+    moves_only: the first three actions only: turn left, turn right, forward. Published: all.
     """
 
     task: str = "MemoryS11"
@@ -62,8 +59,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: levels are drawn anew in every episode."""
-    chosen = Options.parse(options, "mini_grid")
-    check_split(split, "mini_grid")
+    chosen = Options.parse(options, "mini_grid", split)
     assert chosen.id
     return [Task(0, chosen.task, split)]
 
@@ -102,7 +98,6 @@ class Tiles:
         self._draw(UNSEEN, None, seen=False)
 
     def code(self, thing: WorldObj | None) -> int:
-        """The code of what stands in a cell."""
         if thing is None:
             return EMPTY
         key = thing.encode()
@@ -148,9 +143,7 @@ def tiles() -> Tiles:
 
 
 class MiniGrid(ReplayedWorld):
-    """MiniGrid in a batch; see :class:`recollect.environments.replayed.ReplayedWorld` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 56, 56], the agent at the bottom in the middle. Actions: the package's (0 left, 1 right,
+    """Observations: uint8 [B, 3, 56, 56], the agent at the bottom in the middle. Actions: the package's (0 left, 1 right,
     2 forward, 3 pick up, 4 drop, 5 toggle, 6 done; Dynamic-Obstacles has the first three). The horizon is the package's.
     """
 
@@ -162,26 +155,32 @@ class MiniGrid(ReplayedWorld):
         self.inner = [player.inner for player in players]
         one = self.inner[0]
         assert isinstance(one.action_space, Discrete)
+        actions = MOVES if self.options.moves_only else int(one.action_space.n)
         self.horizon = one.max_steps
         self.single_observation_space = Box(0, 255, (3, VIEW * TILE, VIEW * TILE), np.uint8)
-        self.single_action_space = Discrete(MOVES if self.options.moves_only else int(one.action_space.n))
+        self.single_action_space = Discrete(actions)
         self._play(players)
-        B = self.num_envs
+
+        # Of each instance what is looked at in each step: the grid's things, and its doors, whose state alone changes.
+        self._things: list[list[WorldObj | None]] = [[] for _ in players]
+        self._doors: list[list[tuple[Door, bool, bool]]] = [[] for _ in players]
+
+        # The codes of all cells, with walls around the grid; origin[b] is the first cell of an instance's grid.
         self._tiles = tiles()
         self._see_through = one.see_through_walls
-        # Of each instance what is looked at in each step: the grid's things, and its doors, whose state alone changes.
-        self._things: list[list[WorldObj | None]] = [[] for _ in range(B)]
-        self._doors: list[list[tuple[Door, bool, bool]]] = [[] for _ in range(B)]
-        # The codes of all cells, with walls around the grid; origin[b] is the first cell of an instance's grid.
         self._size = (one.height, one.width)
         self._width = one.width + 2 * MARGIN
         height = one.height + 2 * MARGIN
-        self._code_BYX = np.full((B, height, self._width), self._tiles.code(Wall()), dtype=np.uint8)
+        wall = self._tiles.code(Wall())
+        self._code_BYX = np.full((self.num_envs, height, self._width), wall, dtype=np.uint8)
         self._cells = self._code_BYX.reshape(-1)
-        self._origin_B = np.arange(B) * (height * self._width) + MARGIN * (self._width + 1)
-        self._window_4YX = self._windows()
+        first_inside = MARGIN * (self._width + 1)
+        self._origin_B = self._row_B * (height * self._width) + first_inside
+
         # Of a picture [3, row of cells, row of pixels, cell] the word of a tile.
-        self._word_CY1 = np.arange(3)[:, None, None, None] * TILE + np.arange(TILE)[:, None]
+        self._window_4YX = self._windows()
+        channel_C111 = np.arange(3)[:, None, None, None]
+        self._word_CY1 = channel_C111 * TILE + np.arange(TILE)[:, None]
 
     def _observe(self) -> np.ndarray:
         carried_B = np.zeros(self.num_envs, np.int64)
@@ -211,7 +210,6 @@ class MiniGrid(ReplayedWorld):
         return any(door.is_open != was_open or door.is_locked != was_locked for door, was_open, was_locked in doors)
 
     def _read(self, b: int, things: list[WorldObj | None]) -> None:
-        """Read a grid that has changed."""
         self._things[b] = things.copy()
         self._doors[b] = [(thing, thing.is_open, thing.is_locked) for thing in things if isinstance(thing, Door)]
         code = self._tiles.code

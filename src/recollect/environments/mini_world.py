@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 
@@ -55,8 +55,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: rooms and objects are drawn anew in every episode. Needs no package."""
-    chosen = Options.parse(options, "mini_world")
-    check_split(split, "mini_world")
+    chosen = Options.parse(options, "mini_world", split)
     return [Task(0, chosen.task, split)]
 
 
@@ -104,9 +103,7 @@ class Player:
 
 
 class MiniWorld(ReplayedWorld):
-    """MiniWorld in a batch; see :class:`recollect.environments.replayed.ReplayedWorld` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 60, 80]. Actions, of which a task has the first few: 0 turn left, 1 turn right, 2 forward,
+    """Observations: uint8 [B, 3, 60, 80]. Actions, of which a task has the first few: 0 turn left, 1 turn right, 2 forward,
     3 back (Sign: end the episode), 4 pick up, 5 drop, 6 toggle, 7 done.
     """
 

@@ -20,8 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.goal_sequences import GoalPart
 
 FORWARD, LEFT, RIGHT, FIRST_DROP, WAIT = 0, 1, 2, 3, 7
@@ -46,15 +45,12 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the road is drawn anew for every episode."""
-    Options.parse(options, "package_delivery")
-    check_split(split, "package_delivery")
+    Options.parse(options, "package_delivery", split)
     return [Task(0, "any_road", split)]
 
 
 class PackageDelivery(BaseWorld):
-    """Package Delivery in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 3 + K]. Actions: 0 forward, 1 left, 2 right, 3 to 6 drop, 7 wait.
+    """Observations: float32 [B, 3 + K]. Actions: 0 forward, 1 left, 2 right, 3 to 6 drop, 7 wait.
     Where episodes end, ``info["success"]`` says which delivered everything.
     """
 
@@ -70,48 +66,46 @@ class PackageDelivery(BaseWorld):
         self.horizon = chosen.horizon
         self.single_observation_space = Box(low_D, high_D, dtype=np.float32)
         self.single_action_space = Discrete(8)
-        B = self.num_envs
         self._turn_BX = self._keep_zeros("turns", np.int8, length)  # 0: no fork; else the action that goes on
         self._destination_BK = self._keep_zeros("destinations", np.int64, K)  # 0 behind the last
         self._drop_B = self._keep_zeros("drop", np.int64)
         self._at_B = self._keep_zeros("position", np.int64)
         self._tries_B = self._keep_zeros("tries", np.int64)
         self._reached_B = self._keep_zeros("reached", np.int64)
-        self._row_B = np.arange(B)
 
     def goals(self) -> np.ndarray:
         """The destinations of the instances, float32 [B, K, 1], NaN behind the last."""
         return np.where(self._destination_BK > 0, self._destination_BK, np.nan)[..., None].astype(np.float32)
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        info["achieved"] = self._achieved_B11
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = terminated_B.copy()
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
-
     def _begin(self, index_N: np.ndarray) -> None:
         chosen = self.options
-        length, K = chosen.length, chosen.most_packages
-        few = length // 5 // 2
-        forks_N = few + self._draw_integers(index_N, length // 5 - few + 1)
-        packages_N = chosen.fewest_packages + self._draw_integers(index_N, K - chosen.fewest_packages + 1)
-        order_NX = np.tile(np.arange(1, length), (self.num_envs, 1))
-        self._shuffle_rows(order_NX, index_N)
-        order_NX = order_NX[index_N]
-        place_X = np.arange(length - 1)
+        length = chosen.length
+        most_forks = length // 5
+        fewest_forks = most_forks // 2
+        more_packages = chosen.most_packages - chosen.fewest_packages
+        forks_N = fewest_forks + self._draw_integers(index_N, most_forks - fewest_forks + 1)
+        packages_N = chosen.fewest_packages + self._draw_integers(index_N, more_packages + 1)
+
+        # The cells behind the start in random order: first the forks, then the destinations.
+        order_BX = np.tile(np.arange(1, length), (self.num_envs, 1))
+        self._shuffle_rows(order_BX, index_N)
+        order_NX = order_BX[index_N]
         self._turn_BX[index_N] = 0
-        for place in range(length // 5):
-            turn_N = np.where(place < forks_N, LEFT + self._draw_integers(index_N, 2), 0)
-            self._turn_BX[index_N, order_NX[:, place]] = turn_N
-        chosen_NX = (place_X >= forks_N[:, None]) & (place_X < (forks_N + packages_N)[:, None])
-        found_NX = np.sort(np.where(chosen_NX, order_NX, length), axis=1)[:, :K]
+        for place in range(most_forks):
+            turn_N = LEFT + self._draw_integers(index_N, 2)
+            self._turn_BX[index_N, order_NX[:, place]] = np.where(place < forks_N, turn_N, 0)
+        place_X = np.arange(length - 1)
+        end_N = forks_N + packages_N
+        chosen_NX = (place_X >= forks_N[:, None]) & (place_X < end_N[:, None])
+        found_NX = np.sort(np.where(chosen_NX, order_NX, length), axis=1)[:, : chosen.most_packages]
         self._destination_BK[index_N] = np.where(found_NX == length, 0, found_NX)
+
         self._drop_B[index_N] = FIRST_DROP + self._draw_integers(index_N, 4)
         self._tries_B[index_N] = TRIES * packages_N
-        self._at_B[index_N] = self._reached_B[index_N] = 0
+        self._at_B[index_N] = 0
+        self._reached_B[index_N] = 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         at_B = self._at_B
         turn_B = self._turn_BX[self._row_B, at_B]
         fork_B = turn_B > 0
@@ -125,12 +119,13 @@ class PackageDelivery(BaseWorld):
         # A wrong turn or a drop that does not work leads back to the start.
         onward_B = np.where(fork_B, actions_B == turn_B, actions_B == FORWARD)
         back_B = (fork_B & turns_B & ~onward_B) | (drops_B & ~works_B)
-        self._achieved_B11 = np.where(works_B, at_B, np.nan)[:, None, None].astype(np.float32)
+        self._achieved_BMG = np.where(works_B, at_B, np.nan)[:, None, None].astype(np.float32)
         self._tries_B -= works_B
         self._reached_B += hit_B
         self._at_B[:] = np.where(back_B, 0, (at_B + onward_B) % self.options.length)
         packages_B = (self._destination_BK > 0).sum(1)
-        return hit_B.astype(np.float32), self._reached_B == packages_B
+        self._success_B = self._reached_B == packages_B
+        return hit_B.astype(np.float32), self._success_B
 
     def _observe(self) -> np.ndarray:
         fork_B = self._turn_BX[self._row_B, self._at_B] > 0

@@ -18,10 +18,11 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, flatten_space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome
 from recollect.settings.errors import UserError
 
 Shown = Literal["whole", "image", "numbers"]
+Keys = tuple[Any, ...]  # that lead to a place in dictionaries and tuples
 Parts = dict[str, tuple[slice, tuple[int, ...]]]
 
 
@@ -54,50 +55,57 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         timer: int | None = None,
     ) -> None:
         super().__init__(environment)
-        self.place, self.shown, self.timer, self.time = place, shown, timer, 0
+        self.place = place
+        self.shown = shown
+        self.timer = timer
+        self.time = 0
         self._draws = np.random.RandomState(0).get_state() if own_draws else None
-        seen, acts = environment.observation_space, environment.action_space
+        seen = environment.observation_space
         if not _is_image(seen) and not seen.is_np_flattenable:
             raise UserError(
                 f"observations {seen} are not made of numbers", where=world, do="wrap the environment first"
             )
+        acts = environment.action_space
         choices = isinstance(acts, Discrete | MultiDiscrete | MultiBinary)
         if not choices and not (isinstance(acts, Box) and acts.is_bounded()):
             what = f"actions {acts} are neither choices nor bits nor numbers with bounds"
             raise UserError(what, where=world, do="wrap the environment first")
-        self._leaves = list(_leaves(seen))
-        images = [keys for keys, leaf in self._leaves if _is_image(leaf)]
-        self._image = images[0] if images else None
+
+        # The first image, and everything else as one tuple.
+        self._image: Keys | None = None
+        self._others: list[Keys] = []
+        others = []
+        for keys, leaf in _leaves(seen):
+            if self._image is None and _is_image(leaf):
+                self._image = keys
+                image_shape = leaf.shape or ()
+            else:
+                self._others.append(keys)
+                others.append(leaf)
         if self._image is None and shown == "image":
             raise UserError(f"there is no image in {seen}", where=world, do="leave out `observation: image`")
+        self._other_space = Tuple(others)
         self.parts: Parts = {}
-        self.observation_space = self._what_is_seen()
         self.action_space = self._what_is_done()
-
-    def _what_is_seen(self) -> Box:
-        image = next((leaf for keys, leaf in self._leaves if keys == self._image), None)
-        others = [leaf for keys, leaf in self._leaves if keys != self._image]
-        if image is not None and (self.shown == "image" or not others):
-            return Box(0, 255, image.shape or (), np.uint8)
-        low: list[Any] = []
-        high: list[Any] = []
-        if image is not None and self.shown == "whole":
-            pixels = int(np.prod(image.shape or ()))
-            low.append(np.zeros(pixels, np.float32))
-            high.append(np.full(pixels, 255, np.float32))
-        for leaf in others:
-            flat: Any = flatten_space(leaf)
-            low.append(np.ravel(flat.low))
-            high.append(np.ravel(flat.high))
-        if self.timer is not None:
+        if self._image is not None and (shown == "image" or not others):
+            self.observation_space = Box(0, 255, image_shape, np.uint8)
+            return
+        flat: Any = flatten_space(self._other_space)
+        low = [flat.low]
+        high = [flat.high]
+        if timer is not None:
             low.append(np.zeros(1))
             high.append(np.full(1, np.inf))
-        low_D, high_D = np.concatenate(low).astype(np.float32), np.concatenate(high).astype(np.float32)
-        if image is not None and self.shown == "whole":
-            numbers = low_D.size - pixels
-            self.parts["image"] = (slice(0, pixels), tuple(image.shape or ()))
-            self.parts["numbers"] = (slice(pixels, low_D.size), (numbers,))
-        return Box(low_D, high_D, dtype=np.float32)
+        if self._image is not None and shown == "whole":
+            pixels = int(np.prod(image_shape))
+            low.insert(0, np.zeros(pixels))
+            high.insert(0, np.full(pixels, 255))
+            numbers = sum(map(len, low[1:]))
+            self.parts["image"] = (slice(0, pixels), image_shape)
+            self.parts["numbers"] = (slice(pixels, pixels + numbers), (numbers,))
+        low_D = np.concatenate(low).astype(np.float32)
+        high_D = np.concatenate(high).astype(np.float32)
+        self.observation_space = Box(low_D, high_D, dtype=np.float32)
 
     def _what_is_done(self) -> Discrete | MultiBinary | Box:
         acts: Any = self.env.action_space
@@ -117,7 +125,6 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._flat(seen), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Play one of our actions."""
         self.time += 1
         with self._drawing():
             seen, reward, terminated, truncated, info = self.env.step(self._meant(action))
@@ -133,19 +140,15 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _flat(self, seen: Any) -> np.ndarray:
         if self.observation_space.dtype == np.uint8:
             return np.asarray(_at(seen, self._image or ()))
-        numbers: list[Any] = []
+        others: Any = flatten(self._other_space, tuple(_at(seen, keys) for keys in self._others))
+        numbers = [others]
         if self.parts:
-            numbers.append(np.ravel(_at(seen, self._image or ())))
-        for keys, leaf in self._leaves:
-            if keys != self._image:
-                flat: Any = flatten(leaf, _at(seen, keys))
-                numbers.append(np.ravel(flat))
+            numbers.insert(0, np.ravel(_at(seen, self._image or ())))
         if self.timer is not None:
             numbers.append(np.array([self.time / self.timer]))
         return np.concatenate([part.astype(np.float32) for part in numbers])
 
     def _meant(self, action: Any) -> Any:
-        """The environment's own action."""
         acts: Any = self.env.action_space
         if isinstance(acts, MultiBinary):
             return np.asarray(action, acts.dtype).reshape(acts.shape)
@@ -194,9 +197,7 @@ class VectorWorld(BaseWorld):
             self.observation_parts = parts
         acts = self.single_action_space
         self._word_B = self._keep_zeros("word", np.int64)
-        self._action_BT = self._keep(
-            "actions", np.zeros((self.num_envs, self.horizon, *(acts.shape or ())), acts.dtype)
-        )
+        self._action_BT = self._keep_zeros("actions", acts.dtype, self.horizon, *(acts.shape or ()))
         self._seen_B = self._reset_inner(np.ones(self.num_envs, bool))
 
     def set_state(self, state: Any) -> None:
@@ -215,8 +216,8 @@ class VectorWorld(BaseWorld):
         observations, _ = self.inner.reset(seed=self._word_B.tolist(), options={"reset_mask": mask_B})
         return np.array(observations)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        self._action_BT[np.arange(self.num_envs), self._timestep_B - 1] = actions_B
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
+        self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
         self._seen_B, rewards_B, terminated_B, truncated_B, _ = self.inner.step(actions_B)
         if not self.truncates:
             return rewards_B.astype(np.float32), terminated_B | truncated_B
@@ -227,7 +228,6 @@ class VectorWorld(BaseWorld):
         return np.array(self._seen_B)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End the environments, and their processes."""
         self.inner.close()
 
 
@@ -244,7 +244,7 @@ def _is_image(space: Any) -> bool:
     return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3
 
 
-def _leaves(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+def _leaves(space: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Space[Any]]]:
     """What stands in dictionaries and tuples, however deep, each with the keys that lead there."""
     if isinstance(space, Dict):
         for key, inner in space.spaces.items():
@@ -256,7 +256,7 @@ def _leaves(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
         yield keys, space
 
 
-def _at(seen: Any, keys: tuple[Any, ...]) -> Any:
+def _at(seen: Any, keys: Keys) -> Any:
     for key in keys:
         seen = seen[key]
     return seen

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Outcome, Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 BODY = 8  # entries in front of the joints: height, sin and cos of the angle to the target, velocity (3), roll, pitch
@@ -63,11 +63,9 @@ class Robot:
 
     @property
     def size(self) -> int:
-        """Entries of a full observation."""
         return BODY + 2 * self.joints + len(self.feet)
 
     def seen(self, observation: str) -> list[int]:
-        """The entries of a full observation that are seen."""
         first, end = BODY, BODY + 2 * self.joints
         velocities = [3, 4, 5, *range(first + 1, end, 2)]
         if observation == "all":
@@ -75,7 +73,6 @@ class Robot:
         return velocities if observation == "velocities" else [i for i in range(self.size) if i not in velocities]
 
     def alive(self, height: float, pitch: float, contact_F: np.ndarray) -> bool:
-        """Whether it is upright."""
         high = self.height is None or height > self.height
         return high and (self.tilt is None or abs(pitch) < self.tilt) and not contact_F[list(self.clean)].any()
 
@@ -108,12 +105,9 @@ ROBOTS = {
 
 
 class Options(SimulatedOptions):
-    """Options of PyBullet's robots, besides `initial_states` of every simulated world.
-
-    Args:
-        robot: which.
-        observation: `positions` (-P): height, angles, joints and contacts; `velocities` (-V); `all` (-F).
-        horizon: steps of an episode.
+    """robot: which.
+    observation: `positions` (-P): height, angles, joints and contacts; `velocities` (-V); `all` (-F).
+    horizon: steps of an episode.
     """
 
     robot: Literal["ant", "cheetah", "hopper", "walker"]
@@ -125,8 +119,7 @@ class Options(SimulatedOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits; needs no package."""
-    chosen = Options.parse(options, "partial_bullet")
-    check_split(split, "partial_bullet")
+    chosen = Options.parse(options, "partial_bullet", split)
     return [Task(0, f"{chosen.robot}_{chosen.observation}", split)]
 
 
@@ -147,77 +140,93 @@ class Motor(NamedTuple):
 
 
 class Simulator:
-    """One robot; see `simulated.Simulator`."""
+    """One robot; see `simulated.SimulatedWorld`. What it calls solved is that the robot has fallen."""
 
     def __init__(self, robot: Robot, observation: str) -> None:
         self.bullet = needed("pybullet", "partial_bullet", family="pybullet")
         client = needed("pybullet_utils.bullet_client", "partial_bullet", family="pybullet")
         self.data = Path(needed("pybullet_data", "partial_bullet", family="pybullet").getDataPath())
-        self.robot, self.seen = robot, robot.seen(observation)
+        self.robot = robot
+        self.seen = robot.seen(observation)
         self.inner = client.BulletClient(connection_mode=self.bullet.DIRECT)  # disconnects when it is dropped
 
-    def begin(self, word: int) -> np.ndarray:
+    def begin(self, word: int) -> None:
         self._load()
         draws = np.random.default_rng(word)
         for motor in self.motors:
-            self.inner.resetJointState(*motor.part, targetValue=draws.uniform(-SPREAD, SPREAD), targetVelocity=0)
+            angle = draws.uniform(-SPREAD, SPREAD)
+            self.inner.resetJointState(*motor.part, targetValue=angle, targetVelocity=0)
             self._release(motor.part)
         self.contact_F = np.zeros(len(self.feet), np.float32)
-        self.first_height = self._body()[0][2]
-        observation_D = self._observe()
+        position, _, _ = self._body()
+        self.first_height = position[2]
+        self.observation_D = self._observe()
         self.distance = self._distance()
-        return observation_D[self.seen]
 
-    def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """As `simulated.Simulator.step`; the third is whether the robot has fallen."""
+    def look(self) -> np.ndarray:
+        return self.observation_D[self.seen]
+
+    def step(self, action_A: np.ndarray) -> tuple[float, bool]:
         for number, motor in zip(action_A.tolist(), self.motors, strict=True):
             torque = self.robot.power * motor.strength * number
             self.inner.setJointMotorControl2(*motor.part, controlMode=self.bullet.TORQUE_CONTROL, force=torque)
         self.inner.stepSimulation()
-        observation_D = self._observe()
-        height, pitch = observation_D[0] + self.first_height, self.pitch
-        alive = self.robot.alive(height, pitch, self.contact_F)
-        before, self.distance = self.distance, self._distance()
-        for i, foot in enumerate(self.feet):  # seen at the next step
-            touched = {(x[2], x[4]) for x in self.inner.getContactPoints(foot.body, -1, foot.link, -1)}
-            self.contact_F[i] = (self.floor, -1) in touched
+
+        self.observation_D = self._observe()
+        height = self.observation_D[0] + self.first_height
+        alive = self.robot.alive(height, self.pitch, self.contact_F)
+        before = self.distance
+        self.distance = self._distance()
+
+        # Contacts of this step are seen at the next one.
+        on_floor = (self.floor, -1)
+        for i, foot in enumerate(self.feet):
+            contacts = self.inner.getContactPoints(foot.body, -1, foot.link, -1)
+            self.contact_F[i] = any((contact[2], contact[4]) == on_floor for contact in contacts)
+
         # What pays: to be alive, to come nearer, little power, and joints away from their limits.
         staying = 1.0 if alive else -1.0
         progress = -self.distance / STEP + before / STEP
         power = -2.0 * float(np.abs(action_A * self.speeds_A).mean())
         stall = 0.1 * float(np.square(action_A).mean())
-        joints = observation_D[BODY : BODY + 2 * self.robot.joints]
+        joints = self.observation_D[BODY : BODY + 2 * self.robot.joints]
         at_limit = -0.1 * np.count_nonzero(np.abs(joints[0::2]) > 0.99)
         reward = staying + progress + (power - stall) + at_limit
-        return observation_D[self.seen], reward, not alive
+        return reward, not alive
 
     def _load(self) -> None:
         """A new world with the floor and the robot, its motors off."""
-        p, bullet, robot = self.inner, self.bullet, self.robot
-        p.resetSimulation()
-        p.setPhysicsEngineParameter(deterministicOverlappingPairs=1)
-        p.setGravity(0, 0, -GRAVITY)
-        p.setDefaultContactERP(0.9)
-        p.setPhysicsEngineParameter(fixedTimeStep=STEP, numSolverIterations=SOLVER_STEPS, numSubSteps=SUBSTEPS)
-        (self.floor,) = p.loadSDF(str(self.data / "plane_stadium.sdf"))
-        p.changeDynamics(self.floor, -1, lateralFriction=0.8, restitution=0.5)
-        flags = bullet.URDF_USE_SELF_COLLISION | bullet.URDF_USE_SELF_COLLISION_EXCLUDE_ALL_PARENTS
+        simulator = self.inner
+        simulator.resetSimulation()
+        simulator.setPhysicsEngineParameter(deterministicOverlappingPairs=1)
+        simulator.setGravity(0, 0, -GRAVITY)
+        simulator.setDefaultContactERP(0.9)
+        simulator.setPhysicsEngineParameter(fixedTimeStep=STEP, numSolverIterations=SOLVER_STEPS, numSubSteps=SUBSTEPS)
+        (self.floor,) = simulator.loadSDF(str(self.data / "plane_stadium.sdf"))
+        simulator.changeDynamics(self.floor, -1, lateralFriction=0.8, restitution=0.5)
+
+        flags = self.bullet.URDF_USE_SELF_COLLISION
+        flags |= self.bullet.URDF_USE_SELF_COLLISION_EXCLUDE_ALL_PARENTS
+        flags |= self.bullet.URDF_GOOGLEY_UNDEFINED_COLORS
+        model = str(self.data / "mjcf" / self.robot.file)
         parts: dict[str, Part] = {}
         self.motors: list[Motor] = []
-        for body in p.loadMJCF(
-            str(self.data / "mjcf" / robot.file), flags=flags | bullet.URDF_GOOGLEY_UNDEFINED_COLORS
-        ):
+        for body in simulator.loadMJCF(model, flags=flags):
             parts.setdefault("torso", Part(body, -1))  # unless a link has this name
-            for link in range(p.getNumJoints(body)):
+            for link in range(simulator.getNumJoints(body)):
                 part = Part(body, link)
                 self._release(part)
-                info = p.getJointInfo(body, link)
-                joint, (low, high) = info[1].decode(), info[8:10]
-                parts[info[12].decode()] = part
-                if not joint.startswith(("ignore", "jointfix")):
-                    strength = robot.strengths.get(joint, POWER)
-                    self.motors.append(Motor(part, 0.5 * (low + high), high - low, strength))
-        self.torso, self.feet = parts["torso"], [parts[name] for name in robot.feet]
+                info = simulator.getJointInfo(body, link)
+                link_name = info[12].decode()
+                parts[link_name] = part
+                joint = info[1].decode()
+                if joint.startswith(("ignore", "jointfix")):
+                    continue
+                low, high = info[8:10]
+                strength = self.robot.strengths.get(joint, POWER)
+                self.motors.append(Motor(part, 0.5 * (low + high), high - low, strength))
+        self.torso = parts["torso"]
+        self.feet = [parts[name] for name in self.robot.feet]
         self.parts = [*parts.values(), Part(self.floor, -1)]
 
     def _release(self, part: Part) -> None:
@@ -245,31 +254,33 @@ class Simulator:
         return float(np.linalg.norm([-self.middle_2[1], TARGET_X - self.middle_2[0]]))
 
     def _observe(self) -> np.ndarray:
-        """The full observation, float32 [D]."""
-        position, (roll, self.pitch, yaw), velocity = self._body()
-        height = position[2] - self.first_height
         place_P3 = np.array([self._place(part)[0] for part in self.parts])
         self.middle_2 = place_P3[:, 0].mean(), place_P3[:, 1].mean()
+        position, (roll, self.pitch, yaw), velocity = self._body()
+        height = position[2] - self.first_height
+
         # Which way the target is, seen from where the robot looks.
         angle = np.arctan2(-self.middle_2[1], TARGET_X - self.middle_2[0]) - yaw
-        cos, sin = np.cos(-yaw), np.sin(-yaw)
+        cos = np.cos(-yaw)
+        sin = np.sin(-yaw)
         turn_33 = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]])
-        forward, sideways, up = 0.3 * np.dot(turn_33, np.array(velocity))
-        body = [height, np.sin(angle), np.cos(angle), forward, sideways, up, roll, self.pitch]
+        velocity_3 = 0.3 * np.dot(turn_33, np.array(velocity))
+        body = [height, np.sin(angle), np.cos(angle), *velocity_3, roll, self.pitch]
+
         # Of each joint where it stands between its limits, -1 to 1, and how fast it turns.
         joints = []
         for motor in self.motors:
             at, speed = self.inner.getJointState(*motor.part)[:2]
-            joints += [2 * (at - motor.middle) / motor.width, 0.1 * speed]
+            joints.append(2 * (at - motor.middle) / motor.width)
+            joints.append(0.1 * speed)
         joints_J = np.array(joints, np.float32)
         self.speeds_A = joints_J[1::2]
+
         observation_D = np.concatenate([np.array(body, np.float32), joints_J, self.contact_F])
         return np.clip(observation_D, -5, 5)
 
 
 class PartialBullet(SimulatedWorld):
-    """PyBullet's robots in a batch; see :class:`recollect.environments.simulated.SimulatedWorld` and :class:`Options`."""
-
     options: Options
     options_model = Options
 
@@ -284,7 +295,7 @@ class PartialBullet(SimulatedWorld):
             goal_entries=(),
         )
 
-    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._solved_B[:] = False
         rewards_B, _ = super()._advance(actions_BA, last_B)
         fallen_B = self._solved_B & self.robot.falls

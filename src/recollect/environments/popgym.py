@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
+from recollect.environments.base import Task, WorldOptions
 from recollect.environments.packaged import Plain, VectorWorld, made
 from recollect.environments.simulated import needed
 from recollect.settings.errors import nearest
@@ -78,14 +78,11 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits; needs no package. Normalised, 0 is an agent that acts at random and 1 the highest return."""
-    chosen = Options.parse(options, "popgym")
-    check_split(split, "popgym")
+    chosen = Options.parse(options, "popgym", split)
     return [Task(0, chosen.task, split, {"normalisation": {"from_random": (AT_RANDOM[chosen.task], HIGHEST)}})]
 
 
 class PopGym(VectorWorld):
-    """POPGym in a batch; see :class:`recollect.environments.base.World` and :class:`Options`."""
-
     truncates = False
     options: Options
     options_model = Options

@@ -29,8 +29,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions, check_split
 from recollect.environments.worker import Worker, find_python
 from recollect.settings.errors import UserError, nearest
 
@@ -56,22 +55,15 @@ EVAL_GAMES = {
     "plunder": ((4.5, 30.0), 18.0),
     "jumper": ((3.0, 10.0), 10.0),
 }
+# Game: (steps, (lowest, highest return)). The returns are those of the hard mode (Cobbe et al. 2020); the memory mode has
+# none of its own.
 MEMORY_GAMES = {
-    "caveflyer": 1000,
-    "dodgeball": 1000,
-    "heist": 1000,
-    "jumper": 2000,
-    "maze": 500,
-    "miner": 1000,
-}  # their steps
-# Lowest and highest return of the hard mode (Cobbe et al. 2020); the memory mode has none of its own.
-MEMORY_RETURNS = {
-    "caveflyer": (2.0, 13.4),
-    "dodgeball": (1.5, 19.0),
-    "heist": (2.0, 10.0),
-    "jumper": (1.0, 10.0),
-    "maze": (4.0, 10.0),
-    "miner": (1.5, 20.0),
+    "caveflyer": (1000, (2.0, 13.4)),
+    "dodgeball": (1000, (1.5, 19.0)),
+    "heist": (1000, (2.0, 10.0)),
+    "jumper": (2000, (1.0, 10.0)),
+    "maze": (500, (4.0, 10.0)),
+    "miner": (1000, (1.5, 20.0)),
 }
 SPLITS = {"train": TRAIN_GAMES, "seen": TRAIN_GAMES, "unseen": TRAIN_GAMES, "eval": EVAL_GAMES}
 SHAPE_CHW = (3, 64, 64)
@@ -82,18 +74,15 @@ SCRIPT = Path(__file__).with_name("procgen_worker.py")
 
 
 class Options(WorldOptions):
-    """Options of Procgen.
-
-    Args:
-        games: only these; null: all. (In RA-DT's paper: all.)
-        game: the same for a single one.
-        difficulty: of the levels; `memory` is Procgen's memory mode.
-        train_levels: level seeds 0, 1, ... that `train` draws from (and `eval` in the memory mode); 0: all there are.
-        seen_level, unseen_level: the level of the tasks of `seen`; of `unseen` and `eval`.
-        horizon: steps of an episode of `train` at most (Procgen's own limits are 500 to 2000); null: 1000, and Procgen's
-            own in the memory mode.
-        evaluation_horizon: the same for the other splits, but not in the memory mode.
-        sticky_actions: with this probability the last action is played again instead of the one that was chosen.
+    """games: only these; null: all. (In RA-DT's paper: all.)
+    game: the same for a single one.
+    difficulty: of the levels; `memory` is Procgen's memory mode.
+    train_levels: level seeds 0, 1, ... that `train` draws from (and `eval` in the memory mode); 0: all there are.
+    seen_level, unseen_level: the level of the tasks of `seen`; of `unseen` and `eval`.
+    horizon: steps of an episode of `train` at most (Procgen's own limits are 500 to 2000); null: 1000, and Procgen's
+        own in the memory mode.
+    evaluation_horizon: the same for the other splits, but not in the memory mode.
+    sticky_actions: with this probability the last action is played again instead of the one that was chosen.
     """
 
     games: list[str] | None = Field(default=None, min_length=1)
@@ -128,34 +117,31 @@ def tasks(split: str, **options: Any) -> list[Task]:
     follows from a return.
     """
     chosen = Options.parse(options, "procgen")
-    if chosen.difficulty == "memory":
-        check_split(split, "procgen")
+    memory = chosen.difficulty == "memory"
+    check_split(split, "procgen", ("train", "eval") if memory else tuple(SPLITS))
+    if memory or split == "train":
         levels = {"start_level": 0, "num_levels": chosen.train_levels}
-        kept = [game for game in MEMORY_GAMES if chosen.chosen is None or game in chosen.chosen]
-        scores = {game: {"normalisation": {"hns": MEMORY_RETURNS[game]}} for game in kept}
-        return [Task(i, game, split, {"game": game, **levels, **scores[game]}) for i, game in enumerate(kept)]
-    if split not in SPLITS:
-        raise UserError(f"unknown split '{split}'", where="tasks of the world procgen", do=nearest(split, SPLITS))
-    if split == "train":
-        levels = {"start_level": 0, "num_levels": chosen.train_levels}
+    elif split == "seen":
+        levels = {"start_level": chosen.seen_level, "num_levels": 1}
     else:
-        levels = {"start_level": chosen.seen_level if split == "seen" else chosen.unseen_level, "num_levels": 1}
-    known = [(game, *of) for game, of in SPLITS[split].items() if chosen.chosen is None or game in chosen.chosen]
-    return [
-        Task(i, game, split, {"game": game, **levels, "target_return": best, "normalisation": {"hns": scores}})
-        for i, (game, scores, best) in enumerate(known)
-    ]
+        levels = {"start_level": chosen.unseen_level, "num_levels": 1}
+    known: dict[str, dict[str, Any]] = {}
+    if memory:
+        for game, (_, returns) in MEMORY_GAMES.items():
+            known[game] = {"normalisation": {"hns": returns}}
+    else:
+        for game, (scores, best) in SPLITS[split].items():
+            known[game] = {"target_return": best, "normalisation": {"hns": scores}}
+    kept = [game for game in known if chosen.chosen is None or game in chosen.chosen]
+    return [Task(i, game, split, {"game": game, **levels, **known[game]}) for i, game in enumerate(kept)]
 
 
 def find_package() -> Path:
-    """The Python that has the package."""
     return find_python("procgen")
 
 
 class Procgen(BaseWorld):
-    """Procgen in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
-
-    Observations: uint8 [B, 3, 64, 64], colours first. Actions 0..14, as Procgen has them: 4 does nothing. A reset leaves an
+    """Observations: uint8 [B, 3, 64, 64], colours first. Actions 0..14, as Procgen has them: 4 does nothing. A reset leaves an
     instance alone that stands at the start of an episode.
     """
 
@@ -165,18 +151,21 @@ class Procgen(BaseWorld):
     def _setup(self) -> None:
         chosen = self.options
         memory = chosen.difficulty == "memory"
-        trained = {task.split == "train" or memory for task in self.tasks}
+        trained = {memory or task.split == "train" for task in self.tasks}
         if len(trained) > 1:
-            what = "self.tasks of `train` and of other splits have episodes of different lengths"
+            what = "tasks of `train` and of other splits have episodes of different lengths"
             raise UserError(what, where=type(self).__name__, do="make one world for each")
-        own = max((MEMORY_GAMES.get(task.data["game"], 0) for task in self.tasks), default=0) if memory else 1000
-        self.horizon = (chosen.horizon or own) if True in trained else chosen.evaluation_horizon
+        if False in trained:
+            self.horizon = chosen.evaluation_horizon
+        elif chosen.horizon is not None:
+            self.horizon = chosen.horizon
+        else:
+            self.horizon = max(MEMORY_GAMES[task.data["game"]][0] for task in self.tasks) if memory else 1000
         self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
         self.single_action_space = Discrete(ACTIONS)
-        B = self.num_envs
         self._made_B = self._keep_zeros("made", bool)  # in the worker, of its seed
         self._fresh_B = self._keep_zeros("fresh", bool)  # at the start of an episode already
-        self._last_action_B = self._keep("last_action", np.full(B, -1, np.int64))
+        self._last_action_B = self._keep("last_action", np.full(self.num_envs, -1, np.int64))
         self._started: Worker | None = None
 
     @property
@@ -225,9 +214,9 @@ class Procgen(BaseWorld):
             self.worker.ask("begin", which=which)
             self._made_B[index_N] = self._fresh_B[index_N] = True
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         if self.options.sticky_actions:
-            drawn_B = self._draw_integers(np.arange(self.num_envs), 2**31)
+            drawn_B = self._draw_integers(self._row_B, 2**31)
             again_B = (drawn_B < self.options.sticky_actions * 2**31) & (self._last_action_B >= 0)
             actions_B = np.where(again_B, self._last_action_B, actions_B)
         self._last_action_B[:] = actions_B
@@ -247,16 +236,20 @@ class Procgen(BaseWorld):
         return {**state, "sizes": np.array(told["sizes"], np.int64), "games": np.frombuffer(data, np.uint8).copy()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        sizes_B, games = np.asarray(state.get("sizes", ())), np.asarray(state.get("games", ()))
+        plain = dict(state)
+        sizes_B = np.asarray(plain.pop("sizes", ()))
+        games = np.asarray(plain.pop("games", ()))
         if sizes_B.shape != (self.num_envs,) or games.dtype != np.uint8 or sizes_B.sum() != games.size:
             what = "the games' states are missing, or of another number of games"
             raise UserError(what, where=f"state of {type(self).__name__}", do="use a state of the same world")
-        super().set_state({name: array for name, array in state.items() if name not in ("sizes", "games")})
-        if self._made_B.any():
-            fresh_B = self._fresh_B.copy()
-            self._make(np.flatnonzero(self._made_B))
-            self._fresh_B[:] = fresh_B
-            self.worker.ask("set_state", games.tobytes(), sizes=sizes_B.tolist())
+        super().set_state(plain)
+        if not self._made_B.any():
+            return
+        # Games that are made anew count as fresh, which these need not be.
+        fresh_B = self._fresh_B.copy()
+        self._make(np.flatnonzero(self._made_B))
+        self._fresh_B[:] = fresh_B
+        self.worker.ask("set_state", games.tobytes(), sizes=sizes_B.tolist())
 
 
 World = Procgen

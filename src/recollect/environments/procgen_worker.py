@@ -72,7 +72,6 @@ class Games:
         return [b"" if game is None else game.get_state()[0] for game in self.games]
 
     def set_state(self, states: list[bytes]) -> None:
-        """Put states back into games that were made."""
         for place, state in enumerate(states):
             if state:
                 self.games[place].set_state([state])
@@ -111,7 +110,6 @@ class Server:
         self.world: Any = None
 
     def run(self) -> None:
-        """See the class."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
         self._answer({"do": "start"}, b"")
         while True:

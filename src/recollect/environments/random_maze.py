@@ -19,11 +19,10 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
 from recollect.environments import counter_rng
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.maze_runner import _posts
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/RandomMaze-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/RandomMaze-v0": {}}
 VIEW, MARGIN = 9, 4  # cells along a side of an image; walls around a maze, so that images have something to show there
 FREE, WALL, GOAL, AGENT = range(4)
 SHARE = 0.75  # of walls, and of their length
@@ -53,14 +52,17 @@ def maze(seed: int, side: int) -> np.ndarray:
     and try again. Number n of wall i is number ``i * (2 + growth) + n`` of the seed's stream: its column, its row, its
     steps. So a wall that can never grow again needs no more numbers, and hardly any of the thousands is drawn.
     """
-    border = np.zeros((side, side), dtype=bool)
-    border[[0, -1], :] = border[:, [0, -1]] = True
-    cells, near = bytearray(border.tobytes()), _posts(side)
-    count, growth = int(SHARE * (side // 2) ** 2), int(SHARE * 10 * side)
-    first_W = np.arange(count) * (2 + growth)
+    border = np.ones((side, side), dtype=bool)
+    border[1:-1, 1:-1] = False
+    cells = bytearray(border.tobytes())  # plain bytes: thousands of single cells are touched
+    near = _posts(side)
+    posts = side // 2 + 1
+    growth = int(SHARE * 10 * side)
     ahead = min(AHEAD, growth)
-    for words, first in zip(_words(seed, first_W, 2 + ahead).tolist(), first_W, strict=True):
-        x, y = (2 * (words[n] * (side // 2 + 1) >> 32) for n in (0, 1))
+    first_W = np.arange(int(SHARE * (side // 2) ** 2)) * (2 + growth)
+    for first, words in zip(first_W, _words(seed, first_W, 2 + ahead).tolist(), strict=True):
+        x = 2 * (words[0] * posts >> 32)
+        y = 2 * (words[1] * posts >> 32)
         at = y * side + x
         cells[at] = True
         for n in range(2, 2 + growth):
@@ -71,12 +73,8 @@ def maze(seed: int, side: int) -> np.ndarray:
             if not cells[to]:
                 cells[to] = cells[between] = True
                 at = to
-                continue
-            for to, _ in around:
-                if not cells[to]:
-                    break
-            else:
-                break
+            elif all(cells[neighbour] for neighbour, _ in around):
+                break  # it can never grow again
     return np.frombuffer(bytes(cells), dtype=bool).reshape(side, side)
 
 
@@ -89,15 +87,12 @@ def _words(seed: int, first_W: np.ndarray, count: int) -> np.ndarray:
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: everything is drawn anew in every episode."""
-    Options.parse(options, "random_maze")
-    check_split(split, "random_maze")
+    Options.parse(options, "random_maze", split)
     return [Task(0, "random_maze", split)]
 
 
 class RandomMaze(BaseWorld):
-    """RandomMaze in a batch; see :class:`recollect.environments.base.World` for the arguments and :class:`Options`.
-
-    Observations: uint8 [B, 3, 9, 9], one pixel per cell, the agent in the middle; walls hide nothing. Actions: 0 north,
+    """Observations: uint8 [B, 3, 9, 9], one pixel per cell, the agent in the middle; walls hide nothing. Actions: 0 north,
     1 south, 2 west, 3 east. Where episodes end, ``info["success"]`` (bool [B]) says which of them reached the goal.
     """
 
@@ -108,38 +103,40 @@ class RandomMaze(BaseWorld):
         rules = self.options
         self.horizon = rules.horizon
         self.single_observation_space = Box(0, 255, (3, VIEW, VIEW), np.uint8)
-        self.single_action_space = Discrete(4)
-        self._width = width = _odd(rules.largest) + 2 * MARGIN
-        self._board_BC = self._keep("board", np.full((self.num_envs, width**2), WALL, dtype=np.uint8))
-        self._position_B = self._keep("position", np.full(self.num_envs, MARGIN * (width + 1), dtype=np.int32))
+        self.single_action_space = Discrete(len(ACTION_NAMES))
+        width = _odd(rules.largest) + 2 * MARGIN
+        cells = width**2
+        first_inside = MARGIN * (width + 1)
+        self._width = width
+        self._board_BC = self._keep("board", np.full((self.num_envs, cells), WALL, dtype=np.uint8))
+        self._position_B = self._keep("position", np.full(self.num_envs, first_inside, dtype=np.int32))
         # All boards in one row: cell c of instance b is number origin[b] + c. (A view: the state is written in place.)
-        self._cells, self._origin_B = self._board_BC.reshape(-1), np.arange(self.num_envs) * width**2
+        self._cells = self._board_BC.reshape(-1)
+        self._origin_B = self._row_B * cells
+        # Moves, and the cells that are seen, as changes of the cell's number.
         self._moves_A = np.array([-width, width, -1, 1], dtype=np.int32)
         reach = np.arange(-MARGIN, MARGIN + 1)
         self._window_K = (reach[:, None] * width + reach).ravel()
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any() or truncated_B.any():
-            info["success"] = terminated_B.copy()
-        return observations, rewards_B, terminated_B, truncated_B, info
-
     def _begin(self, index_N: np.ndarray) -> None:
         rules = self.options
-        side_N = _odd(rules.smallest + self._draw_integers(index_N, rules.largest - rules.smallest + 1))
+        sides = rules.largest - rules.smallest + 1
+        side_N = _odd(rules.smallest + self._draw_integers(index_N, sides))
         seed_N = self._draw_integers(index_N, 2**31)
-        free_NM = []
+        free_cells = []
         for b, side, seed in zip(index_N.tolist(), side_N.tolist(), seed_N.tolist(), strict=True):
-            wall = maze(seed, side)
             self._board_BC[b] = WALL
             board = self._board_BC[b].reshape(self._width, self._width)
-            board[MARGIN : MARGIN + side, MARGIN : MARGIN + side] = wall
-            free_NM.append(np.flatnonzero(self._board_BC[b] == FREE))
-            board[MARGIN + side - 2, MARGIN + side - 2] = GOAL
-        chosen_N = self._draw_integers(index_N, np.array([len(free_M) for free_M in free_NM]))
-        self._position_B[index_N] = [free_M[i] for free_M, i in zip(free_NM, chosen_N, strict=True)]
+            inside = board[MARGIN : MARGIN + side, MARGIN : MARGIN + side]
+            inside[:] = maze(seed, side)
+            free_cells.append(np.flatnonzero(self._board_BC[b] == FREE))
+            inside[-2, -2] = GOAL
+        count_N = np.array([len(free) for free in free_cells])
+        chosen_N = self._draw_integers(index_N, count_N)
+        for b, free, chosen in zip(index_N, free_cells, chosen_N, strict=True):
+            self._position_B[b] = free[chosen]
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         target_B = self._position_B + self._moves_A.take(actions_B)
         there_B = self._cells.take(self._origin_B + target_B)
         blocked_B = there_B == WALL
@@ -147,20 +144,18 @@ class RandomMaze(BaseWorld):
         rewards_B = np.where(blocked_B, np.float32(-1), np.float32(-0.01))
         reached_B = there_B == GOAL
         rewards_B[reached_B] = 1
+        self._success_B = reached_B
         return rewards_B, reached_B
 
     def _observe(self) -> np.ndarray:
         seen_BK = self._cells.take((self._origin_B + self._position_B)[:, None] + self._window_K)
         middle_B = seen_BK[:, len(self._window_K) // 2]
         np.copyto(middle_B, AGENT, where=middle_B != GOAL, casting="unsafe")
-        images_B3K = np.empty((self.num_envs, 3, seen_BK.shape[1]), dtype=np.uint8)
-        for channel, color_K in enumerate(COLOR_3K):
-            images_B3K[:, channel] = color_K.take(seen_BK)
+        images_B3K = np.stack([color_K.take(seen_BK) for color_K in COLOR_3K], axis=1)
         return images_B3K.reshape(self.num_envs, 3, VIEW, VIEW)
 
 
 def _odd(side: Any) -> Any:
-    """Even numbers become the next odd one."""
     return side // 2 * 2 + 1
 
 

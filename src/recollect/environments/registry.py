@@ -33,7 +33,6 @@ def world_class(name: str) -> type[base.World]:
 
 
 def tasks(name: str, options: Mapping[str, Any], split: str) -> list[base.Task]:
-    """The tasks of a world's split ("train" or "eval")."""
     listed: list[base.Task] = _module(name).tasks(split, **options)
     return listed
 

@@ -1,7 +1,7 @@
 """Worlds that a package plays: one of its environments per instance, stepped one after the other.
 
-An episode is a function of its task, one random word and the actions, so the state of a world is the word and the actions
-of the present episode: `set_state` plays them again, without looking, and needs to know nothing of an environment's inside.
+An episode is a function of its task, one random word and the actions, which therefore are the state: `set_state` plays
+them again, without looking, and needs to know nothing of an environment's inside.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome
 
 
 class Player(Protocol):
@@ -28,12 +28,10 @@ class Player(Protocol):
 
 
 class ReplayedWorld(BaseWorld):
-    """Players in a batch; see :class:`recollect.environments.base.World` for the arguments.
+    """A world's `_setup` ends with `_play`.
 
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ended by themselves, with a reward at their end.
     What is seen of an instance that was never reset is the episode of the word 0.
-
-    A world's `_setup` ends with `_play`.
     """
 
     knows_success: ClassVar[bool] = True
@@ -43,17 +41,11 @@ class ReplayedWorld(BaseWorld):
     def _play(self, players: Sequence[Player]) -> None:
         """Take the players, one per task; horizon and spaces must be set."""
         self.players = list(players)
+        acts = self.single_action_space
         self._word_B = self._keep_zeros("word", np.int64)
-        per_step = (self.num_envs, self.horizon, *(self.single_action_space.shape or ()))
-        self._action_BT = self._keep("actions", np.zeros(per_step, self.single_action_space.dtype))
+        self._action_BT = self._keep_zeros("actions", acts.dtype, self.horizon, *(acts.shape or ()))
         for player in self.players:
             player.begin(0)
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if self.knows_success and (terminated_B.any() or truncated_B.any()):
-            info["success"] = terminated_B & (rewards_B > 0)
-        return observations, rewards_B, terminated_B, truncated_B, info
 
     def set_state(self, state: Any) -> None:
         """Continue where `get_state` was called: the present episodes are played again."""
@@ -64,16 +56,21 @@ class ReplayedWorld(BaseWorld):
                 player.step(action)
 
     def _begin(self, index_N: np.ndarray) -> None:
-        self._word_B[index_N] = self._draw_integers(index_N, 2**31)
+        self._word_B[index_N] = self._words(index_N)
         for b in index_N:
             self.players[b].begin(int(self._word_B[b]))
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        self._action_BT[np.arange(self.num_envs), self._timestep_B - 1] = actions_B
+    def _words(self, index_N: np.ndarray) -> np.ndarray:
+        return self._draw_integers(index_N, 2**31)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
+        self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
         rewards_B = np.zeros(self.num_envs, np.float32)
         over_B = np.zeros(self.num_envs, bool)
         for b, player in enumerate(self.players):
             rewards_B[b], over_B[b] = player.step(actions_B[b])
+        if self.knows_success:
+            self._success_B = over_B & (rewards_B > 0)
         return rewards_B, over_B
 
     def _observe(self) -> np.ndarray:

@@ -36,15 +36,12 @@ SPLITS = ("train", "eval", "starts")
 
 
 class Options(WorldOptions):
-    """Options of emulated games.
-
-    Args:
-        game: as stable-retro calls it, e.g. SuperMarioBros-Nes.
-        starts: names of its starting states; null: the game's own.
-        frame_skip: frames of an action.
-        buttons: an action is 12 bits, one per button, and not one of the console's choices (AMAGO: `--multibinary`).
-        border: two pixels of the console's color around the picture.
-        horizon: steps of an episode.
+    """game: as stable-retro calls it, e.g. SuperMarioBros-Nes.
+    starts: names of its starting states; null: the game's own.
+    frame_skip: frames of an action.
+    buttons: an action is 12 bits, one per button, and not one of the console's choices (AMAGO: `--multibinary`).
+    border: two pixels of the console's color around the picture.
+    horizon: steps of an episode.
     """
 
     game: str = "Airstriker-Genesis-v0"
@@ -57,9 +54,7 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task with every start, or (`starts`) one for each; needs no package."""
-    chosen = Options.parse(options, "retro")
-    if split not in SPLITS:
-        raise UserError(f"unknown split '{split}'", where="tasks of the world retro", do=nearest(split, SPLITS))
+    chosen = Options.parse(options, "retro", split, SPLITS)
     starts: list[str | None] = [None] if chosen.starts is None else [*chosen.starts]
     if split != "starts":
         return [Task(0, chosen.game, split, {"starts": starts})]
@@ -108,10 +103,7 @@ class Player:
 
 
 class Retro(ReplayedWorld):
-    """Emulated games in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12].
-    """
+    """Observations: uint8 [B, 3, 84, 96]. Actions: as many as the console has combinations of buttons, or 12 bits [B, 12]."""
 
     knows_success = False
     options: Options

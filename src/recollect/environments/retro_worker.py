@@ -37,50 +37,56 @@ class Game:
     def __init__(self, arrays: dict[str, np.ndarray], options: dict[str, Any]) -> None:
         import stable_retro as retro
 
-        self.arrays, self.frames = arrays, int(options["frame_skip"])
+        self.arrays = arrays
+        self.frames = int(options["frame_skip"])
         self.buttons = bool(options["buttons"])
         kind = retro.Actions.FILTERED if self.buttons else retro.Actions.DISCRETE
         self.inner = retro.make(options["game"], use_restricted_actions=kind, render_mode="rgb_array")
         arrays["actions"][0] = self.inner.action_space.n
-        height, width = arrays["frame"].shape[2:]
-        seen = self.inner.observation_space.shape
-        self.rows_YH, self.columns_XW = shares(seen[0], height), shares(seen[1], width)
+        seen_rows, seen_columns = self.inner.observation_space.shape[:2]
+        rows, columns = arrays["frame"].shape[2:]
+        self.rows_YH = shares(seen_rows, rows)
+        self.columns_XW = shares(seen_columns, columns)
         self.border = BORDERS.get(self.inner.system, (0, 0, 0)) if options["border"] else None
 
     def begin(self, which: list[dict[str, Any]]) -> None:
-        """Start at a state of the game."""
         if which[0]["start"] is not None:
             import stable_retro as retro
 
             self.inner.load_state(which[0]["start"], retro.data.Integrations.DEFAULT)
-        self.arrays["reward"][0], self.arrays["first"][0] = 0, False
+        self.arrays["reward"][0] = 0
+        self.arrays["first"][0] = False
         self._show(self.inner.reset()[0])
 
     def step(self) -> None:
         """Play the action until the frames are over or the game is."""
-        reward, over, pressed = 0.0, False, self.arrays["action"]
+        pressed = self.arrays["action"]
         action = pressed[: self.inner.action_space.n].astype("int8") if self.buttons else int(pressed[0])
+        reward = 0.0
         for _ in range(self.frames):
             frame, paid, terminated, truncated, _ = self.inner.step(action)
-            reward, over = reward + float(paid), bool(terminated or truncated)
+            reward += float(paid)
+            over = bool(terminated or truncated)
             if over:
                 break
-        self.arrays["reward"][0], self.arrays["first"][0] = reward, over
+        self.arrays["reward"][0] = reward
+        self.arrays["first"][0] = over
         self._show(frame)
 
     def _show(self, frame_HWC: np.ndarray) -> None:
         """Shrink a frame by area, and draw the border."""
-        small_CYX = self.rows_YH @ frame_HWC.transpose(2, 0, 1).astype(np.float64) @ self.columns_XW.T
+        pixels_CHW = frame_HWC.transpose(2, 0, 1).astype(np.float64)
         shown = self.arrays["frame"][0]
-        shown[:] = np.rint(small_CYX)
+        shown[:] = np.rint(self.rows_YH @ pixels_CHW @ self.columns_XW.T)
         if self.border is not None:
             color = np.array(self.border, np.uint8)[:, None, None]
-            for edge in (np.s_[:, :BORDER], np.s_[:, -BORDER:], np.s_[:, :, :BORDER], np.s_[:, :, -BORDER:]):
-                shown[edge] = color
+            shown[:, :BORDER] = color
+            shown[:, -BORDER:] = color
+            shown[:, :, :BORDER] = color
+            shown[:, :, -BORDER:] = color
 
 
 def load() -> str:
-    """The version of the package, if it is installed."""
     import stable_retro
 
     return str(stable_retro.__version__).strip()

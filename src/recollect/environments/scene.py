@@ -41,7 +41,7 @@ class Scene:
     walls: tuple[tuple[int, int], ...] = ()
 
     def described(self) -> dict[str, Any]:
-        """Everything but the function, as JSON has it; `scene_from` reads it."""
+        """Everything but the function, as JSON has it."""
         return {
             "height": self.height,
             "width": self.width,

@@ -1,57 +1,48 @@
-"""Worlds whose physics a package simulates: one simulator per instance, stepped one after the other.
-
-An episode is a function of its task, one random word and the actions, so the state of a world is the word and the actions
-of the present episode: `set_state` plays them again, to the bit, and needs to know nothing of a simulator's inside.
-"""
+"""Worlds of continuous control whose physics a package simulates: one simulator per instance (see `replayed.py`)."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import Outcome, Task, WorldOptions, check_split
+from recollect.environments.replayed import Player, ReplayedWorld
 from recollect.settings.errors import UserError, nearest
 
 FIXED_WORD = 1  # begins every episode where initial states are fixed
-
-
-class Simulator(Protocol):
-    """One simulated task. The same word and actions must give the same episode, whatever was played before."""
-
-    def begin(self, word: int) -> np.ndarray:
-        """Start an episode whose random draws follow from the word; the first observation [D], goal included."""
-
-    def step(self, action_A: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """Observation [D], goal included, reward, and whether the task is solved now."""
+# Of each task the last three: return of a random policy, mean return of the published data, highest return in it.
+Returns = Mapping[str, tuple[float, ...]]
 
 
 class SimulatedOptions(WorldOptions):
-    """Options of every simulated world.
-
-    Args:
-        initial_states: `random`: objects, goals and joints are drawn anew in each episode; `fixed`: always the same ones.
-        goal: `hidden`: what an observation says of the goal is zero; `shown`.
-        only: names of the tasks that are kept, of either split; None keeps all.
+    """initial_states: `random`: objects, goals and joints are drawn anew in each episode; `fixed`: always the same ones.
+    goal: `hidden`: what an observation says of the goal is zero; `shown`.
+    only: names of the tasks that are kept, of either split; None keeps all.
     """
 
     initial_states: Literal["random", "fixed"] = "random"
     goal: Literal["hidden", "shown"] = "hidden"
     only: list[str] | None = Field(default=None, min_length=1)
 
-    def kept(self, tasks: list[Task], known: Sequence[str], world: str) -> list[Task]:
-        """The tasks of a split that are kept, numbered from 0; `known`: names of both splits."""
-        for name in self.only or ():
+    def tasks(self, split: str, world: str, train: Returns, held_out: Returns) -> list[Task]:
+        """The tasks of a split that are kept, numbered from 0."""
+        check_split(split, world)
+        known = [*train, *held_out]
+        for name in self.only or known:
             if name not in known:
                 where = f"options of the world {world}: only"
                 raise UserError(f"there is no task '{name}'", where=where, do=nearest(name, known))
-        kept = [task for task in tasks if self.only is None or task.name in self.only]
-        return [Task(i, task.name, task.split, task.data) for i, task in enumerate(kept)]
+        kept: list[Task] = []
+        for name, (*_, random, mean, best) in (train if split == "train" else held_out).items():
+            if self.only is None or name in self.only:
+                data = {"target_return": best, "normalisation": {"data_normalised": (random, mean)}}
+                kept.append(Task(len(kept), name, split, data))
+        return kept
 
 
 def needed(module: str, world: str, *, family: str = "control") -> Any:
@@ -67,21 +58,20 @@ def needed(module: str, world: str, *, family: str = "control") -> Any:
         ) from error
 
 
-class SimulatedWorld(BaseWorld):
-    """Simulators in a batch; see :class:`recollect.environments.base.World` for the arguments.
+class SimulatedWorld(ReplayedWorld):
+    """A world's `_setup` is `horizon` and a call of `_simulate`.
 
+    A simulator is a player whose `step` says whether its task is solved now, and whose `look` gives the observation [D]
+    with the goal in it. Solving a task ends no episode.
     Observations: float32 [B, D]. Actions: float32 [B, A] in [-1, 1]; a task that has fewer dimensions ignores the last.
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ever solved their task, if the world knows.
-
-    A world's `_setup` is `horizon` and a call of `_simulate`.
     """
 
-    knows_success: ClassVar[bool] = False
-
+    knows_success = False
     options: SimulatedOptions
 
     def _simulate(
-        self, simulators: Sequence[Simulator], *, observation_size: int, action_size: int, goal_entries: Sequence[int]
+        self, simulators: Sequence[Player], *, observation_size: int, action_size: int, goal_entries: Sequence[int]
     ) -> None:
         """Take the simulators, one per task. Published data that show a hidden goal (`goal_entries`) are refused."""
         self._hidden = list(goal_entries) if self.options.goal == "hidden" else []
@@ -89,43 +79,26 @@ class SimulatedWorld(BaseWorld):
         bound_D[self._hidden] = 0
         self.single_observation_space = Box(-bound_D, bound_D, dtype=np.float32)
         self.single_action_space = Box(-1.0, 1.0, (action_size,), np.float32)
-        self.simulators = list(simulators)
-        self._word_B = self._keep_zeros("word", np.int64)
-        self._action_BTA = self._keep_zeros("actions", np.float32, self.horizon, action_size)
-        self._observation_BD = self._keep_zeros("observation", np.float32, observation_size)
         self._solved_B = self._keep_zeros("solved", bool)
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if self.knows_success and truncated_B.any():
-            info["success"] = self._succeeded_B
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
-
-    def set_state(self, state: Any) -> None:
-        """Continue where `get_state` was called: the present episodes are played again."""
-        super().set_state(state)
-        for b in np.flatnonzero(~self._ended_B):
-            self.simulators[b].begin(int(self._word_B[b]))
-            for action_A in self._action_BTA[b, : self._timestep_B[b]]:
-                self.simulators[b].step(action_A)
+        self._play(simulators)
 
     def _begin(self, index_N: np.ndarray) -> None:
-        random = self.options.initial_states == "random"
-        self._word_B[index_N] = self._draw_integers(index_N, 2**31) if random else FIXED_WORD
+        super()._begin(index_N)
         self._solved_B[index_N] = False
-        for b in index_N:
-            self._observation_BD[b] = self.simulators[b].begin(int(self._word_B[b]))
-        self._observation_BD[:, self._hidden] = 0
 
-    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        rewards_B = np.zeros(self.num_envs, np.float32)
-        for b, simulator in enumerate(self.simulators):
-            self._action_BTA[b, self._timestep_B[b] - 1] = actions_BA[b]
-            self._observation_BD[b], rewards_B[b], solved = simulator.step(actions_BA[b])
-            self._solved_B[b] |= solved
-        self._observation_BD[:, self._hidden] = 0
-        self._succeeded_B = self._solved_B.copy()  # a reset within the step does not touch it
+    def _words(self, index_N: np.ndarray) -> np.ndarray:
+        if self.options.initial_states == "fixed":
+            return np.full(index_N.size, FIXED_WORD)
+        return super()._words(index_N)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
+        rewards_B, solved_B = super()._advance(actions_B, last_B)
+        self._solved_B |= solved_B
+        if self.knows_success:
+            self._success_B = self._solved_B
         return rewards_B, None
 
     def _observe(self) -> np.ndarray:
-        return self._observation_BD.copy()
+        observation_BD = super()._observe().astype(np.float32)
+        observation_BD[:, self._hidden] = 0
+        return observation_BD

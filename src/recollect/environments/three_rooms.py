@@ -15,14 +15,12 @@ replayed to the bit in the tests. What differs from the released code, and why:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import World as BaseWorld
-from recollect.environments.base import WorldOptions
+from recollect.environments.base import BaseWorld, Outcome, WorldOptions
 from recollect.settings.errors import UserError
 
 ROWS, COLUMNS, VIEW = 7, 11, 5
@@ -88,21 +86,18 @@ ORCHARD_START = cell(5, 5)
 
 
 class RoomOptions(WorldOptions):
-    """Options of both games.
-
-    Args:
-        length: steps in the room of apples, the length knob of the paper's figures.
-        explore_steps: steps in the first room.
-        final_reward: paid once in the last room, for the right choice or the opened door.
-        apples: how many of the 22 places have an apple; which is drawn in each episode.
-        apple_reward: of one apple.
-        apple_reward_high: null: all apples give `apple_reward`. Else rewards are drawn between the two.
-        fixed_apple_reward: such a reward is one of the two ends, drawn once per episode; false: each apple's is drawn
-            anew, uniformly between them.
-        respawn: an apple is back after more than so many steps; null: never.
-        crop: the agent sees the 5 x 5 cells around it; false: the whole room.
-        flat: images are vectors (channels first), as in the released configuration.
-        one_hot_actions: actions are vectors of four numbers of which the largest counts.
+    """length: steps in the room of apples, the length knob of the paper's figures.
+    explore_steps: steps in the first room.
+    final_reward: paid once in the last room, for the right choice or the opened door.
+    apples: how many of the 22 places have an apple; which is drawn in each episode.
+    apple_reward: of one apple.
+    apple_reward_high: null: all apples give `apple_reward`. Else rewards are drawn between the two.
+    fixed_apple_reward: such a reward is one of the two ends, drawn once per episode; false: each apple's is drawn
+        anew, uniformly between them.
+    respawn: an apple is back after more than so many steps; null: never.
+    crop: the agent sees the 5 x 5 cells around it; false: the whole room.
+    flat: images are vectors (channels first), as in the released configuration.
+    one_hot_actions: actions are vectors of four numbers of which the largest counts.
     """
 
     length: int = Field(default=60, ge=1, le=2**24)
@@ -126,8 +121,7 @@ class ThreeRooms(BaseWorld):
     Where episodes end, ``info["success"]`` (bool [B]) says which of them earned something in the last room.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: RoomOptions
 
     def _build(self, reward_steps: int) -> None:
@@ -173,14 +167,7 @@ class ThreeRooms(BaseWorld):
 
     # ---- the clock
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations_BD, rewards_B, terminated_B, truncated_B, info = super().step(actions)
-        if terminated_B.any():
-            info["success"] = self._success_B
-        return observations_BD, rewards_B, terminated_B, truncated_B, info
-
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Actions int64 [B], also of one-hot ones."""
         given = np.asarray(actions)
         if not self.options.one_hot_actions:
             return super()._check_actions(given)
@@ -194,7 +181,7 @@ class ThreeRooms(BaseWorld):
         self._succeeded_B[index_N] = False
         self._enter_first(index_N)
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         target_B = self._position_B + MOVES_A.take(actions_B)
         stopped_B = SOLID_256.take(self._cells.take(self._origin_B + target_B))
         np.copyto(self._position_B, target_B, where=~stopped_B)
@@ -272,8 +259,6 @@ class ThreeRooms(BaseWorld):
             framed_BYX = self._board_BC.reshape(self.num_envs, -1, WIDTH)
             seen_BK = framed_BYX[:, MARGIN:-MARGIN, MARGIN:-MARGIN].reshape(self.num_envs, -1)
         self._cells[here_B] = covered_B
-        images_B3K = np.empty((self.num_envs, 3, seen_BK.shape[1]), dtype=np.uint8)
         letters_BK = seen_BK.astype(np.intp)  # once; `take` would do it for each channel
-        for channel, color_256 in enumerate(COLOR_3256):
-            images_B3K[:, channel] = color_256.take(letters_BK)
+        images_B3K = np.stack([color_256.take(letters_BK) for color_256 in COLOR_3256], axis=1)
         return images_B3K.reshape(self.num_envs, *((-1,) if self.options.flat else self._shape))

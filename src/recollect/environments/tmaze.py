@@ -15,17 +15,15 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
+GYMNASIUM_IDS: dict[str, dict] = {
     "recollect/TMazePassive-v0": {"variant": "passive"},
     "recollect/TMazeActive-v0": {"variant": "active"},
 }
@@ -35,20 +33,17 @@ MOVE_Y_A = np.array([0, 1, 0, -1], dtype=np.int32)
 
 
 class Options(WorldOptions):
-    """Options of the T-Maze.
-
-    Args:
-        variant: "passive" (the sign is at the start) or "active" (the sign is one cell behind it).
-        length: cells from the start to the junction, the length knob of the paper's figures.
-        oracle_length: cells from the start back to the sign; None: 0 for passive, 1 for active.
-        goal_reward: paid at the last step on the side of the sign.
-        horizon: steps of an episode; None: those of the optimal walk, length + 2 * oracle_length + 1.
-        late_penalty: added at each earlier step at which the agent is behind the optimal walk; None: -1 / length.
-        late: when a step is late: "behind" (the agent is behind the optimal walk) or "not_right" (the action is not right).
-        distract_reward: added at each step but the last at which the agent stands at the sign's cell.
-        expose_goal: append the side (-1 or +1) to every observation once the sign was seen; 0 before.
-        expose_position: append x / junction and y.
-        expose_timestep: append t / horizon.
+    """variant: "passive" (the sign is at the start) or "active" (the sign is one cell behind it).
+    length: cells from the start to the junction, the length knob of the paper's figures.
+    oracle_length: cells from the start back to the sign; None: 0 for passive, 1 for active.
+    goal_reward: paid at the last step on the side of the sign.
+    horizon: steps of an episode; None: those of the optimal walk, length + 2 * oracle_length + 1.
+    late_penalty: added at each earlier step at which the agent is behind the optimal walk; None: -1 / length.
+    late: when a step is late: "behind" (the agent is behind the optimal walk) or "not_right" (the action is not right).
+    distract_reward: added at each step but the last at which the agent stands at the sign's cell.
+    expose_goal: append the side (-1 or +1) to every observation once the sign was seen; 0 before.
+    expose_position: append x / junction and y.
+    expose_timestep: append t / horizon.
     """
 
     variant: Literal["passive", "active"] = "passive"
@@ -70,37 +65,32 @@ class Options(WorldOptions):
 
     @property
     def penalty(self) -> float:
-        """Reward of a late step."""
         return -1.0 / self.length if self.late_penalty is None else self.late_penalty
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: the side of the goal is drawn anew in every episode."""
-    maze = Options.parse(options, "tmaze")
-    check_split(split, "tmaze")
+    maze = Options.parse(options, "tmaze", split)
     return [Task(0, f"{maze.variant}_{maze.length}", split)]
 
 
 class TMaze(BaseWorld):
-    """T-Maze in a batch; arguments: :class:`recollect.environments.base.World` and :class:`Options`.
-
-    Observations: float32 [B, 2 + exposed entries]. Entry 0 is 1 at the junction and on the goals, else 0. Entry 1 is
+    """Observations: float32 [B, 2 + exposed entries]. Entry 0 is 1 at the junction and on the goals, else 0. Entry 1 is
     the side of the goal the first time in an episode that the sign's cell is observed; it is y at the junction and on
     the goals, and else 0.
     Actions: 0 right, 1 up, 2 left, 3 down; walking into a wall leaves the agent where it is.
     """
 
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 
     def _setup(self) -> None:
         maze = self.options
         self._junction = maze.back + maze.length
-        self._features = 2 + maze.expose_goal + 2 * maze.expose_position + maze.expose_timestep
+        size = 2 + maze.expose_goal + 2 * maze.expose_position + maze.expose_timestep
         self.horizon = maze.horizon or maze.length + 2 * maze.back + 1
-        self.single_observation_space = Box(-1.0, 1.0, (self._features,), np.float32)
+        self.single_observation_space = Box(-1.0, 1.0, (size,), np.float32)
         self.single_action_space = Discrete(4)
         self._x_B = self._keep_zeros("x", np.int32)
         self._y_B = self._keep_zeros("y", np.int32)
@@ -115,7 +105,7 @@ class TMaze(BaseWorld):
         self._goal_B[index_N] = 2 * self._draw_integers(index_N, 2) - 1
         self._seen_B[index_N] = self._showing_B[index_N] = self.options.back == 0
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         x_B, y_B, maze = self._x_B, self._y_B, self.options
         # In the corridor one moves along x, at the junction's column along y; everything else is wall.
         step_x_B = MOVE_X_A.take(actions_B) * (y_B == 0)
@@ -140,33 +130,25 @@ class TMaze(BaseWorld):
     def _observe(self) -> np.ndarray:
         maze = self.options
         at_end_B = self._x_B == self._junction
-        observations_BD = np.empty((self.num_envs, self._features), dtype=np.float32)
-        observations_BD[:, 0] = at_end_B
-        # y is 0 in the corridor, and the sign never hangs at the junction, so the two entries never meet.
-        observations_BD[:, 1] = self._y_B + self._goal_B * self._showing_B
-        column = 2
+        # y is 0 in the corridor, and the sign never hangs at the junction, so the second entry never holds both.
+        parts = [at_end_B, self._y_B + self._goal_B * self._showing_B]
         if maze.expose_goal:
-            observations_BD[:, column] = self._goal_B * self._seen_B
-            column += 1
+            parts.append(self._goal_B * self._seen_B)
         if maze.expose_position:
-            observations_BD[:, column] = self._x_B / self._junction
-            observations_BD[:, column + 1] = self._y_B
-            column += 2
+            parts.append(self._x_B / self._junction)
+            parts.append(self._y_B)
         if maze.expose_timestep:
-            observations_BD[:, column] = self._timestep_B / self.horizon
-        return observations_BD
+            parts.append(self._timestep_B / self.horizon)
+        return np.stack(parts, axis=1, dtype=np.float32)
 
-    def optimal_return(self, tasks: Sequence[Task] | None = None) -> np.ndarray:
-        """Return of the optimal walk (fetch the sign, keep pace, turn to its side), float64 [len(tasks)].
-
-        Raises a UserError where options may make another plan better.
-        """
+    def optimal_return(self) -> np.ndarray:
+        """Of the walk that fetches the sign, keeps pace and turns to its side. Options may make another plan better."""
         maze = self.options
         if maze.back and maze.late == "not_right":
-            return super().optimal_return(tasks)
+            return super().optimal_return()
         if maze.distract_reward or maze.penalty > 0 or maze.goal_reward < 0 or maze.horizon is not None:
-            return super().optimal_return(tasks)
-        return np.full(len(self.tasks if tasks is None else tasks), maze.goal_reward, dtype=np.float64)
+            return super().optimal_return()
+        return np.full(self.num_envs, maze.goal_reward, dtype=np.float64)
 
 
 World = TMaze

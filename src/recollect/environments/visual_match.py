@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from recollect.environments import counter_rng
-from recollect.environments.base import Task, check_split
+from recollect.environments.base import Task
 from recollect.environments.three_rooms import (
     AGENT,
     CHOICES,
@@ -72,14 +72,11 @@ class Options(RoomOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: everything is drawn anew in every episode."""
-    game = Options.parse(options, "visual_match")
-    check_split(split, "visual_match")
+    game = Options.parse(options, "visual_match", split)
     return [Task(0, f"{game.variant}_{game.length}", split)]
 
 
 class VisualMatch(ThreeRooms):
-    """Visual Match in a batch; see :class:`recollect.environments.three_rooms.ThreeRooms` and :class:`Options`."""
-
     options: Options
     options_model = Options
 

@@ -10,16 +10,15 @@ at the horizon is `terminated`, as there.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions, check_split
-from recollect.environments.base import World as BaseWorld
+from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 
-GYMNASIUM_IDS: dict[str, dict[str, Any]] = {"recollect/Wind-v0": {}}
+GYMNASIUM_IDS: dict[str, dict] = {"recollect/Wind-v0": {}}
 STRONGEST, FARTHEST = 0.08, 0.1  # of the wind and of an action, along each axis
 GOAL_2 = np.array([0.0, 1.0], np.float32)
 
@@ -34,19 +33,14 @@ class Options(WorldOptions):
 
 def tasks(split: str, **options: Any) -> list[Task]:
     """One task: the wind is drawn anew for every episode."""
-    Options.parse(options, "wind")
-    check_split(split, "wind")
+    Options.parse(options, "wind", split)
     return [Task(0, "any_wind", split)]
 
 
 class Wind(BaseWorld):
-    """Wind in a batch; see :class:`recollect.environments.base.World` and :class:`Options`.
+    """Observations: float32 [B, 2], where the agent is. Actions: float32 [B, 2] in [-1, 1]."""
 
-    Observations: float32 [B, 2], where the agent is. Actions: float32 [B, 2] in [-1, 1].
-    """
-
-    horizon_terminates: ClassVar[bool] = True
-
+    horizon_terminates = True
     options: Options
     options_model = Options
 
@@ -70,7 +64,7 @@ class Wind(BaseWorld):
             share_N = self._draw_integers(index_N, 2**31) / 2**31
             self._wind_B2[index_N, axis] = STRONGEST * (2 * share_N - 1)
 
-    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _advance(self, actions_BA: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._at_B2 += FARTHEST * actions_BA + self._wind_B2
         return (np.linalg.norm(self._at_B2 - GOAL_2, axis=1) <= self.options.radius).astype(np.float32), None
 

@@ -28,6 +28,7 @@ import numpy as np
 from recollect.settings.errors import UserError
 
 PROTOCOL = 1
+ALIGNED = 64  # bytes at whose multiples the shared arrays begin
 SHOWN = 12  # lines of what a worker said that died
 
 
@@ -70,22 +71,26 @@ class Worker:
         *,
         patience: int = 900,
     ) -> None:
-        self.world, self.python, self.patience = world, python, patience
-        placed, size = {}, 0
+        self.world = world
+        self.python = python
+        self.patience = patience
+        placed = {}
+        size = 0
         for name, (dtype, shape) in fields.items():
             placed[name] = (dtype, list(shape), size)
-            size += -(-np.dtype(dtype).itemsize * math.prod(shape) // 64) * 64
+            length = np.dtype(dtype).itemsize * math.prod(shape)
+            size += -(-length // ALIGNED) * ALIGNED
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         ours, theirs = socket.socketpair()
-        ours.settimeout(1.0)
         with tempfile.TemporaryFile() as file, theirs:
             file.truncate(max(size, 1))
             memory = mmap.mmap(file.fileno(), 0)
             handles = (theirs.fileno(), file.fileno())
+            # -I: neither the script's folder nor PYTHONPATH is looked into, where modules have the names of packages.
+            command = [str(python), "-I", str(script), *map(str, handles), str(os.getpid())]
             try:
-                # -I: neither the script's folder nor PYTHONPATH is looked into, where modules have the names of packages.
                 process = subprocess.Popen(
-                    [str(python), "-I", str(script), *map(str, handles), str(os.getpid())],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=self._said,
                     stderr=self._said,
@@ -94,12 +99,12 @@ class Worker:
             except OSError as error:
                 ours.close()
                 raise UserError(f"the worker cannot be started: {error}", where=python, do=self._do) from None
-        self._socket, self._process = ours, process
+        self._socket = ours
+        self._process = process
         self.close = weakref.finalize(self, _end, ours, process, os.getpid())
-        self.arrays: dict[str, np.ndarray] = {
-            name: np.ndarray(shape, dtype, buffer=memory, offset=offset)
-            for name, (dtype, shape, offset) in placed.items()
-        }
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, (kind, sizes, offset) in placed.items():
+            self.arrays[name] = np.ndarray(sizes, kind, buffer=memory, offset=offset)
         about, _ = self._answer("start")
         if about.get("protocol") != PROTOCOL:
             self.close()
@@ -114,23 +119,20 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The worker's process number."""
         return self._process.pid
 
     def ask(self, what: str, data: bytes = b"", **said: Any) -> tuple[dict[str, Any], bytes]:
         """Have the worker do something, and wait. Raises UserError: it failed, died, or took longer than `patience`."""
         if not self.close.alive:
             raise UserError(f"the worker of '{self.world}' has ended", where=self.python, do="run the command again")
+        head = json.dumps({"do": what, **said, "bytes": len(data)}).encode()
+        self._socket.settimeout(self.patience)
         with contextlib.suppress(OSError):  # of one that died; the answer says how
-            self._send(json.dumps({"do": what, **said, "bytes": len(data)}).encode() + b"\n" + data)
+            self._socket.sendall(head + b"\n" + data)
         return self._answer(what)
 
-    def _send(self, message: bytes) -> None:
-        self._socket.settimeout(self.patience)
-        self._socket.sendall(message)
-        self._socket.settimeout(1.0)
-
     def _answer(self, what: str) -> tuple[dict[str, Any], bytes]:
+        self._socket.settimeout(1.0)
         received = bytearray()
         while (line := received.find(b"\n")) < 0:
             received += self._receive(what)
