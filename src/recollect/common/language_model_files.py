@@ -66,9 +66,13 @@ def fetch(name: str, revision: str, files: Sequence[str], sha256s: Mapping[str, 
     """
     expected = {file: sha256s.get(file, "") for file in files}
     check_request(name, revision, expected, instead=f"Ask for {WEIGHTS}; choose a revision that has it.")
-    for file in files:
-        if not _stands(Path(folder) / file, sha256s[file]):
-            _fetch_one(name, revision, file, sha256s[file], Path(folder) / file)
+    for file, sha256 in expected.items():
+        target = Path(folder) / file
+        if _stands(target, sha256):
+            continue
+        with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
+            got = download(name, revision, file, sha256, Path(scratch), offline=OFFLINE)
+            _seal_copy(got, target, {"name": name, "revision": revision, "file": file})
 
 
 def _stands(target: Path, sha256: str) -> bool:
@@ -76,12 +80,6 @@ def _stands(target: Path, sha256: str) -> bool:
         return bool(verify(target, kind=KIND)["sha256"] == sha256)
     except UserError:
         return False
-
-
-def _fetch_one(name: str, revision: str, file: str, sha256: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="recollect-fetch-") as scratch:
-        got = download(name, revision, file, sha256, Path(scratch), offline=OFFLINE)
-        _seal_copy(got, target, {"name": name, "revision": revision, "file": file})
 
 
 def _seal_copy(source: Path, target: Path, provenance: dict[str, str]) -> None:
