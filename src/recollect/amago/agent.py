@@ -35,6 +35,12 @@ def distribution_of(hp: AgentHyperparameters, shape: WorldShape) -> Distribution
     return made
 
 
+def critic_options(hp: AgentHyperparameters, seed: int) -> dict[str, Any]:
+    """What critics of every kind are made with."""
+    draws = torch.Generator().manual_seed(seed_of("amago critics", seed))
+    return {"critics": hp.critics, "hidden": hp.head, "activation": hp.inputs.activation, "draws": draws}
+
+
 class Agent(TargetLearner):
     """Network, targets, AdamW and one update. All that changes is in `arrays`."""
 

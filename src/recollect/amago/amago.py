@@ -21,20 +21,17 @@ One AdamW on everything; then the targets (of the heads only) follow. What diffe
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from recollect.amago import agent, processes, terms
-from recollect.amago.agent import distribution_of, policy_of
+from recollect.amago.agent import critic_options, distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics, DiscreteCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
 from recollect.amago.terms import Draws, Heads, Judgement
 from recollect.common.masked_mean import masked_mean
-from recollect.settings.seeding import seed_of
 
 
 class Hyperparameters(AmagoHyperparameters):
@@ -42,15 +39,9 @@ class Hyperparameters(AmagoHyperparameters):
 
 
 def make_network(hp: AmagoHyperparameters, shape: WorldShape, *, seed: int) -> Network:
-    draws = torch.Generator().manual_seed(seed_of("amago critics", seed))
-    options: dict[str, Any] = {
-        "critics": hp.critics,
-        "hidden": hp.head,
-        "activation": hp.inputs.activation,
-        "draws": draws,
-    }
-    width, size = hp.sequence.width, shape.steps.actions
     critics: nn.Module
+    options = critic_options(hp, seed)
+    width, size = hp.sequence.width, shape.steps.actions
     if shape.steps.kind == "discrete":
         critics = DiscreteCritics(width, len(hp.discounts), size, **options)
     else:

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from recollect.amago import agent, processes, terms
-from recollect.amago.agent import distribution_of, policy_of
+from recollect.amago.agent import critic_options, distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
@@ -31,7 +31,6 @@ from recollect.amago.policy_distributions import Distribution
 from recollect.amago.terms import Draws, Heads, Judgement
 from recollect.amago.value_bins import ValueBins
 from recollect.common.masked_mean import masked_mean
-from recollect.settings.seeding import seed_of
 
 TEMPERATURE = 0.5  # of Gumbel-softmax
 
@@ -65,17 +64,13 @@ class Hyperparameters(AmagoHyperparameters):
 
 
 def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Network:
-    draws = torch.Generator().manual_seed(seed_of("amago critics", seed))
     critics = ActionCritics(
         hp.sequence.width,
         hp.discounts,
         shape.steps.actions,
-        critics=hp.critics,
-        hidden=hp.head,
-        activation=hp.inputs.activation,
-        draws=draws,
         feature=hp.discount_feature,
         bins=hp.bins if hp.critic_loss == "bins" else None,
+        **critic_options(hp, seed),
     )
     return Network(hp, shape, critics, distribution_of(hp, shape).parameters, seed=seed)
 

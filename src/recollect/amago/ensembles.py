@@ -150,11 +150,13 @@ class ActionCritics(_Ensemble):
         weight, bias = self.first(frozen)
         E = self.width
         # A matrix for the state, a vector for the discount, a matrix for the action: their sums are one product.
-        of_state = linear(state_BTE, weight[:, :E].contiguous(), bias)[..., None, :]
-        of_discount = self.discount_G[:, None] * weight[:, E]
-        of_action = linear(action.clamp(-ACTION_LIMIT, ACTION_LIMIT), weight[:, E + 1 :].contiguous())
-        h = of_state + of_discount + of_action
-        shape = h.shape[:-1]
-        h_CNH = h.reshape(-1, self.critics, h.shape[-1] // self.critics).transpose(0, 1)
-        out = self.rest(h_CNH, frozen).unflatten(1, shape)
+        state_weight = weight[:, :E].contiguous()
+        discount_weight = weight[:, E]
+        action_weight = weight[:, E + 1 :].contiguous()
+        of_state = linear(state_BTE, state_weight, bias)[..., None, :]
+        of_discount = self.discount_G[:, None] * discount_weight
+        inside = action.clamp(-ACTION_LIMIT, ACTION_LIMIT)
+        h = of_state + of_discount + linear(inside, action_weight)
+        h_CNH = h.flatten(0, -2).unflatten(-1, (self.critics, -1)).transpose(0, 1)
+        out = self.rest(h_CNH, frozen).unflatten(1, h.shape[:-1])
         return out if self.bins else out[..., 0]

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,6 +13,7 @@ from torch.nn import functional
 from recollect.amago.trajectory_encoders import plain_linear
 
 TOKENS, SHIFT = 257, 128
+EMBEDDING, HIDDEN = 16, 64
 
 
 class FeedForwardGoals(nn.Module):
@@ -25,20 +24,22 @@ class FeedForwardGoals(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, goals_KG: Tensor) -> Tensor:
-        return self.norm(self.second(functional.leaky_relu(self.first(goals_KG.flatten(-2)))))
+        hidden = functional.leaky_relu(self.first(goals_KG.flatten(-2)))
+        return self.norm(self.second(hidden))
 
 
 class TokenGoals(nn.Module):
-    """See the head of this file. Sequences that stand several times in a batch are read once."""
+    """Sequences that stand several times in a batch are read once."""
 
-    def __init__(self, width: int, draws: torch.Generator, *, embedding: int = 16, hidden: int = 64) -> None:
+    def __init__(self, width: int, draws: torch.Generator) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(TOKENS, embedding).normal_(generator=draws))
-        self.cells = nn.RNN(embedding, hidden, batch_first=True, device="meta").to_empty(device="cpu")
+        self.table = nn.Parameter(torch.empty(TOKENS, EMBEDDING).normal_(generator=draws))
+        self.cells = nn.RNN(EMBEDDING, HIDDEN, batch_first=True, device="meta").to_empty(device="cpu")
+        bound = HIDDEN**-0.5
         with torch.no_grad():
             for parameter in self.cells.parameters():
-                parameter.uniform_(-(hidden**-0.5), hidden**-0.5, generator=draws)
-        self.out = plain_linear(hidden, width, draws)
+                parameter.uniform_(-bound, bound, generator=draws)
+        self.out = plain_linear(HIDDEN, width, draws)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, goals_KG: Tensor) -> Tensor:
@@ -46,9 +47,3 @@ class TokenGoals(nn.Module):
         different, which = tokens.flatten(0, -2).unique(dim=0, return_inverse=True)
         hidden = self.cells(self.table[different])[0][:, -1]
         return self.norm(self.out(hidden))[which].view(*tokens.shape[:-1], -1)
-
-
-def make_goal_embedder(
-    kind: Literal["ff", "token"], count: int, size: int, width: int, draws: torch.Generator
-) -> nn.Module:
-    return FeedForwardGoals(count, size, width, draws) if kind == "ff" else TokenGoals(width, draws)

@@ -38,13 +38,7 @@ class Relabeler:
         importance: rare goals are chosen more often.
     """
 
-    def __init__(
-        self,
-        mode: Mode,
-        part: GoalPart,
-        *,
-        importance: bool = False,
-    ) -> None:
+    def __init__(self, mode: Mode, part: GoalPart, *, importance: bool = False) -> None:
         self.mode, self.part = mode, part
         self.rarity = Rarity() if importance else None
 
@@ -100,17 +94,24 @@ class Relabeler:
     def _played_again(self, trajectory: Trajectory, goals_KG: np.ndarray) -> Trajectory:
         """Rewards, ends and what was shown, with another sequence; cut where it is completed."""
         reached_T = replay_goals(goals_KG, trajectory["achieved"])
-        complete = np.flatnonzero(reached_T == (~np.isnan(goals_KG[:, 0])).sum())
-        rows = int(complete[0]) + 1 if complete.size else len(reached_T)
-        new = {name: np.array(column[:rows]) for name, column in trajectory.items() if name != "goals"}
+        is_goal_K = ~np.isnan(goals_KG[:, 0])
+        complete = np.flatnonzero(reached_T == is_goal_K.sum())
+        rows = len(reached_T)
+        if complete.size:
+            rows = int(complete[0]) + 1
         reached_T = reached_T[:rows]
+        new = {"goals": goals_KG}
+        for name, column in trajectory.items():
+            if name != "goals":
+                new[name] = np.array(column[:rows])
         new["reward"] = np.diff(reached_T, prepend=0).astype(np.float32)
         if complete.size:
             new["done"][-1] = True
         tiled_TKG = np.broadcast_to(goals_KG, (rows, *goals_KG.shape))
         observation = new["observation"]
-        observation[:, self.part.where] = self.part.show(tiled_TKG, reached_T).astype(observation.dtype)
-        return {**new, "goals": goals_KG}
+        shown = self.part.show(tiled_TKG, reached_T)
+        observation[:, self.part.where] = shown.astype(observation.dtype)
+        return new
 
 
 class Rarity:
@@ -146,10 +147,12 @@ class Rarity:
         counted = self.counts[self._which]
         total = max(sum(counted.values()), 1e-7)
         different_MG, place_N = np.unique(np.asarray(goals_NG, np.float32), axis=0, return_inverse=True)
-        share_M = np.array([counted.get(goal_G.tobytes(), 1e-7) / total for goal_G in different_MG])
+        share_M = np.zeros(len(different_MG))
+        for m, goal_G in enumerate(different_MG):
+            share_M[m] = counted.get(goal_G.tobytes(), 1e-7) / total
         rarity_M = -np.log10(np.clip(share_M, 1e-12, 1.0))
         wanted_M = np.clip(rarity_M, 0, None) ** 4
-        wanted_M = np.where(np.isnan(different_MG[:, 0]), 0.0, wanted_M)
+        wanted_M[np.isnan(different_MG[:, 0])] = 0.0
         return wanted_M[place_N.reshape(-1)]
 
     def choose_rows(

@@ -1,4 +1,4 @@
-"""InputNorm: features brought to mean 0 and deviation 1 by running statistics, and the adaptive running mean itself.
+"""InputNorm: features brought to mean 0 and deviation 1 by running statistics, and these statistics, which PopArt has too.
 
 Source: AMAGO (arXiv 2310.09971), specification 1.2. A running mean has the step beta / (1 - (1 - beta)^t): the first
 sample replaces what stood there. Values are clipped to +-1e4; features that hardly vary are only centred.
@@ -15,33 +15,19 @@ import torch
 from torch import Tensor, nn
 
 
-def adaptive_step(beta: float, t: Tensor) -> Tensor:
-    """How far a running mean moves at its t-th sample (counted from 1)."""
-    return beta / (1.0 - (1.0 - beta) ** t)
-
-
-class InputNorm(nn.Module):
-    """Normalises the last axis.
-
-    Args:
-        beta: step of the running means in the long run.
-        order: "fixed" (statistics of raw features) or "upstream".
-    """
+class RunningMoments(nn.Module):
+    """Running means of numbers [B, T, width] and of their squares. `beta`: the step that they end with."""
 
     mean: Tensor
     square: Tensor
     samples: Tensor
 
-    def __init__(self, width: int, *, beta: float = 1e-4, order: Literal["fixed", "upstream"] = "fixed") -> None:
+    def __init__(self, width: int, *, beta: float, square: float) -> None:
         super().__init__()
-        self.beta, self.order = beta, order
+        self.beta = beta
         self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("square", torch.ones(width))
+        self.register_buffer("square", torch.full((width,), square))
         self.register_buffer("samples", torch.zeros((), dtype=torch.float64))
-
-    @property
-    def deviation(self) -> Tensor:
-        return (self.square - self.mean**2 + 1e-5).clamp(min=0).sqrt().nan_to_num(1.0).clamp(1e-3, 1e6)
 
     @torch.no_grad()
     def update(self, x_BTD: Tensor, mask_BT: Tensor) -> None:
@@ -51,9 +37,23 @@ class InputNorm(nn.Module):
         if count == 0:
             return
         self.samples += 1
-        step = adaptive_step(self.beta, self.samples).float()
-        self.mean.lerp_((x_BTD * weight_BT1).sum((0, 1)) / count, step)
-        self.square.lerp_((x_BTD.square() * weight_BT1).sum((0, 1)) / count, step)
+        step = self.beta / (1.0 - (1.0 - self.beta) ** self.samples)
+        mean_D = (x_BTD * weight_BT1).sum((0, 1)) / count
+        square_D = (x_BTD.square() * weight_BT1).sum((0, 1)) / count
+        self.mean.lerp_(mean_D, step.float())
+        self.square.lerp_(square_D, step.float())
+
+
+class InputNorm(RunningMoments):
+    """Normalises the last axis. `order`: "fixed" (statistics of raw features) or "upstream"."""
+
+    def __init__(self, width: int, *, beta: float = 1e-4, order: Literal["fixed", "upstream"] = "fixed") -> None:
+        super().__init__(width, beta=beta, square=1.0)
+        self.order = order
+
+    @property
+    def deviation(self) -> Tensor:
+        return (self.square - self.mean**2 + 1e-5).clamp(min=0).sqrt().nan_to_num(1.0).clamp(1e-3, 1e6)
 
     @torch.no_grad()
     def normalised(self, x: Tensor) -> Tensor:

@@ -63,7 +63,8 @@ class Collector:
         self.exploration = Exploration(hp.exploration, B, horizon, seed=seed)
         self.actor_steps = 0
         self.time_B = np.zeros(B, np.int64)
-        self.reward_B, self.return_B = np.zeros(B, np.float32), np.zeros(B)
+        self.reward_B = np.zeros(B, np.float32)
+        self.return_B = np.zeros(B)
         self.observation: np.ndarray | None = None
         self.ended: list[tuple[float, float]] = []  # (return, success) of rollouts that ended since `results`
 
@@ -118,7 +119,9 @@ class Collector:
             return {}
         values, self.ended = np.array(self.ended), []
         named = {"training_return": values[:, 0].mean()}
-        return named if np.isnan(values[:, 1]).any() else {**named, "training_success": values[:, 1].mean()}
+        if not np.isnan(values[:, 1]).any():
+            named["training_success"] = values[:, 1].mean()
+        return named
 
     def arrays(self) -> dict[str, np.ndarray]:
         if self.observation is None:
@@ -161,7 +164,9 @@ class Trainer:
 
     def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
         self.hp: AmagoHyperparameters = settings.method.hyperparameters
-        hp, self.seed, self.run = self.hp, settings.seed, run
+        hp = self.hp
+        self.seed = settings.seed
+        self.run = run
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         world, self.evaluation_world = make_worlds(settings.environment, self.seed, hp.actors, hp.evaluation_rollouts)
         self.agent = agent(hp, world_shape(settings.environment), seed=self.seed, device=device)
@@ -187,32 +192,40 @@ class Trainer:
 
     def learn(self, results: dict[str, float]) -> None:
         """The updates of an epoch, where there are to be any, and its row in the log."""
-        hp, at, began = self.hp, self.at, time.perf_counter()
+        hp, at = self.hp, self.at
+        began = time.perf_counter()
+        updates = 0
+        if len(self.store) and at.epoch >= hp.start_learning_at_epoch:
+            updates = hp.updates_per_epoch
         sums: dict[str, Tensor] = {}
         counts: Counter[str] = Counter()
-        if len(self.store) and at.epoch >= hp.start_learning_at_epoch:
-            for left in reversed(range(hp.updates_per_epoch)):
-                batch = self.store.sample(
-                    hp.batch_size, self.context, seed=self.seed, counter=at.updates, relabel=self.relabel
-                )
-                for name, value in self.agent.step(batch, at.updates, further=not left).items():
-                    sums[name] = sums[name] + value if name in sums else value
-                    counts[name] += 1
-                at.updates += 1
-        means = {name: float(total) / counts[name] for name, total in sorted(sums.items())}
-        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **results, **means, **self.store.sizes())
+        for update in range(updates):
+            batch = self.store.sample(
+                hp.batch_size, self.context, seed=self.seed, counter=at.updates, relabel=self.relabel
+            )
+            # Some metrics are looked at once an epoch, at its last update.
+            metrics = self.agent.step(batch, at.updates, further=update == updates - 1)
+            for name, value in metrics.items():
+                sums[name] = sums[name] + value if name in sums else value
+                counts[name] += 1
+            at.updates += 1
+        means = {name: float(sums[name]) / counts[name] for name in sorted(sums)}
+        row = results | means | self.store.sizes()
+        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **row)
         self.seconds["updates"] += time.perf_counter() - began
 
     def evaluate(self) -> None:
         """One rollout of every evaluation instance; the policy of the best mean return is kept."""
         at, world = self.at, self.evaluation_world
         began = time.perf_counter()
-        seeds = [seed_of("learning-curve actions", self.seed, at.evaluations, b) for b in range(world.num_envs)]
+        seeds_B = np.zeros(world.num_envs, np.uint64)
+        for b in range(len(seeds_B)):
+            seeds_B[b] = seed_of("learning-curve actions", self.seed, at.evaluations, b)
         policy = self.agent.policy()
-        policy.start(np.array(seeds, np.uint64))
+        policy.start(seeds_B)
         played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
-        tasks = np.array([task.index for task in world.tasks])
-        log_learning(self.run, played, self.labels, at.env_steps, tasks)
+        tasks_B = np.array([task.index for task in world.tasks])
+        log_learning(self.run, played, self.labels, at.env_steps, tasks_B)
         mean = float(played.return_B.mean())
         at.evaluations += 1
         if at.best is None or mean >= at.best:

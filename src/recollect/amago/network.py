@@ -172,14 +172,20 @@ class Network(nn.Module):
         previous = torch.as_tensor(batch.previous_action_BT).to(device)
         reward_BL = torch.as_tensor(batch.reward_BT).to(device)
         done_BL = torch.as_tensor(batch.done_BT).to(device)
-        time_BL = torch.as_tensor(batch.time_BT).to(device)
+        time_BL = torch.as_tensor(batch.time_BT).to(device).long()
         mask_BL = torch.as_tensor(batch.mask_BT).to(device)
         assert isinstance(batch.observation_BTD, np.ndarray)
-        steps = self.steps(batch.observation_BTD, previous, reward_BL, time_BL.long(), time_BL == 0)
-        action = previous[:, 1:]  # a row holds the action that led to it
+        # A row holds the action that led to it, and what followed that action.
+        action = previous[:, 1:]
         if self.shape.steps.kind != "continuous":
             action = action.clamp(min=0).long()
-        return Window(steps, mask_BL, action, reward_multiplier * reward_BL[:, 1:], done_BL[:, 1:].float())
+        return Window(
+            steps=self.steps(batch.observation_BTD, previous, reward_BL, time_BL, time_BL == 0),
+            mask_BL=mask_BL,
+            action=action,
+            reward_BT=reward_multiplier * reward_BL[:, 1:],
+            done_BT=done_BL[:, 1:].float(),
+        )
 
     def states(self, window: Window) -> Tensor:
         """States [B, L, E]."""
@@ -188,7 +194,6 @@ class Network(nn.Module):
             return self.trajectory_encoder(x_BLD, window.steps.time).float()
 
     def _acting(self) -> nn.ModuleDict:
-        """The parts that acting needs, under their own names."""
         acting = nn.ModuleDict()
         for name in ("timestep_encoder", "trajectory_encoder", "actor"):
             acting[name] = self.get_submodule(name)

@@ -79,7 +79,6 @@ class ClippedSoftmax(Distribution):
         return self.clipped(raw.softmax(-1))
 
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
-        """By the inverse of the cumulative distribution."""
         return categorical_from_weights(self.probabilities(raw).double(), uniform[..., 0].double())
 
     def mode(self, raw: Tensor) -> Tensor:

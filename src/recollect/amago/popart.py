@@ -8,28 +8,22 @@ one row per discount. `weight` and `bias` are an affine layer behind the critic'
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from recollect.amago.input_norm import adaptive_step
+from recollect.amago.input_norm import RunningMoments
 
 
-class PopArt(nn.Module):
-    """All of it is buffers: nothing is learned by gradient. `beta`: step of the running means, in the end."""
+class PopArt(RunningMoments):
+    """All of it is buffers: nothing is learned by gradient."""
 
-    mean: Tensor
-    square: Tensor
     weight: Tensor
     bias: Tensor
-    samples: Tensor
 
     def __init__(self, discounts: int, *, beta: float = 5e-4, enabled: bool = True) -> None:
-        super().__init__()
-        self.beta, self.enabled = beta, enabled
-        self.register_buffer("mean", torch.zeros(discounts))
-        self.register_buffer("square", torch.full((discounts,), 100.0))
+        super().__init__(discounts, beta=beta, square=100.0)
+        self.enabled = enabled
         self.register_buffer("weight", torch.ones(discounts))
         self.register_buffer("bias", torch.zeros(discounts))
-        self.register_buffer("samples", torch.zeros((), dtype=torch.float64))
 
     @property
     def deviation(self) -> Tensor:
@@ -38,15 +32,11 @@ class PopArt(nn.Module):
     @torch.no_grad()
     def update(self, target_BTG: Tensor, mask_BT: Tensor) -> None:
         """Take the real targets of a batch into the statistics, and keep all predictions where they are."""
-        weight_BT1 = mask_BT[..., None].to(target_BTG.dtype)
-        count = weight_BT1.sum()
-        if not self.enabled or count == 0:
+        if not self.enabled or not mask_BT.any():
             return
-        self.samples += 1
-        step = adaptive_step(self.beta, self.samples).float()
-        mean_G, deviation_G = self.mean.clone(), self.deviation
-        self.mean.lerp_((target_BTG * weight_BT1).sum((0, 1)) / count, step)
-        self.square.lerp_((target_BTG.square() * weight_BT1).sum((0, 1)) / count, step)
+        mean_G = self.mean.clone()
+        deviation_G = self.deviation
+        super().update(target_BTG, mask_BT)
         new_G = self.deviation
         self.weight.mul_(deviation_G / new_G)
         self.bias.copy_((deviation_G * self.bias + mean_G - self.mean) / new_G)

@@ -50,7 +50,6 @@ AHEAD = 1  # epochs that the collector may be ahead of the learner
 
 
 def running() -> list[BaseProcess]:
-    """Collectors of this process that still run."""
     return [process for process in multiprocessing.active_children() if process.name == NAME]
 
 
@@ -126,7 +125,6 @@ class Learner(Trainer):
         self.pipe: Any = None
 
     def begin(self) -> None:
-        """Write the first weights and start the collector."""
         self.publish()
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
@@ -137,7 +135,6 @@ class Learner(Trainer):
         other.close()  # the collector alone holds it, so that the pipe ends with it
 
     def end(self) -> None:
-        """Stop the collector: it finishes the steps that it is at."""
         if self.process is not None:
             self.pipe.close()
             self.process.join(PATIENCE)
@@ -149,7 +146,6 @@ class Learner(Trainer):
         write_arrays(self.folder / WEIGHTS, self.agent.network.policy_arrays(), kind="policy")
 
     def epoch(self) -> None:
-        """Evaluate, wait for the steps of this epoch, learn, publish."""
         at, hp = self.at, self.hp
         with suppress(OSError):  # it is gone: known when something is wanted of it
             self.pipe.send(at.epoch)

@@ -22,8 +22,6 @@ SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-7, 10.0  # of filters other than the binary
 
 
 class Heads(nn.Module):
-    """The target copies of actor and critics."""
-
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.actor, self.critics = network.actor, network.critics
@@ -92,7 +90,16 @@ def loss_of(
     judged = judge(s_BTE, raw_BTGP, y_BTG)
     weight_BTG = cloning_weight(hp, judged.advantage_BTG)
     actor = actor_loss(hp, window, weight_BTG, log_pi_BTG, judged.gained_CBTG)
-    metrics = metrics_of(network, window, actor, judged, weight_BTG, y_BTG, log_pi_BTG)
+    real_BT1 = window.real_BT1
+    metrics = {  # all but the losses of the discount that acts, the last one
+        "actor_loss": actor.detach(),
+        "critic_loss": judged.critic_loss.detach(),
+        "cloned": masked_mean(weight_BTG, real_BT1),
+        "q": masked_mean(judged.q_CBTG.mean(0)[..., -1:], real_BT1),
+        "target": masked_mean(y_BTG[..., -1:], real_BT1),
+        "log_prob": masked_mean(log_pi_BTG[..., -1:].detach(), real_BT1),
+        "popart_deviation": network.popart.deviation[-1],
+    }
     if further:
         metrics |= further_metrics(network, window, policy, raw_BTGP, judged.q_CBTG, y_BTG)
     return actor + hp.critic_weight * judged.critic_loss, metrics
@@ -150,32 +157,6 @@ def actor_loss(
         actor_BTG = actor_BTG - hp.online_coefficient * q_pi_CBTG.amin(0)
     mask_BT1 = window.real_BT1 if hp.actor_mask == "fixed" else window.mask_BL[:, :-1, None]
     return masked_mean(actor_BTG, mask_BT1)
-
-
-# ---- for the log; all of the discount that acts
-
-
-@torch.no_grad()
-def metrics_of(
-    network: Network,
-    window: Window,
-    actor: Tensor,
-    judged: Judgement,
-    weight_BTG: Tensor,
-    y_BTG: Tensor,
-    log_pi_BTG: Tensor,
-) -> dict[str, Tensor]:
-    """What is averaged over the updates of an epoch; `actor`: its loss."""
-    real_BT1 = window.real_BT1
-    return {
-        "actor_loss": actor.detach(),
-        "critic_loss": judged.critic_loss.detach(),
-        "cloned": masked_mean(weight_BTG, real_BT1),
-        "q": masked_mean(judged.q_CBTG.mean(0)[..., -1:], real_BT1),
-        "target": masked_mean(y_BTG[..., -1:], real_BT1),
-        "log_prob": masked_mean(log_pi_BTG[..., -1:], real_BT1),
-        "popart_deviation": network.popart.deviation[-1],
-    }
 
 
 @torch.no_grad()

@@ -11,19 +11,20 @@ from torch.nn import functional
 
 from recollect.amago.trajectory_encoders import plain_linear
 
-IDS = 65
+IDS, EMBEDDING = 65, 4
 
 
 class TextureEmbedder(nn.Module):
-    """See the head of this file. `cells`: how many ids are seen at once."""
+    """`cells`: how many ids are seen at once."""
 
-    def __init__(self, cells: int, draws: torch.Generator, *, embedding: int = 4, width: int = 192) -> None:
+    width = 192
+
+    def __init__(self, cells: int, draws: torch.Generator) -> None:
         super().__init__()
-        self.width = width
-        self.table = nn.Parameter(torch.empty(IDS, embedding).normal_(generator=draws))
-        self.first = plain_linear(cells * embedding, width, draws)
-        self.second = plain_linear(width, width, draws)
-        self.norm = nn.LayerNorm(width)
+        self.table = nn.Parameter(torch.empty(IDS, EMBEDDING).normal_(generator=draws))
+        self.first = plain_linear(cells * EMBEDDING, self.width, draws)
+        self.second = plain_linear(self.width, self.width, draws)
+        self.norm = nn.LayerNorm(self.width)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Whole numbers [..., cells] from 0 to 64 -> features [..., width]."""

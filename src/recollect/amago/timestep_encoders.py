@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recollect.amago.goal_embedders import make_goal_embedder
+from recollect.amago.goal_embedders import FeedForwardGoals, TokenGoals
 from recollect.amago.images import CNN, ImageNetwork, random_shift
 from recollect.amago.input_norm import InputNorm
 from recollect.amago.policy_distributions import Kind
@@ -125,16 +125,19 @@ def rl2_vector(
     """
     seed = settings.layout == "seed"
     if shape.kind == "discrete":
-        none = previous_action < 0
-        action = functional.one_hot(previous_action.long().clamp(min=0), shape.actions).float()
-        action = action.masked_fill(none[..., None], 1.0 if seed else 0.0)
+        known = previous_action.long().clamp(min=0)
+        action = functional.one_hot(known, shape.actions).float()
+        none = (previous_action < 0)[..., None]
+        action = action.masked_fill(none, 1.0 if seed else 0.0)
     elif shape.kind == "binary":
         action = previous_action.float().clamp(min=0.0)
     else:
         action = previous_action.float()
-        action = action if seed else action.masked_fill(action < -1.5, 0.0)
-    shown = torch.zeros_like(reward) if settings.hide_rewards else reward
-    parts = [begins.float(), shown, time.float() / shape.horizon] if seed else [shown]
+        if not seed:
+            action = action.masked_fill(action < -1.5, 0.0)
+    parts = [torch.zeros_like(reward) if settings.hide_rewards else reward]
+    if seed:
+        parts = [begins.float(), *parts, time.float() / shape.horizon]
     vector = torch.cat([torch.stack(parts, -1), action], -1)
     return torch.zeros_like(vector) if settings.hide_rl2 else vector
 
@@ -161,7 +164,10 @@ class TimestepEncoder(nn.Module):
             width += self.textures.width - shape.ids
         self.goals: nn.Module | None = None
         if shape.goals:
-            self.goals = make_goal_embedder(settings.goals, shape.goals[0], shape.goals[1], settings.goal_width, draws)
+            if settings.goals == "ff":
+                self.goals = FeedForwardGoals(shape.goals[0], shape.goals[1], settings.goal_width, draws)
+            else:
+                self.goals = TokenGoals(settings.goal_width, draws)
             width += settings.goal_width
         self.cnn: ImageNetwork | None = None
         if shape.image:

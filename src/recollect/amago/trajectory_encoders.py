@@ -46,8 +46,6 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 class TrajectoryEncoderSettings(Frozen):
-    """Which trajectory encoder, and how large."""
-
     kind: Literal["transformer", "gru", "ff"] = Field("transformer", description="`ff` has no memory.")
     width: int = Field(256, ge=1, description="Width of states. Paper: 256 (T-Maze, MazeRunner, Package: 128).")
     layers: int = Field(3, ge=1, description="Paper: 3 (T-Maze: 2). GRU: 2, ff: 1 by default upstream.")

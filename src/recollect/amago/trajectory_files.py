@@ -88,7 +88,9 @@ class TrajectoryFiles:
     ) -> None:
         if capacity < 1:
             raise UserError(f"a buffer of {capacity} trajectories", where="capacity", do="keep one at least")
-        self.folder, self.capacity, self.weights = Path(folder), capacity, weights
+        self.folder = Path(folder)
+        self.capacity = capacity
+        self.weights = weights
         self._open: dict[Path, dict[str, np.ndarray]] = {}
         # An open map holds a file descriptor; half of what the process may have are left to others.
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -195,7 +197,8 @@ class TrajectoryFiles:
         if self._lengths is None:
             parts = [np.zeros(0, np.int64)]
             for file, skipped in self._drawn:
-                parts.append(np.diff(self._read(file)["end"], prepend=0)[skipped:] - 1)
+                rows = np.diff(self._read(file)["end"], prepend=0)
+                parts.append(rows[skipped:] - 1)
             self._lengths = np.concatenate(parts)
         return self._lengths
 
@@ -277,17 +280,27 @@ def _files(folder: Path) -> list[_File]:
 
 def _check(trajectory: Trajectory, like: Trajectory) -> None:
     """Refuse a trajectory that lacks a column, has columns of different lengths, or is not like the others."""
+    where = "TrajectoryFiles.add"
     missing = [name for name in NEEDED if name not in trajectory]
-    if missing or not any(name.partition("/")[0] == "observation" for name in trajectory):
-        raise UserError(f"a trajectory lacks {missing or ['observation']}", where="TrajectoryFiles.add", do=DO)
+    if not any(name.partition("/")[0] == "observation" for name in trajectory):
+        missing.append("observation")
+    if missing:
+        raise UserError(f"a trajectory lacks {missing}", where=where, do=DO)
     rows = {name: len(column) for name, column in trajectory.items() if name != "goals"}
     if len(set(rows.values())) > 1 or rows["time"] < 2:
-        raise UserError(f"the columns of a trajectory have {rows} rows", where="TrajectoryFiles.add", do=DO)
-    kinds = [{name: (a.dtype, a.shape[name != "goals" :]) for name, a in t.items()} for t in (trajectory, like)]
-    if kinds[0] != kinds[1]:
-        raise UserError(
-            f"trajectories of different kinds: {kinds[0]} and {kinds[1]}", where="TrajectoryFiles.add", do=DO
-        )
+        raise UserError(f"the columns of a trajectory have {rows} rows", where=where, do=DO)
+    kind, expected = _kind(trajectory), _kind(like)
+    if kind != expected:
+        raise UserError(f"trajectories of different kinds: {kind} and {expected}", where=where, do=DO)
+
+
+def _kind(trajectory: Trajectory) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """Each column's type and the shape of a row; of the goals, which are no rows, their whole shape."""
+    kinds = {}
+    for name, column in trajectory.items():
+        shape = column.shape if name == "goals" else column.shape[1:]
+        kinds[name] = (column.dtype, shape)
+    return kinds
 
 
 def _padded(windows: list[dict[str, np.ndarray]]) -> Batch:

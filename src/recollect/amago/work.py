@@ -10,7 +10,6 @@ from recollect.settings.schema import Settings
 
 
 def network(settings: Settings, length: float) -> Net:
-    """The network of a method on sequences of so many steps."""
     hp: Any = settings.method.hyperparameters
     body = transformer(hp.sequence.width, hp.sequence.layers, length)
     ends = dense(hp.sequence.width, *hp.head)
@@ -19,7 +18,6 @@ def network(settings: Settings, length: float) -> Net:
 
 
 def trained(settings: Settings) -> Work:
-    """A training run."""
     hp: Any = settings.method.hyperparameters
     horizon, observation, _ = shape_met(settings)
     window = hp.context_of(horizon)
@@ -32,7 +30,6 @@ def trained(settings: Settings) -> Work:
 
 
 def played(settings: Settings) -> Work:
-    """The evaluation of a policy."""
     horizon = shape_met(settings).horizon
     in_context = settings.environment.evaluation.protocol == "in_context"
     length = settings.method.hyperparameters.context_of(horizon) if in_context else horizon

@@ -116,8 +116,11 @@ class KeyValueCache:
 
     def _replace_context(self, context_BSD: Tensor, mask_BS: Tensor, has_context_B: Tensor, rows_B: Tensor) -> None:
         if self._context_mask_BS is None:
-            self._context_mask_BS, self._has_context_B = torch.zeros_like(mask_BS), torch.zeros_like(has_context_B)
-            self._context_keys = self._empty_context_keys(context_BSD.shape[1])
+            self._context_mask_BS = torch.zeros_like(mask_BS)
+            self._has_context_B = torch.zeros_like(has_context_B)
+            model = self.model
+            zeros = self.layers[0].new_zeros(self.batch, model.heads, context_BSD.shape[1], model.head_width)
+            self._context_keys = [(zeros.clone(), zeros.clone()) if block.cross else None for block in model.layers()]
         if self._context_mask_BS.shape != mask_BS.shape:
             S, kept = mask_BS.shape[1], self._context_mask_BS.shape[1]
             raise UserError(
@@ -128,18 +131,13 @@ class KeyValueCache:
         fresh_keys = self.model.context_keys(context_BSD[rows_B])
         for own, fresh in zip(self._context_keys, fresh_keys, strict=True):
             if own is not None and fresh is not None:
-                own[0][rows_B] = fresh[0].to(own[0].dtype)
-                own[1][rows_B] = fresh[1].to(own[1].dtype)
+                for held, new in zip(own, fresh, strict=True):
+                    held[rows_B] = new.to(held.dtype)
         assert self._has_context_B is not None
         rows_B1 = rows_B.to(mask_BS.device)[:, None]
         self._context_mask_BS = torch.where(rows_B1, mask_BS, self._context_mask_BS.to(mask_BS.device))
         rows_B = rows_B.to(has_context_B.device)
         self._has_context_B = torch.where(rows_B, has_context_B, self._has_context_B.to(has_context_B.device))
-
-    def _empty_context_keys(self, tokens: int) -> list[KeysValues | None]:
-        model, like = self.model, self.layers[0]
-        zeros = like.new_zeros(self.batch, model.heads, tokens, model.head_width)
-        return [(zeros.clone(), zeros.clone()) if block.cross else None for block in model.layers()]
 
     # ---------------------------------------------------------------- tokens
 
@@ -191,7 +189,6 @@ class KeyValueCache:
         return h_BTD
 
     def _all_rows(self, T: int) -> _CachedAttention:
-        """How T tokens of every row attend."""
         end = self._longest + T
         if end > self.length:
             end = self._checked(int(self.lengths_B.max()) + T)
@@ -273,8 +270,7 @@ class KeyValueCache:
         return tokens
 
     def _measure(self) -> None:
-        shortest, longest = torch.stack(torch.aminmax(self.lengths_B)).tolist()
-        self._shortest, self._longest = int(shortest), int(longest)
+        self._shortest, self._longest = torch.stack(torch.aminmax(self.lengths_B)).tolist()
 
     def _mask(self, mask: Tensor | np.ndarray, shape: tuple[int, ...]) -> Tensor:
         result = torch.as_tensor(mask, device=self.lengths_B.device)
@@ -310,16 +306,18 @@ class _CachedAttention(Attention):
         self._place_BT, self._attend, self._is_causal = place_BT, attend, is_causal
 
     def own(self, layer: int, qkv: Tensor) -> Tensor:
-        B, T, _ = qkv.shape
-        kv = self.cache.layers[layer]
-        qkv = qkv.view(B, T, 3, self.heads, -1)
-        q, new = qkv[:, :, 0].transpose(1, 2), qkv[:, :, 1:]
+        T = qkv.shape[1]
+        kept = self.cache.layers[layer]
+        by_head = qkv.unflatten(2, (3, self.heads, -1))
+        q = by_head[:, :, 0].transpose(1, 2)
+        new = by_head[:, :, 1:]
         if self._place_BT is None:
-            kv[:, :, :, self.end - T : self.end] = new.permute(2, 0, 3, 1, 4)
+            kept[:, :, :, self.end - T : self.end] = new.permute(2, 0, 3, 1, 4)
         else:
-            kv[:, self.cache._rows_B1, :, self._place_BT] = new.to(kv.dtype)
-        k, v = kv[:, :, :, : self.end]
-        return self._read(q.to(kv.dtype), k, v, self._attend, self._is_causal)
+            rows_B1 = self.cache._rows_B1
+            kept[:, rows_B1, :, self._place_BT] = new.to(kept.dtype)
+        k, v = kept[:, :, :, : self.end]
+        return self._read(q.to(kept.dtype), k, v, self._attend, self._is_causal)
 
     def context(self, layer: int, q: Tensor, keys_values: Callable[[Tensor], Tensor]) -> Tensor:
         read = self.cache.context

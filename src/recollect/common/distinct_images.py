@@ -29,6 +29,16 @@ def distinct_rows(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(filled_M), torch.from_numpy(place_N.reshape(-1))
 
 
+def first_seen(images_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each different image stands first, int64 [F], and which of them each image is, int64 [N]."""
+    numbers: dict[bytes, int] = {}
+    which_N = np.zeros(len(images_N), np.int64)
+    for n, image in enumerate(images_N):
+        which_N[n] = numbers.setdefault(image.tobytes(), len(numbers))
+    _, first_F = np.unique(which_N, return_index=True)
+    return first_F, which_N
+
+
 class DistinctImages:
     """Images uint8 [N, ...], equal ones encoded once; on CPUs only, as a GPU would wait for the comparison."""
 
@@ -36,11 +46,9 @@ class DistinctImages:
         self.images = images
         self._number_N: np.ndarray | None = None
         if images.device.type == "cpu":
-            numbers: dict[bytes, int] = {}
-            number_N = np.array([numbers.setdefault(image.tobytes(), len(numbers)) for image in images.numpy()])
-            if len(numbers) <= len(images) // 2:  # else the copy costs more than it saves
-                _, first = np.unique(number_N, return_index=True)
-                self.images = images[first]
+            first_F, number_N = first_seen(images.numpy())
+            if len(first_F) <= len(images) // 2:  # else the copy costs more than it saves
+                self.images = images[first_F]
                 self._number_N = number_N
 
     def features(self, encoder: Callable[[Tensor], Tensor], moments: Tensor) -> Tensor:

@@ -79,7 +79,6 @@ def remove_parts(folder: Path) -> None:
 
 
 def _is_finished(path: Path, provenance: dict[str, Any]) -> bool:
-    """Whether a part is there, whole, and made of the same."""
     try:
         return path.is_file() and bool(verify(path, kind=KIND)["provenance"] == provenance)
     except UserError:

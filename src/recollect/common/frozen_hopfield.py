@@ -118,8 +118,9 @@ class FrozenHopfield:
                 where="frozen hopfield",
                 do="Use the direct path (FrozenHopfield on one_hots) for these inputs.",
             )
-        grids = torch.meshgrid(*(torch.arange(size, device=self.embeddings_VD.device) for size in bins), indexing="ij")
-        return self(one_hots(torch.stack([grid.flatten() for grid in grids], dim=1), bins))
+        counts = [torch.arange(size, device=self.embeddings_VD.device) for size in bins]
+        values = torch.cartesian_prod(*counts).view(-1, len(bins))
+        return self(one_hots(values, bins))
 
 
 class LookupHopfield:

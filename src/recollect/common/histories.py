@@ -86,10 +86,9 @@ class Histories:
             raise self._error("the column action has floats but no axis of action dimensions")
         if not self.done.any():
             raise self._error(f"there is no complete episode in {rows} transitions")
-        ends = np.flatnonzero(self._ends)
-        complete = self.done[ends]
+        _, length, complete = self._all_episodes
         self.incomplete_episodes = int((~complete).sum())
-        self.incomplete_transitions = int(np.diff(ends, prepend=-1)[~complete].sum())
+        self.incomplete_transitions = int(length[~complete].sum())
         if self.incomplete_episodes:
             log.info(
                 "%s: %d unfinished last episodes (%d of %d transitions) are left out",
@@ -125,17 +124,22 @@ class Histories:
         return ends
 
     @cached_property
+    def _all_episodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """First row, length, and whether it was played to its end, of every episode."""
+        ends = np.flatnonzero(self._ends)
+        start = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
+        return start, ends + 1 - start, self.done[ends]
+
+    @cached_property
     def _episode_of_row(self) -> np.ndarray:
         """int64 [N]: running number of the episode, incomplete ones included."""
         return np.cumsum(self._ends) - self._ends
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        ends = np.flatnonzero(self._ends)
-        start = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
-        length = ends + 1 - start
-        complete = self.done[ends]
-        start, length = start[complete], length[complete]
+        start, length, complete = self._all_episodes
+        start = start[complete]
+        length = length[complete]
         task = np.asarray(self.task[start], np.int32)
         # Tasks are contiguous: an episode's index counts from where its task begins.
         first = np.flatnonzero(np.diff(task, prepend=task[0] - 1))
@@ -155,8 +159,7 @@ class Histories:
     @cached_property
     def timestep(self) -> np.ndarray:
         """int32 [N]: steps since the start of the episode."""
-        ends = np.flatnonzero(self._ends)
-        start = np.concatenate([[0], ends[:-1] + 1])
+        start, _, _ = self._all_episodes
         return (np.arange(len(self)) - start[self._episode_of_row]).astype(np.int32)
 
     def episode_of_row(self, rows: np.ndarray) -> np.ndarray:

@@ -52,15 +52,14 @@ def exact_scores(left_PD: Tensor, right_PD: Tensor) -> Tensor:
 
 def _scored(queries_QD: Tensor, keys_ND: Tensor, query_P: Tensor, key_P: Tensor) -> Tensor:
     size = max(1, _block(BLOCK_PAIRS, keys_ND) // keys_ND.shape[1])
-    blocks = [
-        exact_scores(queries_QD[query_P[at : at + size]], keys_ND[key_P[at : at + size]])
-        for at in range(0, len(query_P), size)
-    ]
-    return torch.cat(blocks) if blocks else queries_QD.new_zeros(0)
+    scores_P = queries_QD.new_zeros(len(query_P))
+    for at in range(0, len(query_P), size):
+        block = slice(at, at + size)
+        scores_P[block] = exact_scores(queries_QD[query_P[block]], keys_ND[key_P[block]])
+    return scores_P
 
 
 def _in_order(scores_QM: Tensor, ids_QM: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row sorted by (score descending, id ascending)."""
     ids_QM, by_id = ids_QM.sort(dim=1)
     scores_QM, by_score = scores_QM.gather(1, by_id).sort(dim=1, descending=True, stable=True)
     return scores_QM, ids_QM.gather(1, by_score)
@@ -94,12 +93,18 @@ def _settled(
     query_P = torch.arange(len(queries_QD), device=ids_QM.device).repeat_interleave(ids_QM.shape[1])
     scores_QM = _scored(queries_QD, keys_ND, query_P, ids_QM.flatten()).view(ids_QM.shape)
     scores_QM, sorted_QM = _in_order(scores_QM, ids_QM)
-    scores_QK, ids_QK = scores_QM[:, :k].clone(), sorted_QM[:, :k].clone()
-    if ids_QM.shape[1] < len(keys_ND):
-        lowest_Q = scores_QK[:, -1] - SLACK * largest * queries_QD.norm(dim=1)
-        open_Q = found_QM.min(dim=1).values >= lowest_Q
-        if bool(open_Q.any()):
-            scores_QK[open_Q], ids_QK[open_Q] = _tied(queries_QD[open_Q], keys_ND, lowest_Q[open_Q], k)
+    scores_QK = scores_QM[:, :k].clone()
+    ids_QK = sorted_QM[:, :k].clone()
+    if ids_QM.shape[1] == len(keys_ND):
+        return scores_QK, ids_QK
+    # A key that is no candidate may still score as much as the last one taken, where the candidates end so near to it.
+    slack_Q = SLACK * largest * queries_QD.norm(dim=1)
+    lowest_Q = scores_QK[:, -1] - slack_Q
+    open_Q = found_QM.min(dim=1).values >= lowest_Q
+    if bool(open_Q.any()):
+        tied_scores, tied_ids = _tied(queries_QD[open_Q], keys_ND, lowest_Q[open_Q], k)
+        scores_QK[open_Q] = tied_scores
+        ids_QK[open_Q] = tied_ids
     return scores_QK, ids_QK
 
 
@@ -160,11 +165,8 @@ class FlatIndex:
     """
 
     def __init__(self, width: int, device: str = "cpu", engine: Literal["auto", "faiss", "torch"] = "auto") -> None:
-        if width < 1:
-            raise UserError(
-                f"An index needs keys of width 1 or more, not {width}.", where="index", do="Check the embedder."
-            )
-        self.width, self.device = width, torch.device(device)
+        self.width = width
+        self.device = torch.device(device)
         has_gpu = hasattr(faiss, "StandardGpuResources")
         if engine == "faiss" and self.device.type == "cuda" and not has_gpu:
             raise UserError(
@@ -214,14 +216,12 @@ class FlatIndex:
         """Scores [Q, k] float32 and ids [Q, k] int64 on the index's device; filled with -inf and -1 where k > N.
 
         Raises:
-            UserError: the index is empty, the width differs, or k < 1.
+            UserError: the index is empty, or the width differs.
         """
         queries = torch.as_tensor(queries_QD).detach().to(self.device, torch.float32)
         self._check(tuple(queries.shape), "queries")
         if len(self) == 0:
             raise UserError("The index is empty.", where="index", do="Add keys before searching; check the histories.")
-        if k < 1:
-            raise UserError(f"A search needs k of 1 or more, not {k}.", where="index", do="Correct n_candidates.")
         keys = self.keys
         if self.backend == "torch" or len(queries) == 0:
             return matmul_search(queries, keys, k, largest=self._largest)

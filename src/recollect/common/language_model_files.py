@@ -66,8 +66,8 @@ def fetch(name: str, revision: str, files: Sequence[str], sha256s: Mapping[str, 
     """
     expected = {file: sha256s.get(file, "") for file in files}
     check_request(name, revision, expected, instead=f"Ask for {WEIGHTS}; choose a revision that has it.")
-    for file in files:
-        fetch_sealed(name, revision, file, sha256s[file], Path(folder) / file, kind=KIND, offline=OFFLINE)
+    for file, sha256 in expected.items():
+        fetch_sealed(name, revision, file, sha256, Path(folder) / file, kind=KIND, offline=OFFLINE)
 
 
 def fetch_sealed(name: str, revision: str, file: str, sha256: str, target: Path, *, kind: str, offline: str) -> None:

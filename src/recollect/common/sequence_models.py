@@ -64,7 +64,6 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> Any:
-        """The state that gave these arrays."""
         raise NotImplementedError
 
     def reseed_dropout(self, seed: int) -> None:
@@ -196,7 +195,6 @@ class RecurrentSequence(SequenceModel):
         return (zero, zero.clone()) if self.kind == "lstm" else (zero,)
 
     def reset(self, state: RecurrentState, mask_B: Mask) -> RecurrentState:
-        """See `SequenceModel`; the other rows keep their bytes."""
         mask = torch.as_tensor(mask_B, device=state[0].device)
         return tuple(part.masked_fill(mask[None, :, None], 0.0) for part in state)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from recollect.artifacts.sealed import read_arrays, read_metadata, write_arrays
+from recollect.common.distinct_images import first_seen
 from recollect.common.histories import COLUMNS, Histories
 from recollect.settings.errors import UserError
 
@@ -51,7 +52,6 @@ class Trace:
 
     @property
     def run(self) -> tuple[str, str, int]:
-        """(env, method, seed) of the run."""
         return str(self.about["env"]), str(self.about["method"]), int(self.about["seed"])
 
     @property
@@ -96,35 +96,35 @@ class Trace:
         Raises:
             UserError: the file is missing, corrupted, of another kind, or holds no trace.
         """
-        arrays, metadata = read_arrays(path, kind=KIND), read_metadata(path)
+        arrays = read_arrays(path, kind=KIND)
+        metadata = read_metadata(path)
         if ABOUT not in metadata or MAP_ROW not in arrays:
             raise UserError("the trace does not say what it is about", where=path, do=AGAIN)
         about = json.loads(metadata[ABOUT])
         columns = {name: arrays[name] for name in COLUMNS if name in arrays}
         if IMAGES in arrays:
-            images_F = np.frombuffer(zlib.decompress(np.asarray(arrays[IMAGES]).tobytes()), np.uint8)
-            columns["observation"] = images_F.reshape(about.pop(SHAPE))[np.asarray(arrays[IMAGE])]
+            compressed = np.asarray(arrays[IMAGES]).tobytes()
+            images_F = np.frombuffer(zlib.decompress(compressed), np.uint8).reshape(about.pop(SHAPE))
+            columns["observation"] = images_F[np.asarray(arrays[IMAGE])]
         played = Histories(columns, where=path)
-        of_steps = {name: values for name, values in arrays.items() if name.startswith(POLICY) or name == CELL}
-        of_maps = {name: values for name, values in arrays.items() if name.startswith(MAP)}
-        for expected, found in ((len(played), of_steps), (len(arrays[MAP_ROW]), of_maps)):
-            for name, values in found.items():
-                if len(values) != expected:
-                    raise UserError(f"'{name}' has {len(values)} rows, not {expected}", where=path, do=AGAIN)
-        return cls(
-            about=about,
-            played=played,
-            facts={name.removeprefix(POLICY): values for name, values in of_steps.items() if name != CELL},
-            maps={name.removeprefix(MAP): values for name, values in of_maps.items()},
-            map_row=np.array(arrays[MAP_ROW]),
-            cell_N2=of_steps.get(CELL),
-        )
+        map_row = np.array(arrays[MAP_ROW])
+        facts, maps = {}, {}
+        for name, values in arrays.items():
+            expected = len(values)
+            if name.startswith(MAP):
+                maps[name.removeprefix(MAP)] = values
+                expected = len(map_row)
+            elif name.startswith(POLICY):
+                facts[name.removeprefix(POLICY)] = values
+                expected = len(played)
+            elif name == CELL:
+                expected = len(played)
+            if len(values) != expected:
+                raise UserError(f"'{name}' has {len(values)} rows, not {expected}", where=path, do=AGAIN)
+        return cls(about, played, facts, maps, map_row, cell_N2=arrays.get(CELL))
 
 
 def different(images_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The different images [F, ...] of N, in the order in which they are first seen, and which of them each is, int32 [N]."""
-    flat_NP = np.ascontiguousarray(images_N).reshape(len(images_N), -1)
-    place: dict[bytes, int] = {}
-    which_N = np.array([place.setdefault(row.tobytes(), len(place)) for row in flat_NP], np.int32)
-    _, first_F = np.unique(which_N, return_index=True)
-    return images_N[first_F], which_N
+    first_F, which_N = first_seen(images_N)
+    return images_N[first_F], which_N.astype(np.int32)

@@ -76,14 +76,12 @@ class TransformerSettings(Frozen):
 
     @property
     def cross_layers(self) -> tuple[int, ...]:
-        """Indices of the layers that have cross-attention."""
         if self.cross_attention == "none":
             return ()
         return tuple(range(self.layers)) if self.cross_attention == "all" else tuple(self.cross_attention)
 
     @property
     def dropouts(self) -> tuple[float, float, float]:
-        """(embedding, residual, attention) dropout probabilities."""
         own = (self.embedding_dropout, self.residual_dropout, self.attention_dropout)
         first, second, third = (self.dropout if p is None else p for p in own)
         return first, second, third
@@ -111,7 +109,6 @@ class Block(nn.Module):
         self._gelu = "none" if settings.activation == "gelu" else "tanh"
 
     def feed_forward(self, h: Tensor) -> Tensor:
-        """``MLP(LN h)``, what the last sub-layer adds."""
         return self.mlp_out(gelu(self.mlp_in(self.norm_mlp(h)), self._gelu))
 
 
@@ -212,7 +209,6 @@ class Transformer(nn.Module):
         return self.drop(weights, self.p_attention)
 
     def add(self, h: Tensor, y: Tensor) -> Tensor:
-        """The residual: ``h + dropout(y)``."""
         return self.dropout.add(h, y, self.p_residual) if self.p_residual and self.training else h + y
 
     def add_context(self, block: Block, h: Tensor, y: Tensor, factor: Tensor | None) -> Tensor:

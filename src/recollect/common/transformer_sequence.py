@@ -122,18 +122,22 @@ class TransformerSequence(SequenceModel):
         return arrays
 
     def state_from(self, arrays: Mapping[str, np.ndarray], device: Device = None) -> TransformerState:
-        lengths_B = torch.as_tensor(np.array(arrays["lengths"]))
+        tensors = {name: torch.as_tensor(np.array(array)) for name, array in arrays.items()}
+        lengths_B = tensors["lengths"]
         state = self.initial_state(len(lengths_B), device)
         cache = state.cache
         for i, layer in enumerate(cache.layers):
-            stored = torch.as_tensor(np.array(arrays[f"layer/{i}"]))
-            layer[:, :, :, : stored.shape[3]] = stored.to(layer.device)
+            stored = tensors[f"layer/{i}"]
+            used = stored.shape[3]
+            layer[:, :, :, :used] = stored.to(layer.device)
         cache.lengths_B = lengths_B.to(cache.lengths_B.device)
-        cache.reset(torch.zeros(len(lengths_B), dtype=torch.bool))  # forgets no row, but measures the lengths anew
-        state.longest, state.cached = int(arrays["longest"][0]), bool(arrays["cached"][0])
+        no_row_B = torch.zeros(len(lengths_B), dtype=torch.bool)
+        cache.reset(no_row_B)  # forgets nothing, but measures the lengths anew
+        state.longest = int(tensors["longest"])
+        state.cached = bool(tensors["cached"])
         if state.recent_BLD is not None and state.seen_B is not None:
-            state.recent_BLD.copy_(torch.as_tensor(np.array(arrays["recent"])))
-            state.seen_B.copy_(torch.as_tensor(np.array(arrays["seen"])))
+            state.recent_BLD.copy_(tensors["recent"])
+            state.seen_B.copy_(tensors["seen"])
         return state
 
     def reseed_dropout(self, seed: int) -> None:

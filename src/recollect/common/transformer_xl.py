@@ -99,11 +99,12 @@ class TransformerXL(nn.Module):
         angle = distance_M[:, None] * 10000.0 ** (-feature / s.width)
         code_MD = torch.cat([angle.sin(), angle.cos()], 1).float().to(device)
         with torch.no_grad():
-            return [self._of_heads(cast(Layer, layer).positions(code_MD)) for layer in self.layers]
-
-    def _of_heads(self, distances_MD: Tensor) -> Tensor:
-        by_head = distances_MD.view(-1, self.settings.heads, self.settings.head_width)
-        return by_head.permute(1, 2, 0).contiguous()
+            by_layer = []
+            for layer in self.layers:
+                distances = cast(Layer, layer).positions(code_MD)
+                by_head = distances.view(-1, s.heads, s.head_width)
+                by_layer.append(by_head.permute(1, 2, 0).contiguous())
+            return by_layer
 
 
 class XLCache:
@@ -170,19 +171,27 @@ class XLCache:
             for i, slot in enumerate(new_K):
                 kv[:, :, :, slot] = qkv[:, i, 1:].transpose(0, 1)
             # What distances add to the scores, by age; each new token turns the ages into slots of the ring.
-            q_HRE = (q + layer.position_bias * scale).permute(2, 0, 1, 3).flatten(1, 2)
+            q_position = q + layer.position_bias * scale
+            q_HRE = q_position.permute(2, 0, 1, 3).flatten(1, 2)
             by_age = torch.bmm(q_HRE, code_HEM)
-            by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf).view(s.heads, B, K, -1)
-            by_slot = [by_age[:, :, i].roll(slot + 1, 2) for i, slot in enumerate(new_K)]
+            unread = self.slots - self.length
+            by_age = F.pad(by_age, (unread, 0), value=-math.inf)
+            by_age = by_age.view(s.heads, B, K, -1)
+            by_slot = []
+            for i, slot in enumerate(new_K):
+                by_slot.append(by_age[:, :, i].roll(slot + 1, 2))
             bias = torch.stack(by_slot, 3).transpose(0, 1).flatten(0, 1)
             # What contents add.
-            q_REK = (q + layer.content_bias * scale).permute(0, 2, 3, 1).flatten(0, 1)
-            scores = torch.bmm(kv[0].flatten(0, 1), q_REK).add_(bias)
+            q_content = q + layer.content_bias * scale
+            q_REK = q_content.permute(0, 2, 3, 1).flatten(0, 1)
+            k, v = kv.flatten(1, 2)
+            scores = torch.bmm(k, q_REK).add_(bias)
             weights = scores.transpose(1, 2).softmax(-1)
-            y = torch.bmm(weights, kv[1].flatten(0, 1))
-            y = y.view(B, s.heads, K, s.head_width).transpose(1, 2).reshape(B, K, -1)
+            y = torch.bmm(weights, v).view(B, s.heads, K, s.head_width)
+            y = y.transpose(1, 2).reshape(B, K, -1)
             h = layer.norm_attention(h + layer.attention_out(y))
-            h = layer.norm_mlp(h + layer.mlp_out(layer.mlp_in(h).relu_()))
+            inner = layer.mlp_in(h).relu_()
+            h = layer.norm_mlp(h + layer.mlp_out(inner))
             self.weights.append(weights.view(B, s.heads, K, -1))
             for slot, kept in zip(new_K, before, strict=False):
                 kv[:, :, :, slot] = kept

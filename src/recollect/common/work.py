@@ -68,7 +68,6 @@ def shape_of(scale: str, env: str) -> Shape:
 
 
 def shape_met(settings: Settings) -> Shape:
-    """The same of the environment of a run."""
     return shape_of(settings.scale, settings.environment.name)
 
 
@@ -89,7 +88,6 @@ def transformer(width: int, layers: int, length: float, *, reads: bool = False) 
 
 
 def dense(*widths: int) -> Net:
-    """Linear layers from each width to the next."""
     parameters = sum(a * b for a, b in pairwise(widths))
     return Net(2 * parameters, parameters)
 

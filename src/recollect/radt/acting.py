@@ -74,13 +74,14 @@ class InContextPolicy(BatchedPolicy):
 
     def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
         size, device = len(seeds_B), self.device
-        width = self.network.settings.observation_size
-        whole = self.network.settings.observation_embedding == "one_hot"
-        self.observation = torch.zeros(
-            size, horizon, width, dtype=torch.int64 if whole else torch.float32, device=device
-        )
-        numbers = self.network.settings.action_size
-        shape, dtype = ((numbers,), torch.float32) if numbers else ((), torch.int64)
+        s = self.network.settings
+        dtype = torch.int64 if s.observation_embedding == "one_hot" else torch.float32
+        self.observation = torch.zeros(size, horizon, s.observation_size, dtype=dtype, device=device)
+        shape: tuple[int, ...] = ()
+        dtype = torch.int64
+        if s.action_size:
+            shape = (s.action_size,)
+            dtype = torch.float32
         self.action = torch.full((size, horizon, *shape), self.no_action, dtype=dtype, device=device)
         self.own_BA = np.ones((size, *shape), bool)  # dimensions that a row's task has
         self.reward = torch.zeros(size, horizon, device=device)
@@ -106,14 +107,13 @@ class InContextPolicy(BatchedPolicy):
 
     @torch.no_grad()
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        rows = np.arange(len(self.seeds_B))
         going = ~self.fresh_B
         ended, begun = self.next_step(done_B)
         if going.any():
-            here = torch.from_numpy(rows[going]).to(self.device)
-            scaled = torch.from_numpy(np.asarray(reward_B, np.float32)[going] / np.float32(self.reward_scale))
-            self.reward[here, torch.from_numpy(self.step_B[going]).to(self.device)] = scaled.to(self.device)
-            self.target_B[going] -= np.asarray(reward_B)[going]
+            reward_N = np.asarray(reward_B)[going]
+            scaled_N = reward_N.astype(np.float32) / np.float32(self.reward_scale)
+            self.put(self.reward, going, scaled_N)
+            self.target_B[going] -= reward_N
             self.step_B[going] += 1
         if ended.any():
             self.finish(np.flatnonzero(ended), self.step_B[ended])
@@ -122,14 +122,19 @@ class InContextPolicy(BatchedPolicy):
         if begun.any():
             self.action[torch.from_numpy(begun).to(self.device)] = self.no_action
             self.target_B[begun] = self.target_returns(begun)
-        at = torch.from_numpy(self.step_B).to(self.device)
-        every = torch.from_numpy(rows).to(self.device)
-        self.observation[every, at] = torch.from_numpy(np.asarray(observation_BD)).to(self.observation)
-        self.aim[every, at] = torch.from_numpy((self.target_B / self.reward_scale).astype(np.float32)).to(self.device)
+        every = np.ones(len(self.seeds_B), bool)
+        self.put(self.observation, every, np.asarray(observation_BD))
+        self.put(self.aim, every, (self.target_B / self.reward_scale).astype(np.float32))
         action_B = self.choose(self.logits())
         known_B = np.where(self.own_BA, action_B, self.no_action).astype(action_B.dtype)
-        self.action[every, at] = torch.from_numpy(known_B).to(self.device)
+        self.put(self.action, every, known_B)
         return action_B
+
+    def put(self, table_BT: Tensor, mask_B: np.ndarray, values_N: np.ndarray) -> None:
+        """Write the present step of the rows of a mask."""
+        rows = torch.from_numpy(np.flatnonzero(mask_B)).to(self.device)
+        step_N = torch.from_numpy(self.step_B[mask_B]).to(self.device)
+        table_BT[rows, step_N] = torch.from_numpy(values_N).to(table_BT)
 
     def choose(self, logits_BA: Tensor) -> np.ndarray:
         """Actions: int64 [B], or float32 [B, A]."""
@@ -194,6 +199,13 @@ class InContextPolicy(BatchedPolicy):
             mask=mask_BT,
         )
 
+    def ended_steps(self, rows: np.ndarray, lengths: np.ndarray, most: int) -> np.ndarray:
+        """The at most so many last steps [B, T] of episodes that have just ended; negative in rows that play on."""
+        lengths_B = np.zeros(len(self.seeds_B), np.int64)
+        lengths_B[rows] = lengths
+        longest = min(int(lengths.max()), most)
+        return lengths_B[:, None] + np.arange(-longest, 0)
+
     def arrays(self) -> dict[str, np.ndarray]:
         return joined(network=arrays_of(self.network))
 
@@ -204,14 +216,6 @@ class InContextPolicy(BatchedPolicy):
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         return {}
-
-    @abstractmethod
-    def begin(self, rows: int) -> None:
-        """Make room for what the method remembers."""
-
-    @abstractmethod
-    def forget(self, mask_B: np.ndarray) -> None:
-        """Drop what the method remembers of the rows in the mask."""
 
     @abstractmethod
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:

@@ -13,8 +13,9 @@ Source: Laskin et al. 2022; RA-DT (arXiv 2410.07071), specification 3.4 (K per e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -62,11 +63,8 @@ class DistillationPolicy(InContextPolicy):
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """The episode that has just ended becomes the context: encode it once."""
-        lengths_B = np.zeros(len(self.seeds_B), np.int64)
-        lengths_B[rows] = lengths
-        self.cached.clear(lengths_B > 0)
-        from_end_T = np.arange(-int(lengths.max()), 0)
-        step_BT = lengths_B[:, None] + from_end_T
+        self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
+        step_BT = self.ended_steps(rows, lengths, self.horizon)
         episode = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
         self.cached.append_whole(episode)
 
@@ -111,7 +109,4 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
     return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
 
 
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DistillationPolicy:
-    network = build_network(settings, facts_of(settings.environment))
-    dt.load_network(network, arrays, settings)
-    return DistillationPolicy(network.to(inputs.device).eval(), settings)
+load_policy = partial(dt.policy_of, DistillationPolicy, build_network)

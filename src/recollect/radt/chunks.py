@@ -146,7 +146,6 @@ class Chunks:
         return window_rows(first, end, length)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """The table as named arrays, to be written beside the index."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod

@@ -1,7 +1,7 @@
 """What RA-DT's training windows read: the query, the search, and the retrieved window as experience.
 
 Each is a pure function of (seed, step, window). The entries of all steps can be looked up ahead and kept in a file
-(`Neighbours`; released option, specification 4.8), for runs that differ in the network or in how it learns only.
+(`look_up_ahead`; released option, specification 4.8), for runs that differ in the network or in how it learns only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ContextReader:
         rows = read_arrays(inputs.need("rows"), kind="memory rows")
         self.chunks = Chunks.from_arrays(rows, inputs.need("rows"))
         self.memory = self.training_memory()
-        self.stored: Neighbours | None = None
+        self.stored: dict[str, np.ndarray] | None = None  # `id` [steps, B, K] and `reads` [steps, B] of all steps
         if self.chosen.values == "full":
             steps = histories.episodes.length[self.chunks.episode]
             self.chunks = self.chunks.with_full_values(steps, self.chunks_settings.value_length)
@@ -147,8 +147,12 @@ class ContextReader:
 
     def find(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Retrieved, Tensor]:
         """The entries of each window of a batch, and which windows read theirs, bool [B]."""
-        if self.stored is not None:
-            return self.stored.at(step, self.memory.keys_ND.device)
+        if self.stored is not None:  # scores are not kept there
+            device = self.memory.keys_ND.device
+            id_BK = torch.from_numpy(self.stored["id"][step].astype(np.int64)).to(device)
+            reads_B = torch.from_numpy(np.array(self.stored["reads"][step])).to(device)
+            no_score_BK = torch.zeros_like(id_BK).float()
+            return Retrieved(id_BK, no_score_BK, torch.zeros_like(reads_B)), reads_B
         draws = torch.Generator().manual_seed(seed_of("retrieval", self.seed, step))
         queries = self.queries(window, rows, draws)
         retrieved = retrieve(queries, self.memory, self.chosen.retrieval, draws)
@@ -223,7 +227,7 @@ class ContextReader:
                     progress.update(step + 1)
             arrays = {"id": np.stack(ids), "reads": np.stack(reads)}
             write_arrays(path, arrays, kind="neighbours", provenance={"of": identity})
-        self.stored = Neighbours(path)
+        self.stored = read_arrays(path, kind="neighbours")
 
     def _identity(self, settings: Settings, inputs: Inputs) -> list[Any]:
         """All that the entries of a run's training steps depend on: settings, code and files."""
@@ -242,18 +246,3 @@ class ContextReader:
             if name in inputs:
                 identity.append(sha256_of(inputs[name]))
         return identity
-
-
-class Neighbours:
-    """The entries that every training window reads, from a file. `id` [steps, B, K], `reads` [steps, B]."""
-
-    def __init__(self, path: Path) -> None:
-        arrays = read_arrays(path, kind="neighbours")
-        self.id_TBK, self.reads_TB = arrays["id"], arrays["reads"]
-
-    def at(self, step: int, device: torch.device) -> tuple[Retrieved, Tensor]:
-        """What `ContextReader.find` gave at a step (scores are not kept)."""
-        id_BK = torch.from_numpy(self.id_TBK[step].astype(np.int64)).to(device)
-        reads_B = torch.from_numpy(np.array(self.reads_TB[step])).to(device)
-        retrieved = Retrieved(id_BK, score_BK=torch.zeros_like(id_BK).float(), random_B=torch.zeros_like(reads_B))
-        return retrieved, reads_B

@@ -290,7 +290,6 @@ class DecisionTransformer(nn.Module):
 
     @property
     def action_token(self) -> int:
-        """Which token of a timestep predicts its action."""
         if self.settings.tokens == "merged":
             return 0
         return int(self.settings.return_to_go)

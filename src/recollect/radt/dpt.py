@@ -21,8 +21,8 @@ Source: RA-DT (arXiv 2410.07071) and its released loader, specification 3.5; Lee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -77,11 +77,8 @@ class QueryPolicy(InContextPolicy):
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """The episode that has just ended becomes the context: encode it and the separator once."""
-        lengths_B = np.zeros(len(self.seeds_B), np.int64)
-        lengths_B[rows] = lengths
-        self.cached.clear(lengths_B > 0)
-        longest = min(int(lengths.max()), self.context)
-        step_BT = lengths_B[:, None] + np.arange(-longest, 0)
+        self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
+        step_BT = self.ended_steps(rows, lengths, self.context)
         step_BT = np.pad(step_BT, LAST_EMPTY, constant_values=-1)
         context = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
         merged = self.cached.per_step == 1
@@ -162,7 +159,4 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:
     return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
 
 
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> QueryPolicy:
-    network = build_network(settings, facts_of(settings.environment))
-    dt.load_network(network, arrays, settings)
-    return QueryPolicy(network.to(inputs.device).eval(), settings)
+load_policy = partial(dt.policy_of, QueryPolicy, build_network)

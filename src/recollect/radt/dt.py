@@ -15,6 +15,7 @@ Source: Chen et al. 2021; RA-DT (arXiv 2410.07071) section 3, specification 3.1-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +36,7 @@ from recollect.radt.decision_transformer import (
     Experience,
     NetworkOptions,
 )
-from recollect.radt.supervised import Optimisation, open_experience, train_policy
+from recollect.radt.supervised import AnyPolicy, Optimisation, open_experience, train_policy
 from recollect.radt.windows import EpisodesBy, WindowSampler
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Frozen, Settings
@@ -235,10 +236,19 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
     return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
 
 
-def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> DecisionTransformerPolicy:
-    network = build_network(settings, facts_of(settings.environment))
+def policy_of(
+    kind: type[AnyPolicy],
+    build: Callable[[Settings, Facts], DecisionTransformer],
+    settings: Settings,
+    arrays: Mapping[str, np.ndarray],
+    inputs: Inputs,
+) -> AnyPolicy:
+    network = build(settings, facts_of(settings.environment))
     load_network(network, arrays, settings)
-    return DecisionTransformerPolicy(network.to(inputs.device).eval(), settings)
+    return kind(network.to(inputs.device).eval(), settings)
+
+
+load_policy = partial(policy_of, DecisionTransformerPolicy, build_network)
 
 
 def load_network(network: DecisionTransformer, arrays: Mapping[str, np.ndarray], settings: Settings) -> None:

@@ -82,8 +82,6 @@ class Embedder(ABC):
 
 
 class DomainSpecificEmbedder(Embedder):
-    """A trained decision transformer, frozen."""
-
     def __init__(self, network: DecisionTransformer, memory: MemorySettings) -> None:
         self.network = network.eval().requires_grad_(False)
         self.memory = memory
@@ -141,29 +139,21 @@ class DomainAgnosticEmbedder(Embedder):
         if observation_values:
             self.state_table = LookupHopfield(self.hopfields["s"], observation_values)
 
-    def states(self, observation_BTD: Tensor) -> Tensor:
-        """States in word space [B, T, width]."""
-        if self.state_table is None:
-            return self.hopfields["s"](observation_BTD.float())
-        return self.state_table(observation_BTD)
-
-    def actions(self, action: Tensor) -> Tensor:
-        """Actions in word space [B, T, width]."""
-        if action.is_floating_point():
-            return self.hopfields["a"](action.nan_to_num(0.0))
-        return self.tables["a"][action]
-
     def hidden(self, window: Experience) -> Tensor:
         returns, memory = self.returns, self.memory
+        if self.state_table is None:
+            state_BTD = self.hopfields["s"](window.observation.float())
+        else:
+            state_BTD = self.state_table(window.observation)
+        if window.action.is_floating_point():
+            action_BTD = self.hopfields["a"](window.action.nan_to_num(0.0))
+        else:
+            action_BTD = self.tables["a"][window.action]
         return_bin_BT = bins_of(window.return_to_go, returns.low, returns.high, returns.bins)
         reward_bin_BT = bins_of(window.reward, 0.0, memory.reward_high, memory.reward_bins)
-        modalities = [
-            self.states(window.observation),
-            self.tables["rtg"][return_bin_BT],
-            self.actions(window.action),
-            self.tables["r"][reward_bin_BT],
-        ]
-        tokens_BTKD = torch.stack(modalities, 2)
+        return_BTD = self.tables["rtg"][return_bin_BT]
+        reward_BTD = self.tables["r"][reward_bin_BT]
+        tokens_BTKD = torch.stack([state_BTD, return_BTD, action_BTD, reward_BTD], 2)
         if memory.tokens == "merged":
             tokens_BTKD = tokens_BTKD.mean(2, keepdim=True)
         steps, per_step = tokens_BTKD.shape[1:3]

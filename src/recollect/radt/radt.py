@@ -177,7 +177,6 @@ class RetrievalPolicy(InContextPolicy):
             self.show(mask_B)
 
     def shelf(self, rows: Tensor) -> Tensor:
-        """Which memory each row reads and fills."""
         return torch.zeros_like(rows) if self.chosen.acting.shared else rows
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
@@ -239,15 +238,17 @@ class RetrievalPolicy(InContextPolicy):
 
     def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
         hits = self.memory.search(query_BD, self.shelf(rows), self._chances(rows))
-        other_B = self.hits.differ(rows, hits) | (self.has_context_B[rows] != hits.found_BK.any(1))
+        found_B = hits.found_BK.any(1)
+        other_B = self.hits.differ(rows, hits)
+        other_B = other_B | (self.has_context_B[rows] != found_B)
         self.hits.put(rows, hits)
-        self.changed_B[rows.cpu().numpy()] |= other_B.cpu().numpy()
         # Most rows find again what they already read: only the others' windows are gathered.
-        rows, hits = rows[other_B], hits.select(other_B)
-        context = self.context_of(hits)
+        changed = rows[other_B]
+        self.changed_B[changed.cpu().numpy()] = True
+        context = self.context_of(hits.select(other_B))
         for name in Experience.__dataclass_fields__:
-            getattr(self.context, name)[rows] = getattr(context, name)
-        self.has_context_B[rows] = hits.found_BK.any(1)
+            getattr(self.context, name)[changed] = getattr(context, name)
+        self.has_context_B[changed] = found_B[other_B]
 
     def context_of(self, hits: Hits) -> Experience:
         """The windows that were found for each row, one behind the other [B, K T]; padding where nothing was found."""

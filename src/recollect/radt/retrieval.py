@@ -225,8 +225,12 @@ def retrieve(
     Returns:
         [B, k] entries; see ``Retrieved``. Equal scores: the more similar entry, then the lower id, wins.
     """
-    if settings.blends > 1:
-        return _for_each_blend(queries, memory, settings, generator)
+    if settings.blends > 1:  # what differently blended copies of each query retrieve
+        once = settings.model_copy(update={"blends": 1})
+        many = retrieve(queries.repeated(settings.blends), memory, once, generator)
+        id_BK = many.id_BK.reshape(-1, settings.places)
+        score_BK = many.score_BK.reshape(-1, settings.places)
+        return _ordered(id_BK, score_BK, many.random_B.view(-1, settings.blends).any(1), memory)
     size, device = len(queries.task_B), memory.keys_ND.device
     score_BK = torch.full((size, settings.select), NOTHING, device=device)
     id_BK = torch.full((size, settings.select), -1, dtype=torch.long, device=device)
@@ -277,17 +281,6 @@ def retrieve(
         id_BK = torch.where(swapped_BK, other_BK, id_BK)
         score_BK = score_BK.masked_fill(swapped_BK, 0.0)
     return _ordered(id_BK, score_BK, random_B, memory)
-
-
-def _for_each_blend(
-    queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
-) -> Retrieved:
-    """What differently blended copies of each query retrieve."""
-    once = settings.model_copy(update={"blends": 1})
-    many = retrieve(queries.repeated(settings.blends), memory, once, generator)
-    size = (len(queries.task_B), settings.places)
-    random_B = many.random_B.view(-1, settings.blends).any(1)
-    return _ordered(many.id_BK.reshape(size), many.score_BK.reshape(size), random_B, memory)
 
 
 def _candidates(

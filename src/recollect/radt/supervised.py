@@ -118,7 +118,8 @@ def open_histories(path: Path, facts: Facts) -> Histories:
         wrong.append(f"episodes have up to {longest} steps, not {facts.horizon}")
     size = histories.action.shape[1] if histories.action.ndim > 1 else 0
     if size != facts.action_size:
-        wrong.append(f"actions are {kind_of_actions(size)}, not {kind_of_actions(facts.action_size)}")
+        kinds = [f"of {numbers} numbers" if numbers else "discrete" for numbers in (size, facts.action_size)]
+        wrong.append(f"actions are {kinds[0]}, not {kinds[1]}")
     if wrong:
         raise UserError(
             f"the histories are those of another environment: {'; '.join(wrong)}",
@@ -132,11 +133,6 @@ def open_histories(path: Path, facts: Facts) -> Histories:
         is_own_NA = np.arange(facts.action_size) < own_N1
         histories.action = np.where(is_own_NA, histories.action, np.float32(NONE))
     return histories
-
-
-def kind_of_actions(size: int) -> str:
-    """Actions of so many numbers, in words; 0: discrete ones."""
-    return f"of {size} numbers" if size else "discrete"
 
 
 def open_experience(which: str, settings: Settings, inputs: Inputs, facts: Facts) -> tuple[Histories, ExperienceStore]:

@@ -93,7 +93,8 @@ class TrainingMemory:
         first_B, past_B = self._span(task_B, self._code(task_B, episode_B), within)
         longest = max(int((past_B - first_B).max()), 1)
         place_BS = first_B[:, None] + torch.arange(longest, device=device)
-        id_BS = self._order[place_BS.clamp_max(len(self._order) - 1)]
+        last_place = len(self._order) - 1
+        id_BS = self._order[place_BS.clamp_max(last_place)]
         return id_BS.masked_fill(place_BS >= past_B[:, None], -1)
 
     def near(self, queries: Queries, key_BD: Tensor, within: int, k: int) -> tuple[Tensor, Tensor]:

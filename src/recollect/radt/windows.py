@@ -45,13 +45,6 @@ class Windows:
         first_B1 = last_B1 - self.end[:, None] + 1
         return (self.rows >= first_B1) & (self.rows <= last_B1)
 
-    def take(self, column: np.ndarray) -> np.ndarray:
-        """The windows of a column: [N, ...] -> [B, C, ...], zero where padded."""
-        taken = column.take(self.rows, axis=0)
-        one_per_entry = (1,) * (taken.ndim - 2)
-        taken *= self.mask.reshape(self.mask.shape + one_per_entry)
-        return taken
-
 
 def episode_chances(histories: Histories, by: EpisodesBy, top: int) -> np.ndarray:
     """The chance of every episode to be drawn, float64 [M] of sum 1.
@@ -83,18 +76,43 @@ def episode_chances(histories: Histories, by: EpisodesBy, top: int) -> np.ndarra
     return value / value.sum()
 
 
-class WindowSampler:
-    """Sub-trajectories as in RA-DT: an episode with probability proportional to its length L, an exclusive end uniform
-    in {1, …, L - 1}, and the at most `context` steps before it.
-
-    Short prefixes are therefore common, as they are when acting, and an episode's last transition is in no window (an
-    episode of one step is the exception: it is its only window).
+class Sampler:
+    """What all samplers know of the histories.
 
     Args:
         context: C, most steps of a window.
 
     Raises:
         UserError: context or batch size is below 1.
+    """
+
+    def __init__(self, histories: Histories, *, context: int, batch_size: int, seed: int) -> None:
+        for name, value in (("context", context), ("batch size", batch_size)):
+            if value < 1:
+                raise UserError(f"the {name} is {value}", where="window sampler", do="set it to at least 1.")
+        self.context = context
+        self.batch_size = batch_size
+        self.seed = seed
+        self.episodes = histories.episodes
+        self._until = np.cumsum(self.episodes.length)
+        self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
+
+    def windows(self, episode_B: np.ndarray, end_B: np.ndarray) -> Windows:
+        """The windows that end before step `end_B` of the episodes `episode_B`."""
+        first_B1 = self.episodes.start[episode_B][:, None]
+        from_end_C = np.arange(-self.context, 0)
+        rows_BC = first_B1 + end_B[:, None] + from_end_C
+        mask_BC = rows_BC >= first_B1
+        no_earlier_B = np.full(len(end_B), NONE)
+        return Windows(np.maximum(rows_BC, first_B1), mask_BC, episode_B, end_B, no_earlier_B)
+
+
+class WindowSampler(Sampler):
+    """Sub-trajectories as in RA-DT: an episode with probability proportional to its length L, an exclusive end uniform
+    in {1, …, L - 1}, and the at most `context` steps before it.
+
+    Short prefixes are therefore common, as they are when acting, and an episode's last transition is in no window (an
+    episode of one step is the exception: it is its only window).
     """
 
     purpose = "windows"
@@ -109,14 +127,7 @@ class WindowSampler:
         episodes_by: EpisodesBy = "length",
         top: int = 5,
     ) -> None:
-        for name, value in (("context", context), ("batch size", batch_size)):
-            if value < 1:
-                raise UserError(f"the {name} is {value}", where="window sampler", do="set it to at least 1.")
-        self.context = context
-        self.batch_size = batch_size
-        self.seed = seed
-        self.episodes = histories.episodes
-        self._until = np.cumsum(self.episodes.length)
+        super().__init__(histories, context=context, batch_size=batch_size, seed=seed)
         self._chances: np.ndarray | None = None
         if episodes_by != "length":
             self._chances = episode_chances(histories, episodes_by, top)
@@ -133,15 +144,6 @@ class WindowSampler:
             episode_B = draw.choice(len(self._chances), size=self.batch_size, p=self._chances)
         past_last_end_B = np.maximum(self.episodes.length[episode_B], 2)
         return episode_B, draw.integers(1, past_last_end_B)
-
-    def windows(self, episode_B: np.ndarray, end_B: np.ndarray) -> Windows:
-        """The windows that end before step `end_B` of the episodes `episode_B`."""
-        first_B1 = self.episodes.start[episode_B][:, None]
-        from_end_C = np.arange(-self.context, 0)
-        rows_BC = first_B1 + end_B[:, None] + from_end_C
-        mask_BC = rows_BC >= first_B1
-        no_earlier_B = np.full(len(end_B), NONE)
-        return Windows(np.maximum(rows_BC, first_B1), mask_BC, episode_B, end_B, no_earlier_B)
 
 
 class DistillationSampler(WindowSampler):
@@ -182,7 +184,6 @@ class DistillationSampler(WindowSampler):
         self.earlier = earlier
         self.random = random
         self.drop = drop
-        self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
 
     def batch(self, step: int) -> Windows:
         draw = generator(self.purpose, self.seed, step)
@@ -254,7 +255,7 @@ class ContextQueries:
     context: np.ndarray
 
 
-class QuerySampler:
+class QuerySampler(Sampler):
     """A complete episode as context, drawn uniformly from a task, and query steps from the task's other episodes.
 
     A query is the last step of a window of `WindowSampler`: an episode with probability proportional to its length L,
@@ -274,14 +275,9 @@ class QuerySampler:
     ) -> None:
         if queries < 1:
             raise UserError(f"queries is {queries}", where="query sampler", do="set it to at least 1.")
-        self._contexts = WindowSampler(histories, context=context, batch_size=batch_size, seed=seed)
+        super().__init__(histories, context=context, batch_size=batch_size, seed=seed)
         self.queries = queries
-        self.batch_size = batch_size
-        self.seed = seed
         self.drop = drop
-        self.episodes = histories.episodes
-        self._until = np.cumsum(self.episodes.length)
-        self._past_task = np.searchsorted(self.episodes.task, self.episodes.task, side="right")
 
     def batch(self, step: int) -> ContextQueries:
         draw = generator("context and queries", self.seed, step)
@@ -303,7 +299,7 @@ class QuerySampler:
         episode_BQ = np.searchsorted(until, place_BQ, side="right")
         step_BQ = draw.integers(np.maximum(table.length[episode_BQ] - 1, 1))
         without_B = alone_B | (draw.random(self.batch_size) < self.drop)
-        windows = self._contexts.windows(context_B, table.length[context_B])
+        windows = self.windows(context_B, table.length[context_B])
         return ContextQueries(
             rows=windows.rows,
             mask=windows.mask & ~without_B[:, None],

@@ -13,7 +13,6 @@ from recollect.settings.schema import Settings
 
 
 def network(settings: Settings, length: float) -> Net:
-    """The network of a method on sequences of so many tokens."""
     sizes = settings.method.hyperparameters.network
     return transformer(sizes.width, sizes.layers, length, reads=settings.method.memory is not None)
 
@@ -47,7 +46,6 @@ def played(settings: Settings) -> Work:
 
 
 def query(settings: Settings) -> float:
-    """Operations of embedding one window."""
     memory = memory_of(settings)
     kind, name = embedder_name(memory)
     if kind == "lm":
@@ -66,7 +64,6 @@ def embedded(settings: Settings, rows: float, tasks: int) -> Work:
 
 
 def indexed(settings: Settings, rows: float, tasks: int) -> Work:
-    """The index of a memory."""
     entries, width = _entries(settings, rows, tasks), _width(settings)
     return Work(entries * width * 1000, entries / 256, 0, entries * width * FLOAT)
 
@@ -87,5 +84,4 @@ def _read_window(settings: Settings) -> int:
 
 
 def _tokens(hp: Any) -> int:
-    """Tokens per time step."""
     return 4 if getattr(hp.network, "tokens", "merged") == "interleaved" else 1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from recollect.common.histories import Histories
+from recollect.radt.supervised import ExperienceStore
 from recollect.radt.windows import DistillationSampler, QuerySampler, WindowSampler
 from recollect.settings.errors import UserError
 
@@ -126,11 +127,13 @@ def test_a_batch_depends_on_seed_and_step_only(seed, step):
     assert (WindowSampler(histories, context=8, batch_size=32, seed=seed + 1).batch(step).rows != again.rows).any()
 
 
-def test_taking_a_column_gives_zeros_where_padded():
+def test_windows_of_the_columns_are_zero_where_padded():
     histories = histories_of([[6]])
     windows = WindowSampler(histories, context=4, batch_size=1, seed=0).windows(np.array([0]), np.array([3]))
-    assert windows.take(histories.timestep + 1).tolist() == [[0, 1, 2, 3]]
-    assert windows.take(histories.observation).tolist() == [[[0, 0], [0, 1], [2, 3], [4, 5]]]
+    seen = ExperienceStore(histories, actions=5).windows(windows.rows, windows.mask)
+    assert ((seen.timestep + 1) * seen.mask).tolist() == [[0, 1, 2, 3]]
+    assert seen.timestep.tolist() == [[0, 0, 1, 2]]
+    assert seen.observation.tolist() == [[[0, 0], [0, 1], [2, 3], [4, 5]]]
 
 
 def test_numbers_below_one_are_refused():

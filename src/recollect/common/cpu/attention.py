@@ -63,6 +63,5 @@ class CPUAttention(Attention):
 
 
 def _reordered(context: Context, order_B: Tensor) -> Context:
-    """The context of the rows in another order."""
     attend = None if context.attend_B11S is None else context.attend_B11S[order_B]
     return replace(context, tokens_BSD=context.tokens_BSD[order_B], attend_B11S=attend)

@@ -103,6 +103,5 @@ def spread(x_ND: Tensor, packing: Packing) -> list[Tensor]:
 
 
 def gather(blocks: list[Tensor], packing: Packing) -> Tensor:
-    """The inverse of `spread`."""
     flat = [block.reshape(-1, block.shape[-1]) for block in blocks]
     return _Gather.apply(torch.cat(flat) if len(flat) > 1 else flat[0], packing.place_N)

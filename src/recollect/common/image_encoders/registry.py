@@ -30,7 +30,14 @@ BATCH = 512
 
 
 def encoder_class(name: str) -> Any:
-    return _module(name).Encoder
+    where = "environment.images.encoder"
+    try:
+        return load("image encoder", name, where=where).Encoder
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("recollect"):
+            raise
+        what = f"the image encoder '{name}' needs the package '{error.name}', which is not installed"
+        raise UserError(what, where=where, do=f"install '{error.name}', or use impala or nature") from error
 
 
 class ImageEncoder:
@@ -53,7 +60,10 @@ class ImageEncoder:
                 where="environment.images",
                 do="remove the section `images`, or use a world of images",
             )
-        self.settings, self.shape, self.width, self.device = settings, shape, settings.width, torch.device(device)
+        self.settings = settings
+        self.shape = shape
+        self.width = settings.width
+        self.device = torch.device(device)
         first = settings.channels == "first"
         channels, height, width = shape if first else (shape[2], shape[0], shape[1])
         if channels > min(height, width):
@@ -68,7 +78,14 @@ class ImageEncoder:
         if settings.weights is None:
             draw_weights(self.network, seed_of("image encoder", settings.encoder, settings.seed))
         else:
-            load_weights(self.network, Path(settings.weights))
+            path = Path(settings.weights)
+            load_arrays(
+                self.network,
+                read_arrays(path, kind=KIND),
+                what="the weights do not fit the encoder",
+                where=path,
+                do="name weights of this encoder and width, for images of this size",
+            )
         # Channels last in memory: IMPALA is twice as fast so (601 instead of 279 images of 64 x 64 a second, one core).
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network.to(self.device).eval().requires_grad_(False)
@@ -115,37 +132,9 @@ def draw_weights(network: nn.Module, seed: int) -> None:
             )
 
 
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Put the arrays of a sealed file into a network.
-
-    Raises:
-        UserError: the file is missing or corrupted, or an array is missing, too many or of another shape.
-    """
-    load_arrays(
-        network,
-        read_arrays(path, kind=KIND),
-        what="the weights do not fit the encoder",
-        where=path,
-        do="name weights of this encoder and width, for images of this size",
-    )
-
-
 def too_small(shape_CHW: tuple[int, int, int], least: int) -> UserError:
-    """The error of images that nothing is left of."""
     return UserError(
         f"images of {shape_CHW[1]} x {shape_CHW[2]} are too small for this encoder, which needs {least} x {least}",
         where="environment.images.encoder",
         do="use the encoder `impala`, which takes images of any size",
     )
-
-
-def _module(name: str) -> Any:
-    try:
-        return load("image encoder", name, where="environment.images.encoder")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("recollect"):
-            raise
-        what = f"the image encoder '{name}' needs the package '{error.name}', which is not installed"
-        raise UserError(
-            what, where="environment.images.encoder", do=f"install '{error.name}', or use impala or nature"
-        ) from error
