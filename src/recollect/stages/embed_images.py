@@ -10,7 +10,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embed_images_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
@@ -33,9 +33,7 @@ def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
             do="add a section `images:` (docs/formats.md, Image encoders), if its observations are images",
         )
     inputs = embed_images_inputs(scale, env)
-    known = provenance.describe(
-        provenance.image_settings(scale, env), provenance.image_code(scale, env), inputs.values(), device
-    )
+    known = STAGE.provenance(Job("embed_images", scale, env), device)
     folder = paths.image_checkpoints(scale, env)
     with run_lock(folder):
         histories = Histories.open(inputs["histories"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, scale_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import figure_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 if TYPE_CHECKING:
     from recollect.figures.spec import FigureSpec
@@ -47,7 +47,7 @@ def figure(scale: str, name: str) -> None:
 
     drawn = spec_of(scale, name)
     files = list(figure_inputs(scale, name).values())
-    known = provenance.describe(provenance.figure_text(scale, name), provenance.figure_code(scale, name), files)
+    known = STAGE.provenance(Job("figure", scale, name))
     drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"}
     if LOCK.is_file():
         drawn_with["environment_lock"] = sha256_of(LOCK)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from recollect.settings.resolve import resolve
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import index_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def index(scale: str, env: str, method: str) -> None:
@@ -18,12 +17,8 @@ def index(scale: str, env: str, method: str) -> None:
     from recollect.radt.memory_index import build_index
 
     memory = memory_of(resolve(scale, env, method, seed=0))
-    (source,) = index_inputs(scale, env, method).values()
-    known = provenance.describe(
-        provenance.memory_settings(scale, env, method),
-        provenance.memory_code("index", scale, env, method),
-        [source],
-    )
+    source = paths.embeddings(scale, env, method)
+    known = STAGE.provenance(Job("index", scale, env, method))
     with run_lock(source.parent):
         arrays = read_arrays(source, kind="embeddings")
         keys = torch.from_numpy(arrays["keys"].copy())
@@ -36,10 +31,10 @@ def index(scale: str, env: str, method: str) -> None:
 STAGE = Stage(
     name="index",
     over=("scale", "env", "method"),
-    reads=index_inputs,
+    reads=lambda *of: {"embeddings": paths.embeddings(*of)},
     writes={"index": paths.index, "rows": paths.rows},
     settings=provenance.memory_settings,
-    modules=lambda *of: provenance.memory_modules("index", *of),
+    modules=lambda scale, env, method: ["recollect.radt.memory_index", *provenance.world_of(scale, env)],
     # The keys, a normalised copy, and the index: three times the embeddings.
     asks=Resources((1000, 4000), (30, 120), threads=(1, 4)),
     priority=45,

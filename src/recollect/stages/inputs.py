@@ -68,11 +68,6 @@ def embed_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     return {"histories": learned_histories(scale, env), **embedder_inputs(scale, env, method)}
 
 
-def index_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """What `recollect index` reads."""
-    return {"embeddings": paths.embeddings(scale, env, method)}
-
-
 def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     """The file that a method's embedder is read from: another run's policy, or a fetched language model."""
     kind, name, seed = provenance.embedder_of(scale, env, method)
@@ -194,11 +189,6 @@ def inspect_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[s
     """What tracing reads: a policy, and what it plays with."""
     policy = paths.policy(scale, env, played_method(scale, env, method), seed)
     return {"policy": policy, **playing_inputs(scale, env, method)}
-
-
-def page_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
-    """What `recollect page` reads."""
-    return {"trace": paths.trace(scale, env, method, seed)}
 
 
 def figure_runs(scale: str, figure: str) -> list[Run]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import inspect_inputs, learns_from_histories
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def inspect(
@@ -39,12 +39,7 @@ def inspect(
     environment = settings.environment
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **inspect_inputs(scale, env, method, seed))
-    known = provenance.describe(
-        provenance.evaluate_settings(scale, env, method),
-        provenance.inspect_code(scale, env, method),
-        inputs.values(),
-        device,
-    )
+    known = STAGE.provenance(Job("inspect", scale, env, method, str(seed)), device)
     chosen = tracing.chosen_tasks(environment, split, tasks or ())
     episodes, title = environment.evaluation.episodes, f"tracing {method} on {env}, seed {seed}"
     with run_lock(paths.checkpoints(scale, env, method, seed)):  # not of the run: its evaluation may be at work there

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from recollect.settings.resolve import environment_mapping, has_scene, method_mapping, scale_settings
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import page_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def page(scale: str, env: str, method: str, seed: int) -> None:
@@ -19,11 +18,8 @@ def page(scale: str, env: str, method: str, seed: int) -> None:
     from recollect.figures.inspection import inspection_page
     from recollect.figures.token_page import token_page
 
-    (source,) = page_inputs(scale, env, method, seed).values()
-    known = provenance.describe(
-        provenance.page_text(scale, env, method), provenance.page_code(scale, env, method), [source]
-    )
-    trace = Trace.open(source)
+    known = STAGE.provenance(Job("page", scale, env, method, str(seed)))
+    trace = Trace.open(paths.trace(scale, env, method, seed))
     written = token_page if trace.shows_images and trace.cell_N2 is None else inspection_page
     html = written(
         trace,
@@ -44,7 +40,7 @@ def has_page(scale: str, env: str, method: str) -> bool:
 STAGE = Stage(
     name="page",
     over=("scale", "env", "method", "seed"),
-    reads=page_inputs,
+    reads=lambda *of: {"trace": paths.trace(*of)},
     writes={"html": paths.page},
     settings=provenance.page_text,
     modules=lambda *of: ["recollect.figures.inspection", "recollect.figures.token_page"],

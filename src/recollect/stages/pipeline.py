@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from recollect.stages import paths
+from recollect.artifacts.sealed import manifest_path
 from recollect.stages.plan import embedders, maker, plan
 from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
@@ -80,7 +80,7 @@ def _outs(job: Job) -> list[str]:
     stage = STAGES[job.stage]
     if job.stage in FOLDERS:
         return [FOLDERS[job.stage].format_map(job.names(stage.over))]
-    return [file.as_posix() for path in stage.makes(job) for file in (path, paths.manifest(path))]
+    return [file.as_posix() for path in stage.makes(job) for file in (path, manifest_path(path))]
 
 
 def pipeline() -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sha256_of, verify
 from recollect.settings.catalogue import module_of, roots
 from recollect.settings.errors import UserError
@@ -183,7 +182,7 @@ def generate_modules(scale: str, env: str) -> list[str]:
     content = environment_mapping(scale, env)
     algorithm = (content.get("source") or {}).get("algorithm", "ppo")
     where = f"{config_folder()}/environments/{env}.yaml: source.algorithm"
-    return [*_world(scale, env), module_of("source", algorithm, where=where)]
+    return [*world_of(scale, env), module_of("source", algorithm, where=where)]
 
 
 def image_modules(scale: str, env: str) -> list[str]:
@@ -192,26 +191,9 @@ def image_modules(scale: str, env: str) -> list[str]:
     return [*(f"recollect.common.{name}" for name in read_and_encode), *_image_encoder(scale, env)]
 
 
-def vision_language_modules() -> list[str]:
-    """What trains vision-language models."""
-    return ["recollect.helm.dual_encoder_training"]
-
-
-def vocabulary_modules() -> list[str]:
-    """What embeds token vocabularies."""
-    return ["recollect.helm.vocabulary_embedding"]
-
-
-def memory_modules(stage: str, scale: str, env: str, method: str) -> list[str]:
-    """What embeds the entries of a memory, or indexes them."""
-    if stage == "index":
-        return ["recollect.radt.memory_index", *_world(scale, env)]
-    return ["recollect.radt.memory_keys", *_world(scale, env), *_embedder(scale, env, method)]
-
-
 def train_modules(scale: str, env: str, method: str) -> list[str]:
     """What trains: the method, its memory's embedder, its world, and what judges it where it is judged while it learns."""
-    modules = [*_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    modules = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
     if evaluates_while_training(method_mapping(scale, env, method)):
         modules += _evaluators(scale, env)
     return modules
@@ -219,7 +201,7 @@ def train_modules(scale: str, env: str, method: str) -> list[str]:
 
 def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
     """What plays a policy and makes its scores."""
-    playing = [*_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    playing = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
     return [*playing, *_evaluators(scale, env), "recollect.evaluation.score_table"]
 
 
@@ -244,7 +226,8 @@ def algorithm_of(scale: str, env: str, method: str) -> str:
     return module_of("method", str(method_mapping(scale, env, method)["algorithm"]), where=method_path(method))
 
 
-def _world(scale: str, env: str) -> list[str]:
+def world_of(scale: str, env: str) -> list[str]:
+    """The module of an environment's world."""
     content = environment_mapping(scale, env)
     modules = [module_of("world", str(content.get("world")), where=f"environment {env}: world")]
     # The world `gymnasium` imports by name what registers an environment. Of own code that is followed, too.
@@ -260,7 +243,7 @@ def _image_encoder(scale: str, env: str) -> list[str]:
     return [] if images is None else [module_of("image encoder", images.get("encoder", "impala"), where=where)]
 
 
-def _embedder(scale: str, env: str, method: str) -> list[str]:
+def embedder_network(scale: str, env: str, method: str) -> list[str]:
     """The network that a method's memory embeds with, where that is another method's."""
     kind, name, _ = embedder_of(scale, env, method)
     if kind != "method":
@@ -273,67 +256,6 @@ def _evaluators(scale: str, env: str) -> list[str]:
     """What plays an environment: its protocol, and the encoder of its images."""
     evaluation = environment_mapping(scale, env).get("evaluation") or {}
     return [f"recollect.evaluation.{evaluation.get('protocol', 'in_context')}", *_image_encoder(scale, env)]
-
-
-def generate_code(scale: str, env: str) -> str:
-    """Fingerprint of the code that makes histories."""
-    return code_fingerprint(*generate_modules(scale, env))
-
-
-def image_code(scale: str, env: str) -> str:
-    """Fingerprint of the code that encodes images."""
-    return code_fingerprint(*image_modules(scale, env))
-
-
-def vision_language_code() -> str:
-    """Fingerprint of the code that trains vision-language models."""
-    return code_fingerprint(*vision_language_modules())
-
-
-def vocabulary_code() -> str:
-    """Fingerprint of the code that embeds token vocabularies."""
-    return code_fingerprint(*vocabulary_modules())
-
-
-def memory_code(stage: str, scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that embeds or indexes."""
-    return code_fingerprint(*memory_modules(stage, scale, env, method))
-
-
-def train_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that trains."""
-    return code_fingerprint(*train_modules(scale, env, method))
-
-
-def evaluate_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that evaluates."""
-    return code_fingerprint(*evaluate_modules(scale, env, method))
-
-
-def inspect_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that traces."""
-    return code_fingerprint(*inspect_modules(scale, env, method))
-
-
-def measure_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that learns and acts on the clock."""
-    return code_fingerprint(*measure_modules(scale, env, method))
-
-
-def page_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that writes inspection pages."""
-    del scale, env, method  # the same for all
-    return code_fingerprint("recollect.figures.inspection", "recollect.figures.token_page")
-
-
-def figure_code(scale: str, figure: str) -> str:
-    """Fingerprint of the code that draws a figure."""
-    return code_fingerprint(*figure_modules(scale, figure))
-
-
-def report_code() -> str:
-    """Fingerprint of the code that writes reports."""
-    return code_fingerprint("recollect.figures.report")
 
 
 def digest(text: str) -> str:
@@ -355,8 +277,3 @@ def describe(settings: str, code: str, inputs: Iterable[Path | None], device: st
             verify(path)
             hashes[path.as_posix()] = sha256_of(path)
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}
-
-
-def seeds_of(scale: str) -> tuple[int, ...]:
-    """The seeds of a scale."""
-    return scale_settings(scale).seeds

@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from recollect.artifacts.sealed import manifest_path
 from recollect.settings.resolve import environment_mapping
-from recollect.stages import packs, paths
+from recollect.stages import packs
 from recollect.stages.packs import Seeds
 from recollect.stages.provenance import digest
 from recollect.stages.selection import JOB_HOURS
@@ -62,7 +63,7 @@ class StageRule:
             for name, place in self.stage.writes.items():
                 label = f"{name}_{seed}" if self.seeds else name
                 path = place.template.replace("{seed}", str(seed))
-                found |= {label: path, f"{label}_manifest": paths.manifest(Path(path)).as_posix()}
+                found |= {label: path, f"{label}_manifest": manifest_path(Path(path)).as_posix()}
         return found
 
     def updates(self, flag: Callable[[str], Any]) -> dict[str, Any]:

@@ -149,6 +149,15 @@ class Stage:
         """The fingerprint of a job's code, as it stands in its manifest; empty where it depends on none."""
         return "" if self.modules is None else code_fingerprint(*self.modules_of(job))
 
+    def provenance(self, job: Job, device: str = "cpu", inputs: Mapping[str, Path] | None = None) -> dict[str, Any]:
+        """What the manifests of a job's artifacts hold, besides its seed. Inputs are verified here, before any work.
+
+        Args:
+            inputs: what it reads, where that differs from what such a job reads.
+        """
+        read = self.inputs(job) if inputs is None else inputs
+        return provenance.describe(self.settings_text(job), self.code_text(job), read.values(), device)
+
     def steps(self, job: Job) -> list[tuple[Stage, Job]]:
         """What a job runs: its parts, or itself."""
         return [(part, job._replace(stage=part.name)) for part in self.parts] or [(self, job)]
@@ -164,7 +173,7 @@ class Stage:
         """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device."""
         try:
             made: list[dict[str, Any]] = [verify(path)["provenance"] for path in self.makes(job)]
-            today = provenance.describe(self.settings_text(job), self.code_text(job), self.inputs(job).values())
+            today = self.provenance(job)
         except UserError:  # an artifact is missing or damaged; or an input is, which the job itself says best
             return False
         wanted = {**today, "device": "", **({"seed": int(job.seed)} if job.seed else {})}

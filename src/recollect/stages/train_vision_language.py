@@ -12,7 +12,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
 from recollect.settings.resolve import vision_language_model
 from recollect.stages import paths, provenance
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def train_vision_language(scale: str, name: str) -> bool:
@@ -36,7 +36,7 @@ def train_vision_language(scale: str, name: str) -> bool:
         what = f"'{name}' comes from source '{settings.source}' and is not trained"
         raise UserError(what, where=where, do="nothing, or fetch it")
     chosen = validated(Hyperparameters, settings.hyperparameters, where=f"{where}: hyperparameters")
-    known = provenance.describe(provenance.vision_language_settings(scale, name), provenance.vision_language_code(), [])
+    known = STAGE.provenance(Job("train_vision_language", scale, name))
     folder = paths.model_checkpoints(scale, name)
     with run_lock(folder):
         run = Run(paths.trained_model(scale, name).parent, folder, settings_text=provenance.digest(repr(known)))
@@ -57,7 +57,7 @@ STAGE = Stage(
     over=("scale", "model"),
     writes={"model": paths.trained_model, "accuracy": paths.model_accuracy},
     settings=provenance.vision_language_settings,
-    modules=lambda scale, name: provenance.vision_language_modules(),
+    modules=lambda scale, name: ["recollect.helm.dual_encoder_training"],
     asks=Resources((2000, 2000), (60, 60)),
     priority=58,
     run=train_vision_language,

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.fingerprint import reachable
-from recollect.artifacts.sealed import verify, write_json
+from recollect.artifacts.sealed import manifest_path, verify, write_json
 from recollect.settings.errors import UserError
-from recollect.stages import paths, provenance
+from recollect.stages import provenance
 from recollect.stages.plan import maker, pages, plan
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -121,7 +121,7 @@ def _params(job: Job) -> list[str]:
     words: list[str] = []
     for stage, step in STAGES[job.stage].steps(job):
         try:
-            known = json.loads(paths.manifest(stage.makes(step)[0]).read_text(encoding="utf-8"))["provenance"]
+            known = json.loads(manifest_path(stage.makes(step)[0]).read_text(encoding="utf-8"))["provenance"]
         except (OSError, ValueError, KeyError):
             return ["settings or code changed; the manifest that says which cannot be read"]
         then, code = known.get("settings"), known.get("code") or known.get("code_fingerprint")  # the latter: a figure's
