@@ -247,9 +247,28 @@ def vision_language_model(name: str, scale: str | None = None) -> VisionLanguage
 
 
 def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
-    """A frozen model of either kind; a name that both kinds have is a language model's."""
+    """A frozen model of either kind that comes from the hub; a name that both kinds have is a language model's."""
     seeing = name in entries_of("vision_language_models") and name not in entries_of("language_models")
-    return vision_language_model(name) if seeing else language_model(name)
+    chosen = vision_language_model(name) if seeing else language_model(name)
+    if chosen.source != "hub":
+        raise UserError(
+            f"the model '{name}' comes from source '{chosen.source}' and is not fetched",
+            where="config/language_models.yaml and config/vision_language_models.yaml",
+            do="nothing: it is already at hand, or a rule trains it",
+        )
+    return chosen
+
+
+def trained_model(name: str, scale: str) -> VisionLanguageModelSettings:
+    """How the vision-language model of this name is trained."""
+    chosen = vision_language_model(name, scale)
+    if chosen.source != "trained":
+        raise UserError(
+            f"the vision-language model '{name}' comes from source '{chosen.source}' and is not trained here",
+            where=f"config/vision_language_models.yaml: {name}",
+            do=f"ask for data/models/{name}/model.safetensors, if it is one that is fetched",
+        )
+    return chosen
 
 
 def token_vocabulary(name: str) -> TokenVocabularySettings:

@@ -64,12 +64,18 @@ def frozen_models(scale: str, env: str, method: str) -> dict[str, dict[str, Any]
     models: dict[str, dict[str, Any]] = {}
     if chosen.get("language_model") is not None:
         models["language_model"] = _language_model(chosen["language_model"])
-    seen_with = chosen.get("vision_language_model")
-    if chosen.get("token_vocabulary") is not None:
-        seen_with = token_vocabulary(chosen["token_vocabulary"]).vision_language_model
+    seen_with, _ = sees_with(chosen)
     if seen_with is not None:
         models["vision_language_model"] = vision_language_model(seen_with, scale).model_dump(mode="json")
     return models
+
+
+def sees_with(hyperparameters: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """(vision-language model, token vocabulary) that a method names; a vocabulary brings the model that made it."""
+    vocabulary = hyperparameters.get("token_vocabulary")
+    if vocabulary is None:
+        return hyperparameters.get("vision_language_model"), None
+    return token_vocabulary(vocabulary).vision_language_model, vocabulary
 
 
 def generate_settings(scale: str, env: str) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 
-from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
-from recollect.settings.resolve import vision_language_model
+from recollect.settings.resolve import trained_model
 from recollect.stages import paths, provenance
 from recollect.stages.stage import Job, Resources, Stage
 
@@ -30,12 +29,9 @@ def train_vision_language(scale: str, name: str) -> bool:
     from recollect.helm.dual_encoder import KIND, Hyperparameters
     from recollect.helm.dual_encoder_training import trained_encoder
 
-    settings = vision_language_model(name, scale)
-    where = f"config/vision_language_models.yaml: {name}"
-    if settings.source != "trained":
-        what = f"'{name}' comes from source '{settings.source}' and is not trained"
-        raise UserError(what, where=where, do="nothing, or fetch it")
-    chosen = validated(Hyperparameters, settings.hyperparameters, where=f"{where}: hyperparameters")
+    settings = trained_model(name, scale)
+    where = f"config/vision_language_models.yaml: {name}: hyperparameters"
+    chosen = validated(Hyperparameters, settings.hyperparameters, where=where)
     known = STAGE.provenance(Job("train_vision_language", scale, name))
     folder = paths.model_checkpoints(scale, name)
     with run_lock(folder):
