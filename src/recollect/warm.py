@@ -31,7 +31,6 @@ from typing import Any, NoReturn
 ADDRESS = "RECOLLECT_WARM"
 """Environment variable: the socket of the process that forks jobs."""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LENGTH = 8
 _PATIENCE = 10.0
 _PRELOADED = (
     "recollect.cli",
@@ -66,17 +65,14 @@ def ask(address: str, argv: Sequence[str]) -> int | None:
     Returns:
         Its exit status; None where it must start on its own.
     """
-    with socket.socket(socket.AF_UNIX) as line:
+    with socket.socket(socket.AF_UNIX) as line, line.makefile() as answers:
         try:
             with _short(address) as path:
                 line.connect(path)
-            _send(
-                line,
-                {"argv": list(argv), "cwd": os.getcwd(), "env": dict(os.environ), "identity": identity()},
-                descriptors=(0, 1, 2),
-            )
-            pid = _receive(line)["pid"]
-        except (OSError, EOFError):
+            socket.send_fds(line, [b"\n"], (0, 1, 2))
+            _send(line, {"argv": list(argv), "cwd": os.getcwd(), "env": dict(os.environ), "identity": identity()})
+            pid = json.loads(answers.readline())["pid"]
+        except (OSError, ValueError):
             return None
         if pid is None:
             return None
@@ -86,8 +82,8 @@ def ask(address: str, argv: Sequence[str]) -> int | None:
 
         dies_with_scheduler()
         try:
-            status = int(_receive(line)["status"])
-        except (OSError, EOFError):
+            status = int(json.loads(answers.readline())["status"])
+        except (OSError, ValueError):
             print("error: the process that `recollect warm` started was killed", file=sys.stderr)
             return 1
     return status if status >= 0 else 128 - status
@@ -149,7 +145,7 @@ def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
         for key, _ in waiting.select():
             if key.fileobj is listener:
                 line, _ = listener.accept()
-                with suppress(OSError, EOFError):
+                with suppress(OSError, ValueError):
                     _fork(line, mine, waiting, run_here)
             else:
                 line, pid = key.data
@@ -162,7 +158,9 @@ def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
 
 def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector, run_here: Callable[[], None]) -> None:
     line.settimeout(_PATIENCE)
-    request, descriptors = _receive_with_descriptors(line)
+    _, descriptors, _, _ = socket.recv_fds(line, 1, 3)
+    with line.makefile() as said:
+        request = json.loads(said.readline())
     line.settimeout(None)
     if request["identity"] != mine:
         _send(line, {"pid": None})
@@ -229,31 +227,6 @@ def _short(address: str) -> Iterator[str]:
         os.close(folder)
 
 
-# ---- messages: a length, then JSON -----------------------------------------------------------------------------------
-
-
-def _send(line: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    text = json.dumps(message).encode()
-    head = len(text).to_bytes(_LENGTH, "big")
-    socket.send_fds(line, [head], descriptors)
-    line.sendall(text)
-
-
-def _receive(line: socket.socket) -> dict[str, Any]:
-    return _receive_with_descriptors(line)[0]
-
-
-def _receive_with_descriptors(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, descriptors, _, _ = socket.recv_fds(line, _LENGTH, 3)
-    length = int.from_bytes(_exactly(line, _LENGTH, head), "big")
-    message: dict[str, Any] = json.loads(_exactly(line, length, b""))
-    return message, list(descriptors)
-
-
-def _exactly(line: socket.socket, count: int, text: bytes) -> bytes:
-    while len(text) < count:
-        more = line.recv(count - len(text))
-        if not more:
-            raise EOFError
-        text += more
-    return text
+def _send(line: socket.socket, message: dict[str, Any]) -> None:
+    """One message is one line of JSON."""
+    line.sendall(json.dumps(message).encode() + b"\n")
