@@ -50,7 +50,12 @@ STAGE = Stage(
     reads=embed_images_inputs,
     writes={"histories": paths.encoded_histories},
     settings=provenance.image_settings,
-    modules=provenance.image_modules,
+    modules=lambda *of: [
+        "recollect.common.histories",
+        "recollect.common.encoding",
+        "recollect.common.image_encoders.registry",
+        *provenance.image_encoder_module(*of),
+    ],
     # One part of the images and its vectors; all else is mapped from disk. A network looks at millions of images.
     asks=Resources((1500, 6000), (120, 480), threads=(1, 4), gpu=True, resumes=True),
     priority=65,

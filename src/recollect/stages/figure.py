@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recollect.settings.catalogue import module_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, scale_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import figure_inputs
@@ -54,13 +55,19 @@ def figure(scale: str, name: str) -> None:
     render(drawn, files, paths.figure(scale, name), drawn_with)
 
 
+def modules(scale: str, name: str) -> list[str]:
+    """What draws a figure."""
+    kind = module_of("figure", figure_settings(scale, name).kind, where=f"figure {name}: kind")
+    return [kind, "recollect.figures.writing", "recollect.figures.reference"]
+
+
 STAGE = Stage(
     name="figure",
     over=("scale", "figure"),
     reads=figure_inputs,
     writes=paths.FIGURE_FILES,
     settings=provenance.figure_text,
-    modules=provenance.figure_modules,
+    modules=modules,
     asks=Resources((2000, 2000), (30, 30)),
     local=True,
     run=figure,

@@ -16,7 +16,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import TopologicalSorter
-from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -93,11 +92,11 @@ def machines() -> dict[str, Machine]:
 # ------------------------------------------------------------------------------------------------- what was measured
 
 
-def measurements(root: Path = Path()) -> dict[Job, Record]:
+def measurements() -> dict[Job, Record]:
     """What every finished job of any scale took, or its parts, where that was the whole job with today's settings."""
     found: dict[Job, Record] = {}
     for scale in names("scales"):
-        for record in records(scale, root):
+        for record in records(scale):
             if not record.resumed and _is_of_today(record):
                 found[record.job] = record
     return found

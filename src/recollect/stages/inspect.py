@@ -64,7 +64,7 @@ STAGE = Stage(
     reads=inspect_inputs,
     writes={"trace": paths.trace},
     settings=provenance.evaluate_settings,
-    modules=provenance.inspect_modules,
+    modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.tracing"],
     # An evaluation, and what is written down of it.
     asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=learns_from_histories),
     priority=10,

@@ -45,7 +45,7 @@ STAGE = Stage(
     reads=lambda scale, env, method, seed: train_inputs(scale, env, method),
     writes={"speed": paths.speed},
     settings=provenance.evaluate_settings,
-    modules=provenance.measure_modules,
+    modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.speed"],
     # As training; as many threads as a small machine has, so that nothing runs beside it.
     asks=Resources((1500, 16000), (30, 120), threads=(2, 8), gpu=True),
     packages="world",

@@ -26,10 +26,8 @@ from recollect.settings.resolve import (
     prompt_templates,
     resolved,
     resolved_environment,
-    resolved_vision_language_model,
     scale_settings,
     token_vocabulary,
-    vision_language_model,
 )
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
@@ -63,7 +61,7 @@ def frozen_models(scale: str, env: str, method: str) -> dict[str, dict[str, Any]
     chosen = resolved(scale, env, method)["method"]["hyperparameters"]
     models: dict[str, dict[str, Any]] = {}
     if chosen.get("language_model") is not None:
-        models["language_model"] = _language_model(chosen["language_model"])
+        models["language_model"] = language_model_mapping(chosen["language_model"])
     seen_with, _ = sees_with(chosen)
     if seen_with is not None:
         models["vision_language_model"] = vision_language_model(seen_with, scale).model_dump(mode="json")
@@ -88,12 +86,6 @@ def image_settings(scale: str, env: str) -> str:
     return canonical({"images": environment_settings(scale, env).model_dump(mode="json")["images"]})
 
 
-def vision_language_settings(scale: str, name: str) -> str:
-    """Everything in the configuration that a vision-language model which is trained here depends on."""
-    model = resolved_vision_language_model(scale, name)
-    return canonical({"model": model, "language_model": _language_model(model["language_model"])})
-
-
 def vocabulary_settings(scale: str, name: str) -> str:
     """Everything in the configuration that a token vocabulary depends on, besides files."""
     vocabulary = token_vocabulary(name)
@@ -101,12 +93,12 @@ def vocabulary_settings(scale: str, name: str) -> str:
         "vocabulary": vocabulary.model_dump(mode="json"),
         "templates": prompt_templates(vocabulary.templates),
         "model": vision_language_model(vocabulary.vision_language_model, scale).model_dump(mode="json"),
-        "language_model": _language_model(vocabulary.language_model),
+        "language_model": language_model_mapping(vocabulary.language_model),
     }
     return canonical(parts)
 
 
-def _language_model(name: str) -> dict[str, Any]:
+def language_model_mapping(name: str) -> dict[str, Any]:
     return language_model(name).model_dump(mode="json")
 
 
@@ -117,7 +109,7 @@ def memory_settings(scale: str, env: str, method: str) -> str:
     parts = {
         "environment": _without(settings["environment"], "evaluation", "title", "source"),
         "memory": settings["method"]["memory"],
-        "language_model": _language_model(name) if kind == "lm" else None,
+        "language_model": language_model_mapping(name) if kind == "lm" else None,
         "reward_scale": settings["method"]["hyperparameters"].get("reward_scale"),
     }
     return canonical(parts)
@@ -191,12 +183,6 @@ def generate_modules(scale: str, env: str) -> list[str]:
     return [*world_of(scale, env), module_of("source", algorithm, where=where)]
 
 
-def image_modules(scale: str, env: str) -> list[str]:
-    """What encodes images."""
-    read_and_encode = ("histories", "encoding", "image_encoders.registry")
-    return [*(f"recollect.common.{name}" for name in read_and_encode), *_image_encoder(scale, env)]
-
-
 def train_modules(scale: str, env: str, method: str) -> list[str]:
     """What trains: the method, its memory's embedder, its world, and what judges it where it is judged while it learns."""
     modules = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
@@ -209,22 +195,6 @@ def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
     """What plays a policy and makes its scores."""
     playing = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
     return [*playing, *_evaluators(scale, env), "recollect.evaluation.score_table"]
-
-
-def measure_modules(scale: str, env: str, method: str) -> list[str]:
-    """What learns and acts on the clock."""
-    return [*evaluate_modules(scale, env, method), "recollect.evaluation.speed"]
-
-
-def inspect_modules(scale: str, env: str, method: str) -> list[str]:
-    """What plays a policy and writes down what it saw, did and read."""
-    return [*evaluate_modules(scale, env, method), "recollect.evaluation.tracing"]
-
-
-def figure_modules(scale: str, figure: str) -> list[str]:
-    """What draws a figure."""
-    kind = module_of("figure", figure_settings(scale, figure).kind, where=f"figure {figure}: kind")
-    return [kind, "recollect.figures.writing", "recollect.figures.reference"]
 
 
 def algorithm_of(scale: str, env: str, method: str) -> str:
@@ -243,7 +213,8 @@ def world_of(scale: str, env: str) -> list[str]:
     return modules
 
 
-def _image_encoder(scale: str, env: str) -> list[str]:
+def image_encoder_module(scale: str, env: str) -> list[str]:
+    """What encodes an environment's images, where it has them."""
     images = environment_mapping(scale, env).get("images")
     where = f"environment {env}: images.encoder"
     return [] if images is None else [module_of("image encoder", images.get("encoder", "impala"), where=where)]
@@ -261,7 +232,7 @@ def embedder_network(scale: str, env: str, method: str) -> list[str]:
 def _evaluators(scale: str, env: str) -> list[str]:
     """What plays an environment: its protocol, and the encoder of its images."""
     evaluation = environment_mapping(scale, env).get("evaluation") or {}
-    return [f"recollect.evaluation.{evaluation.get('protocol', 'in_context')}", *_image_encoder(scale, env)]
+    return [f"recollect.evaluation.{evaluation.get('protocol', 'in_context')}", *image_encoder_module(scale, env)]
 
 
 def digest(text: str) -> str:

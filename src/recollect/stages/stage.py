@@ -70,18 +70,6 @@ def is_large(scale: str) -> bool:
     return scale_settings(scale).resources == "large"
 
 
-def _none(*names: str) -> dict[str, Path]:
-    return {}
-
-
-def _empty(*names: str) -> str:
-    return ""
-
-
-def _always(*names: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Stage:
     """One stage.
@@ -111,10 +99,10 @@ class Stage:
     writes: Mapping[str, Place]
     run: Callable[..., object]
     asks: Resources
-    reads: Callable[..., Mapping[str, Path]] = _none
-    settings: Callable[..., str] = _empty
+    reads: Callable[..., Mapping[str, Path]] = lambda *names: {}
+    settings: Callable[..., str] = lambda *names: ""
     modules: Callable[..., list[str]] | None = None
-    only: Callable[..., bool] = _always
+    only: Callable[..., bool] = lambda *names: True
     parts: tuple[Stage, ...] = ()
     keeps: bool = False
     priority: int | Callable[..., int] = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from recollect.settings.loading import validated
-from recollect.settings.resolve import trained_model
+from recollect.settings.resolve import canonical, resolved_vision_language_model, trained_model
 from recollect.stages import paths, provenance
 from recollect.stages.stage import Job, Resources, Stage
 
@@ -29,14 +29,14 @@ def train_vision_language(scale: str, name: str) -> bool:
     from recollect.helm.dual_encoder import KIND, Hyperparameters
     from recollect.helm.dual_encoder_training import trained_encoder
 
-    settings = trained_model(name, scale)
+    model = trained_model(name, scale)
     where = f"config/vision_language_models.yaml: {name}: hyperparameters"
-    chosen = validated(Hyperparameters, settings.hyperparameters, where=where)
+    chosen = validated(Hyperparameters, model.hyperparameters, where=where)
     known = STAGE.provenance(Job("train_vision_language", scale, name))
     folder = paths.model_checkpoints(scale, name)
     with run_lock(folder):
         run = Run(paths.trained_model(scale, name).parent, folder, settings_text=provenance.digest(repr(known)))
-        trained, about, judged = trained_encoder(chosen, settings.language_model, run)
+        trained, about, judged = trained_encoder(chosen, model.language_model, run)
         write_json(paths.model_accuracy(scale, name), judged, kind="accuracy", provenance=known)
         write_arrays(
             paths.trained_model(scale, name),
@@ -48,11 +48,17 @@ def train_vision_language(scale: str, name: str) -> bool:
     return run.resumed
 
 
+def settings(scale: str, name: str) -> str:
+    """Everything in the configuration that a model which is trained here depends on."""
+    model = resolved_vision_language_model(scale, name)
+    return canonical({"model": model, "language_model": provenance.language_model_mapping(model["language_model"])})
+
+
 STAGE = Stage(
     name="train_vision_language",
     over=("scale", "model"),
     writes={"model": paths.trained_model, "accuracy": paths.model_accuracy},
-    settings=provenance.vision_language_settings,
+    settings=settings,
     modules=lambda scale, name: ["recollect.helm.dual_encoder_training"],
     asks=Resources((2000, 2000), (60, 60)),
     priority=58,
