@@ -45,7 +45,6 @@ _PRELOADED = (
 
 
 def one_thread(argv: Sequence[str]) -> bool:
-    """Whether a command says ``--threads 1``."""
     return ("--threads", "1") in itertools.pairwise(argv)
 
 
@@ -184,7 +183,6 @@ def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector,
 def _work(
     line: socket.socket, request: dict[str, Any], descriptors: list[int], run_here: Callable[[], None]
 ) -> NoReturn:
-    """The job itself, in the fork."""
     status = 1
     try:
         for target, descriptor in enumerate(descriptors):

@@ -48,8 +48,6 @@ KINDS = {
 
 
 class Module(NamedTuple):
-    """A module that was found: its dotted name and its file."""
-
     name: str
     path: Path
 
@@ -158,7 +156,6 @@ def _modules(kind: Kind, name: str | None = None) -> list[Module]:
 
 
 def _files(package: str, folder: Path) -> list[Module]:
-    """The modules of a package, besides its `__init__`."""
     paths = sorted(folder.glob("*.py"))
     return [Module(f"{package}.{path.stem}", path) for path in paths if path.stem != "__init__"]
 

@@ -17,8 +17,6 @@ from recollect.settings.loading import DEFAULT
 
 
 class Origin(NamedTuple):
-    """What one layer says of a setting, and where."""
-
     value: Any
     where: str
 

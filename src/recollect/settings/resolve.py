@@ -56,7 +56,6 @@ JUDGED_BY = ("episodes", "splits", "seed")
 
 @remembered
 def environment_mapping(scale: str, env: str) -> dict[str, Any]:
-    """The merged, unchecked settings of an environment."""
     content = merged(environment_layers(scale, env))
     parameter = content.pop("parameter", None)
     if parameter is not None and isinstance(content.get("title"), str):
@@ -163,7 +162,6 @@ def with_source(scale: str, environment: EnvironmentSettings) -> EnvironmentSett
 
 
 def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
-    """The checked hyperparameters of what makes the histories of an environment."""
     where = f"{_environment_path(env)} (scale {scale}): source"
     module = algorithm_module(source.algorithm, where=f"{where}.algorithm", does="source")
     return validated(module.Hyperparameters, source.hyperparameters, where=f"{where}.hyperparameters")
@@ -234,7 +232,6 @@ def _listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, s
 
 
 def language_model(name: str) -> LanguageModelSettings:
-    """Where the language model of this name comes from."""
     content, where = _listed("language model", name, "language_models")
     return validated(LanguageModelSettings, content, where=where)
 
@@ -260,7 +257,6 @@ def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSetti
 
 
 def trained_model(name: str, scale: str) -> VisionLanguageModelSettings:
-    """How the vision-language model of this name is trained."""
     chosen = vision_language_model(name, scale)
     if chosen.source != "trained":
         raise UserError(
@@ -272,7 +268,6 @@ def trained_model(name: str, scale: str) -> VisionLanguageModelSettings:
 
 
 def token_vocabulary(name: str) -> TokenVocabularySettings:
-    """How the token vocabulary of this name is made."""
     content, where = _listed("token vocabulary", name, "token_vocabularies", "vocabularies")
     return validated(TokenVocabularySettings, content, where=where)
 
@@ -290,7 +285,6 @@ def prompt_templates(name: str | None) -> tuple[str, ...]:
 
 
 def published_data(name: str) -> PublishedDataSettings:
-    """Where the published data set of this name comes from."""
     content, where = _listed("published data set", name, "published_data")
     return validated(PublishedDataSettings, content, where=where)
 

@@ -26,7 +26,6 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
 
 
 def modules(scale: str, env: str, method: str) -> list[str]:
-    """What embeds the entries of a memory."""
     world, network = provenance.world_of(scale, env), provenance.embedder_network(scale, env, method)
     return ["recollect.radt.memory_keys", *world, *network]
 

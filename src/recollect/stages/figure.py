@@ -56,7 +56,6 @@ def figure(scale: str, name: str) -> None:
 
 
 def modules(scale: str, name: str) -> list[str]:
-    """What draws a figure."""
     kind = module_of("figure", figure_settings(scale, name).kind, where=f"figure {name}: kind")
     return [kind, "recollect.figures.writing", "recollect.figures.reference"]
 

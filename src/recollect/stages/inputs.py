@@ -52,12 +52,10 @@ def image_encoder_inputs(scale: str, env: str) -> dict[str, Path]:
 
 
 def embed_images_inputs(scale: str, env: str) -> dict[str, Path]:
-    """What `recollect embed-images` reads."""
     return {"histories": paths.histories(scale, env), **image_encoder_inputs(scale, env)}
 
 
 def embed_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """What `recollect embed` reads."""
     return {"histories": learned_histories(scale, env), **embedder_inputs(scale, env, method)}
 
 
@@ -83,7 +81,6 @@ def vision_language_file(scale: str, name: str) -> dict[str, Path]:
 
 
 def vocabulary_inputs(scale: str, name: str) -> dict[str, Path]:
-    """What `recollect embed-vocabulary` reads."""
     chosen = token_vocabulary(name)
     return vision_language_file(scale, chosen.vision_language_model) | language_model_file(chosen.language_model)
 
@@ -110,7 +107,6 @@ def learns_from_histories(scale: str, env: str, method: str) -> bool:
 
 
 def has_memory(scale: str, env: str, method: str) -> bool:
-    """Whether a method has an external memory."""
     return method_mapping(scale, env, method).get("memory") is not None
 
 
@@ -162,13 +158,11 @@ def evaluate_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[
 
 
 def inspect_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
-    """What tracing reads: a policy, and what it plays with."""
     policy = paths.policy(scale, env, played_method(scale, env, method), seed)
     return {"policy": policy, **playing_inputs(scale, env, method)}
 
 
 def figure_runs(scale: str, figure: str) -> list[Run]:
-    """The runs that a figure is about."""
     chosen = figure_settings(scale, figure)
     return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
 

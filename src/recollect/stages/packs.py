@@ -141,7 +141,6 @@ def rules(
 
 
 def name(scale: str, seeds: Seeds) -> str:
-    """The name of the rule of a pack."""
     return f"run_{scale.replace('-', '_')}_{len(seeds)}_seeds_from_{seeds[0]}"
 
 

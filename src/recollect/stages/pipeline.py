@@ -76,7 +76,6 @@ FOLDERS = {
 
 
 def _outs(job: Job) -> list[str]:
-    """The outs that hold what a job makes."""
     stage = STAGES[job.stage]
     if job.stage in FOLDERS:
         return [FOLDERS[job.stage].format_map(job.names(stage.over))]
@@ -84,7 +83,6 @@ def _outs(job: Job) -> list[str]:
 
 
 def pipeline() -> str:
-    """The text of dvc.yaml."""
     figures = default_selection().figures
     whole = plan(SCALE, figures)
     first = {maker(path, SCALE) for path in embedders(SCALE, figures)}

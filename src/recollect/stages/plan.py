@@ -90,7 +90,6 @@ class _Graph:
         self._of_all_seeds: dict[Job, tuple[Job, ...]] = {}
 
     def visit(self, job: Job) -> None:
-        """Add a job behind everything that it needs."""
         if job in self.needs:
             return
         waits_for = self._direct(job)
@@ -108,7 +107,6 @@ class _Graph:
         return tuple(other._replace(seed=job.seed) if other.seed == _ANY_SEED else other for other in listed)
 
     def below(self, jobs: Iterable[Job]) -> list[Job]:
-        """Some jobs, and all that they need."""
         seen: dict[Job, None] = {}
         waiting = list(jobs)
         while waiting:

@@ -28,6 +28,7 @@ from recollect.settings.resolve import (
     resolved_environment,
     scale_settings,
     token_vocabulary,
+    vision_language_model,
 )
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
@@ -77,17 +78,14 @@ def sees_with(hyperparameters: Mapping[str, Any]) -> tuple[str | None, str | Non
 
 
 def generate_settings(scale: str, env: str) -> str:
-    """Everything in the configuration that histories depend on."""
     return canonical(_without(resolved_environment(scale, env), "evaluation", "title", "returns", "images"))
 
 
 def image_settings(scale: str, env: str) -> str:
-    """Everything in the configuration that encoded images depend on, besides the histories."""
     return canonical({"images": environment_settings(scale, env).model_dump(mode="json")["images"]})
 
 
 def vocabulary_settings(scale: str, name: str) -> str:
-    """Everything in the configuration that a token vocabulary depends on, besides files."""
     vocabulary = token_vocabulary(name)
     parts = {
         "vocabulary": vocabulary.model_dump(mode="json"),
@@ -124,7 +122,6 @@ def train_settings(scale: str, env: str, method: str) -> str:
 
 
 def evaluate_settings(scale: str, env: str, method: str) -> str:
-    """Everything in the configuration that scores depend on."""
     return _run_settings(resolved(scale, env, method), ("title", "source"), frozen_models(scale, env, method))
 
 
@@ -146,7 +143,6 @@ def page_text(scale: str, env: str, method: str) -> str:
 
 
 def figure_text(scale: str, figure: str) -> str:
-    """Everything in the configuration that a figure depends on."""
     chosen = figure_settings(scale, figure)
     titles = {
         "methods": {m: method_mapping(scale, chosen.environments[0], m).get("title", m) for m in chosen.methods},
@@ -165,7 +161,6 @@ def report_text(scale: str, *figures: str) -> str:
 
 
 def evaluates_while_training(method: Mapping[str, Any]) -> bool:
-    """Whether a method, as its mapping says, is judged while it learns."""
     optimisation = (method.get("hyperparameters") or {}).get("optimisation") or {}
     return method.get("data") == "online" or bool(optimisation.get("evaluate_every"))
 
@@ -192,18 +187,15 @@ def train_modules(scale: str, env: str, method: str) -> list[str]:
 
 
 def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
-    """What plays a policy and makes its scores."""
     playing = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
     return [*playing, *_evaluators(scale, env), "recollect.evaluation.score_table"]
 
 
 def algorithm_of(scale: str, env: str, method: str) -> str:
-    """The module of a method's algorithm."""
     return module_of("method", str(method_mapping(scale, env, method)["algorithm"]), where=method_path(method))
 
 
 def world_of(scale: str, env: str) -> list[str]:
-    """The module of an environment's world."""
     content = environment_mapping(scale, env)
     modules = [module_of("world", str(content.get("world")), where=f"environment {env}: world")]
     # The world `gymnasium` imports by name what registers an environment. Of own code that is followed, too.
@@ -214,7 +206,6 @@ def world_of(scale: str, env: str) -> list[str]:
 
 
 def image_encoder_module(scale: str, env: str) -> list[str]:
-    """What encodes an environment's images, where it has them."""
     images = environment_mapping(scale, env).get("images")
     where = f"environment {env}: images.encoder"
     return [] if images is None else [module_of("image encoder", images.get("encoder", "impala"), where=where)]
@@ -236,7 +227,6 @@ def _evaluators(scale: str, env: str) -> list[str]:
 
 
 def digest(text: str) -> str:
-    """A short hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

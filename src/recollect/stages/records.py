@@ -70,6 +70,5 @@ def read(path: Path) -> Record | None:
 
 
 def records(scale: str) -> list[Record]:
-    """The records of all jobs of a scale."""
     found = [read(path) for path in sorted(Path("logs", scale).rglob("*.json"))]
     return [one for one in found if one is not None]

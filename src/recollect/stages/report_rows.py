@@ -70,7 +70,6 @@ def commit() -> str:
 
 
 def _address(scale: str, path: Path) -> str:
-    """Of a file, as a link of the report names it."""
     return quote(Path(os.path.relpath(path, paths.report(scale).parent)).as_posix())
 
 

@@ -71,7 +71,6 @@ class StageRule:
         return {name: flag(path) for name, path in self.writes.items()}
 
     def reads(self, wildcards: Wildcards) -> list[str]:
-        """The files that a job reads."""
         return self.files(self.job(wildcards))
 
     def _files(self, job: Job) -> list[str]:
@@ -81,11 +80,9 @@ class StageRule:
     # ---------------------------------------------------------------------------------------------- params and command
 
     def settings(self, wildcards: Wildcards) -> str:
-        """The hash of everything in the configuration that a job depends on."""
         return self.hashes(self.job(wildcards)._replace(seed=""))[0]
 
     def code(self, wildcards: Wildcards) -> str:
-        """The fingerprint of the code that a job depends on."""
         return self.hashes(self.job(wildcards)._replace(seed=""))[1]
 
     def _hashes(self, job: Job) -> tuple[str, str]:
@@ -94,13 +91,11 @@ class StageRule:
 
     @property
     def params(self) -> dict[str, Callable[..., str]]:
-        """Name -> function of a job."""
         settings: dict[str, Callable[..., str]] = {"settings": self.settings}
         return {**settings, "code": self.code} if self.stage.modules else settings
 
     @property
     def log(self) -> str:
-        """Where a job's log lies."""
         folders = [_DIRECTORY.get(wildcard, f"{{{wildcard}}}") for wildcard in self.stage.over]
         if self.seeds:
             folders[-1] = f"seeds_{self.seeds[0]}_to_{self.seeds[-1]}"
@@ -108,7 +103,6 @@ class StageRule:
 
     @property
     def command(self) -> str:
-        """The command of a job."""
         if self.stage.command:
             return f"recollect {self.stage.command} > {{log}} 2>&1"
         words = ["recollect", self.stage.name.replace("_", "-")]
@@ -125,14 +119,12 @@ class StageRule:
     # -------------------------------------------------------------------------------------------------------- resources
 
     def conda(self, wildcards: Wildcards) -> str:
-        """The conda environment of a job."""
         family = self.packages
         if self.stage.packages == "world":
             family = environment_mapping(wildcards["scale"], wildcards["env"]).get("family", family)
         return f"../envs/{family}.yaml"
 
     def threads(self, wildcards: Wildcards) -> int:
-        """CPU threads."""
         return self._at_scale(self.stage.asks.threads, wildcards)
 
     def mem_mb(self, wildcards: Wildcards, attempt: int) -> int:
@@ -147,12 +139,10 @@ class StageRule:
         return limit if self.stage.asks.resumes else limit * attempt
 
     def gpu(self, wildcards: Wildcards) -> int:
-        """GPUs: one or none."""
         return int(self.stage.on_gpu(self.job(wildcards)))
 
     @property
     def resources(self) -> dict[str, Callable[..., int]]:
-        """Name -> function of a job."""
         asked: dict[str, Callable[..., int]] = {"mem_mb": self.mem_mb, "runtime": self.runtime}
         return {**asked, "gpu": self.gpu} if self.stage.asks.gpu else asked
 
@@ -160,8 +150,6 @@ class StageRule:
         """Of jobs that could start, the highest goes first."""
         chosen = self.stage.priority
         return chosen(*self.job(wildcards).names(self.stage.over).values()) if callable(chosen) else chosen
-
-    # ------------------------------------------------------------------------------------------------------------------
 
     def job(self, wildcards: Any) -> Job:
         """The job of some wildcards; of a pack that of its first seed, which shares everything with the others."""

@@ -62,7 +62,6 @@ def selection(config: Mapping[str, Any]) -> Selection:
 
 
 def default_selection() -> Selection:
-    """The selection of config/config.yaml."""
     return selection(read_yaml(config_folder() / "config.yaml"))
 
 

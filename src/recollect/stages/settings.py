@@ -74,7 +74,6 @@ def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
 
 
 def _figure(scale: str, figure: str) -> Any:
-    """The checked settings of a figure, those of its kind included."""
     chosen = figure_settings(scale, figure)
     where = f"config/figures/{figure}.yaml: options"
     kind = importlib.import_module(module_of("figure", chosen.kind, where=where))

@@ -122,7 +122,6 @@ class Stage:
         return [place.of(names) for place in self.writes.values()]
 
     def inputs(self, job: Job) -> Mapping[str, Path]:
-        """What a job reads."""
         return self.reads(*job.names(self.over).values())
 
     def settings_text(self, job: Job) -> str:
@@ -130,7 +129,6 @@ class Stage:
         return self.settings(*job.names(self.shared).values())
 
     def modules_of(self, job: Job) -> list[str]:
-        """The modules whose code a job depends on."""
         return [] if self.modules is None else self.modules(*job.names(self.shared).values())
 
     def code_text(self, job: Job) -> str:
@@ -151,7 +149,6 @@ class Stage:
         return [(part, job._replace(stage=part.name)) for part in self.parts] or [(self, job)]
 
     def on_gpu(self, job: Job) -> bool:
-        """Whether a job asks for a GPU."""
         gpu = self.asks.gpu
         if callable(gpu):
             gpu = gpu(*job.names(self.shared).values())

@@ -49,7 +49,6 @@ def train_vision_language(scale: str, name: str) -> bool:
 
 
 def settings(scale: str, name: str) -> str:
-    """Everything in the configuration that a model which is trained here depends on."""
     model = resolved_vision_language_model(scale, name)
     return canonical({"model": model, "language_model": provenance.language_model_mapping(model["language_model"])})
 

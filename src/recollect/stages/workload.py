@@ -35,7 +35,6 @@ def kind_of(job: Job) -> str:
 
 @cache
 def settings_of(scale: str, env: str, method: str) -> Settings:
-    """The settings of a run, of whatever seed."""
     return resolve(scale, env, method, 0)
 
 
