@@ -8,6 +8,7 @@ settings and need not import an algorithm, nor torch, to know the defaults.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,19 @@ def resolve_all() -> dict[str, dict[str, Any]]:
         UserError: the first thing that is wrong.
     """
     settings: dict[str, dict[str, Any]] = {}
-    runs = {other for run in _runs() for other in _with_those_read(*run)}
+    runs: set[tuple[str, str, str]] = set()
+    for run in _runs():
+        runs |= _with_those_read(*run)
     for scale, env, method in sorted(runs):
-        run = resolve(scale, env, method, seed=0)
-        settings[f"{scale} {env} {method}"] = dumped(run)
-        if run.method.data == "histories":
-            acting = getattr(run.method.hyperparameters, "acting", None)
-            for read in (env, getattr(acting, "demonstrations", None)):
-                if read is not None and f"{scale} {read}" not in settings:
-                    settings[f"{scale} {read}"] = resolved_environment(scale, read)
-                    generate_inputs(scale, read)
+        settled = resolve(scale, env, method, seed=0)
+        settings[f"{scale} {env} {method}"] = dumped(settled)
+        if settled.method.data != "histories":
+            continue
+        acting = getattr(settled.method.hyperparameters, "acting", None)
+        for read in (env, getattr(acting, "demonstrations", None)):
+            if read is not None and f"{scale} {read}" not in settings:
+                settings[f"{scale} {read}"] = resolved_environment(scale, read)
+                generate_inputs(scale, read)
     return settings | _resolve_vision()
 
 
@@ -133,16 +137,10 @@ def state() -> str:
 def check_once() -> None:
     """Check unless this very configuration and code were already found good here, and hand over what was resolved."""
     current = state()
-    kept = _kept()
+    kept: dict[str, Any] = {}
+    with suppress(UserError):  # there is none, or its file was damaged
+        kept = read_json(KEPT, kind="resolved settings")
     if kept.get("state") != current:
         kept = {"state": current, "settings": resolve_all()}
         write_json(KEPT, kept, kind="resolved settings")
     prepare(kept["settings"])
-
-
-def _kept() -> dict[str, Any]:
-    """What an earlier check found; nothing where there is none, or where its file was damaged."""
-    try:
-        return dict(read_json(KEPT, kind="resolved settings"))
-    except UserError:
-        return {}

@@ -14,11 +14,7 @@ from recollect.stages.stage import Job, Resources, Stage
 
 
 def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
-    """Encode the images of an environment's learning histories.
-
-    Raises:
-        UserError: the environment says nothing about images, or its histories, images or weights do not fit.
-    """
+    """Encode the images of an environment's learning histories."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
     from recollect.common.encoding import encode_in_parts, remove_parts

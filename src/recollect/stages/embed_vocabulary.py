@@ -15,11 +15,7 @@ from recollect.stages.stage import Job, Resources, Stage
 
 
 def embed_vocabulary(scale: str, name: str, *, device: str = "cpu") -> None:
-    """Embed the words that a vision-language model and a language model share.
-
-    Raises:
-        UserError: a name is unknown, a model is missing or corrupted, or no word is known to both models.
-    """
+    """Embed the words that a vision-language model and a language model share."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
     from recollect.common.encoding import remove_parts

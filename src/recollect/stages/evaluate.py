@@ -47,14 +47,7 @@ def evaluate(
 ) -> None:
     """Score a trained policy: play the environment's evaluation with it.
 
-    Args:
-        scale, env, method, seed: which run.
-        checkpoint: a policy that it kept, `best`, `latest` or the number of an epoch. Its scores get a table of their own,
-            without evaluations made while learning.
-        device: where to play.
-
-    Raises:
-        UserError: the policy is missing, corrupted, or does not fit the environment.
+    The scores of a policy that was kept get a table of their own, without evaluations made while learning.
     """
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock

@@ -25,14 +25,7 @@ def learns_on_gpu(scale: str, env: str) -> bool:
 
 
 def generate(scale: str, env: str, *, device: str = "cpu") -> bool:
-    """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device.
-
-    Returns:
-        Whether it went on from a checkpoint.
-
-    Raises:
-        UserError: the environment has no source of histories, or a setting is wrong.
-    """
+    """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays

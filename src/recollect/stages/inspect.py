@@ -20,15 +20,7 @@ def inspect(
     tasks: Annotated[list[int] | None, "--task", "Task to trace, again for more; none: a few of them."] = None,
     device: str = "cpu",
 ) -> None:
-    """Trace some tasks of a policy's evaluation: what it saw, did and read.
-
-    Args:
-        split: the task split that is played.
-        tasks: indices within the split; none: a few that are spread evenly.
-
-    Raises:
-        UserError: the policy is missing or corrupted, or a task is not there.
-    """
+    """Trace some tasks of a policy's evaluation: what it saw, did and read."""
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.progress import Progress

@@ -8,11 +8,7 @@ from recollect.stages.stage import Job, Resources, Stage
 
 
 def page(scale: str, env: str, method: str, seed: int) -> None:
-    """Write the inspection page of a traced run: its world from above or, where that is not known, the images that it sees.
-
-    Raises:
-        UserError: the trace is missing or corrupted, or its world cannot be drawn and shows no images.
-    """
+    """Write the inspection page of a traced run: its world from above or, where that is not known, the images that it sees."""
     from recollect.artifacts.sealed import sealing
     from recollect.common.traces import Trace
     from recollect.figures.inspection import inspection_page

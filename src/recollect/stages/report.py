@@ -13,9 +13,6 @@ def report(scale: str, figures: Sequence[str]) -> None:
     """Write the report: one page with figures, captions, provenance and a table of all runs.
 
     Their runs may lie elsewhere (in a clone that pulled the figures only); the page then says so.
-
-    Raises:
-        UserError: a figure is missing, or a file that is there is corrupted.
     """
     from recollect.artifacts.sealed import sealing
     from recollect.stages import report_rows

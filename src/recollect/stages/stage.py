@@ -79,7 +79,8 @@ class Stage:
         over: the wildcards that name one job, in the order in which the functions below take their names.
         writes: name -> where the artifact lies.
         run: does the work of one job. Its keyword-only arguments are options of the command (recollect.cli). It may return
-            True where it only went on from a checkpoint.
+            True where it only went on from a checkpoint. It raises a UserError where a setting is wrong, an input is missing or
+            corrupted, or another process is at work on the same artifacts.
         asks: what a job asks of its machine.
         reads: names of a job -> name -> file. The one list of a job's inputs: of its rule, its manifest and its method.
         settings: names without seed -> everything in the configuration that the artifacts depend on.

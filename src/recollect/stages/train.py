@@ -34,14 +34,7 @@ def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:
 
 
 def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> bool:
-    """Train one run, or go on with it.
-
-    Returns:
-        Whether it went on from a checkpoint.
-
-    Raises:
-        UserError: a setting or an input is wrong, or another process trains this run.
-    """
+    """Train one run, or go on with it."""
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run

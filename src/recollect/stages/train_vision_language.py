@@ -15,14 +15,7 @@ from recollect.stages.stage import Job, Resources, Stage
 
 
 def train_vision_language(scale: str, name: str) -> bool:
-    """Train a small model of images and texts, or go on with it.
-
-    Returns:
-        Whether it went on from a checkpoint.
-
-    Raises:
-        UserError: the model is not one that is trained, or a setting is wrong.
-    """
+    """Train a small model of images and texts, or go on with it."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays, write_json

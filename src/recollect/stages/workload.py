@@ -14,8 +14,7 @@ from typing import Any
 from recollect.common.work import FLOAT, LEARNING, UPDATE, Work, dense, shape_of, tasks_of
 from recollect.radt import work as of_memories
 from recollect.settings.catalogue import module_of
-from recollect.settings.loading import validated
-from recollect.settings.resolve import algorithm_module, environment_settings, resolve
+from recollect.settings.resolve import environment_settings, resolve, source_hyperparameters
 from recollect.settings.schema import Settings
 from recollect.sources import work as of_sources
 from recollect.stages.stage import Job
@@ -89,9 +88,7 @@ def _source(scale: str, env: str) -> tuple[str, Any]:
     """(algorithm, hyperparameters) of what makes the histories of an environment."""
     source = environment_settings(scale, env).source
     assert source is not None  # else nothing would ask for histories
-    where = f"config/environments/{env}.yaml: source"
-    module = algorithm_module(source.algorithm, where=where, does="source")
-    return source.algorithm, validated(module.Hyperparameters, source.hyperparameters, where=where)
+    return source.algorithm, source_hyperparameters(scale, env, source)
 
 
 def _source_tasks(scale: str, env: str) -> int:
