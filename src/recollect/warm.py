@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,7 +104,7 @@ def warm(command: Sequence[str]) -> int:
         address = str(Path(folder) / "socket")
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         server = subprocess.Popen(
-            [sys.executable, "-c", "import sys; from recollect.launch import serve; serve(sys.argv[1])", address],
+            [sys.executable, "-c", "import sys; from recollect.warm import serve; serve(sys.argv[1])", address],
             env=os.environ | threads,
             stdin=subprocess.DEVNULL,
         )
@@ -120,13 +120,8 @@ def warm(command: Sequence[str]) -> int:
             server.wait()
 
 
-def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
-    """Import everything, then fork a job for each caller until SIGTERM.
-
-    Args:
-        address: the socket.
-        run_here: runs the command of `sys.argv` in this process.
-    """
+def serve(address: str) -> NoReturn:
+    """Import everything, then fork a job for each caller of this socket until SIGTERM."""
     from recollect.artifacts.lock import dies_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the command that is run decides when to end
@@ -145,7 +140,7 @@ def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
             if key.fileobj is listener:
                 line, _ = listener.accept()
                 with suppress(OSError, ValueError):
-                    _fork(line, mine, waiting, run_here)
+                    _fork(line, mine, waiting)
             else:
                 line, pid = key.data
                 waiting.unregister(key.fileobj)
@@ -155,7 +150,7 @@ def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
                     _send(line, {"status": status})
 
 
-def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector, run_here: Callable[[], None]) -> None:
+def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector) -> None:
     line.settimeout(_PATIENCE)
     _, descriptors, _, _ = socket.recv_fds(line, 1, 3)
     with line.makefile() as said:
@@ -173,16 +168,14 @@ def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector,
             os.close(key.fd)
             if key.data is not None:
                 key.data[0].close()
-        _work(line, request, descriptors, run_here)
+        _work(line, request, descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (line, pid))
     _send(line, {"pid": pid})
 
 
-def _work(
-    line: socket.socket, request: dict[str, Any], descriptors: list[int], run_here: Callable[[], None]
-) -> NoReturn:
+def _work(line: socket.socket, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     status = 1
     try:
         for target, descriptor in enumerate(descriptors):
@@ -194,7 +187,7 @@ def _work(
         os.chdir(request["cwd"])
         sys.argv = request["argv"]
         threading.Thread(target=_end_with_caller, args=(os.dup(line.fileno()),), daemon=True).start()
-        run_here()
+        importlib.import_module("recollect.cli").main()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,21 +23,25 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
     from recollect.figures import reference
     from recollect.figures.spec import figure_spec, panel_names
 
-    settings, at_scale = figure_settings(scale, figure), scale_settings(scale)
-    environments, methods = settings.environments, settings.methods
+    settings = figure_settings(scale, figure)
+    at_scale = scale_settings(scale)
+    environments = settings.environments
+    methods = settings.methods
+    labels = {method: method_mapping(scale, environments[0], method).get("title") for method in methods}
+    environment_labels = {env: environment_mapping(scale, env).get("title") for env in environments}
+    random_models = False
+    for env, method in product(environments, methods):
+        random_models |= provenance.uses_random_model(scale, env, method)
     panels = panel_names(environments, settings.options)
-    titles = {method: method_mapping(scale, environments[0], method).get("title") for method in methods}
-    environment_titles = {env: environment_mapping(scale, env).get("title") for env in environments}
-    pairs = [(env, method) for env in environments for method in methods]
     values = {
         **settings.model_dump(),
         "scale": scale,
         "references": reference.resolve(settings.references, panels=panels, methods=methods),
-        "labels": {method: title for method, title in titles.items() if title},
-        "environment_labels": {env: title for env, title in environment_titles.items() if title},
+        "labels": {method: title for method, title in labels.items() if title},
+        "environment_labels": {env: title for env, title in environment_labels.items() if title},
         "published": at_scale.published,
         "wiring_test": at_scale.wiring_test,
-        "random_models": any(provenance.uses_random_model(scale, env, method) for env, method in pairs),
+        "random_models": random_models,
     }
     return figure_spec(values)
 

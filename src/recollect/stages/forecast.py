@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import TopologicalSorter
 from statistics import median
@@ -126,16 +126,18 @@ class Estimator:
         self.machines = machines()
         self._known: dict[Job, Estimate] = {}
         # Seconds of the same job, of whatever seed, on a device.
-        self._same: dict[tuple[Job, str], list[float]] = {}
+        self._same = defaultdict[tuple[Job, str], list[float]](list)
         for job, record in measured.items():
-            self._same.setdefault((job._replace(seed=""), record.device), []).append(record.seconds)
+            shape = job._replace(seed="")
+            self._same[shape, record.device].append(record.seconds)
         # Seconds of jobs of one kind on a device: by the rule, and measured.
-        self._like: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self._like = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
         for (job, on), seconds in self._same.items():
-            if on in self.machines:
-                by_rule = self.machines[on].takes(job, work_of(job))
-                if by_rule:
-                    self._like.setdefault((kind_of(job), on), []).append((by_rule, median(seconds)))
+            machine = self.machines.get(on)
+            by_rule = machine.takes(job, work_of(job)) if machine else 0.0
+            if by_rule:
+                kind = kind_of(job)
+                self._like[kind, on].append((by_rule, median(seconds)))
 
     def __call__(self, job: Job) -> Estimate:
         """What a job will take; the same for all seeds."""
@@ -228,7 +230,6 @@ class Forecast(NamedTuple):
     scale: str
     plan: Plan
     estimates: dict[Job, Estimate]
-    device: str
     devices: int
     wall: float
     memory: float  # MB of the largest job
@@ -268,15 +269,20 @@ def forecast(
         raise UserError(what, where="recollect forecast", do="name at least one, and `auto` or `cpu`")
     found = plan(scale, figures)
     known = measurements() if measured is None else measured
-    estimate = Estimator(known, device)
-    estimates = {job: estimate(job) for job in found.needs}
-    some = any(e.gpu for e in estimates.values())
-    wall = wall_seconds(
-        found.needs, lambda job: estimates[job].seconds, lambda job: estimates[job].gpu or not some, devices
-    )
+    estimator = Estimator(known, device)
+    estimates = {job: estimator(job) for job in found.needs}
+    some = any(estimate.gpu for estimate in estimates.values())
+
+    def seconds(job: Job) -> float:
+        return estimates[job].seconds
+
+    def takes_device(job: Job) -> bool:
+        return estimates[job].gpu or not some
+
+    wall = wall_seconds(found.needs, seconds, takes_device, devices)
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
     memory, is_measured = memory_of_largest(found, ran_here)
-    return Forecast(scale, found, estimates, device, devices, wall, memory, is_measured)
+    return Forecast(scale, found, estimates, devices, wall, memory, is_measured)
 
 
 def _lines(cost: Forecast) -> Iterable[str]:

@@ -17,15 +17,18 @@ def index(scale: str, env: str, method: str) -> None:
     from recollect.radt.memory_index import build_index
 
     memory = memory_of(resolve(scale, env, method, seed=0))
-    source = paths.embeddings(scale, env, method)
     known = STAGE.provenance(Job("index", scale, env, method))
+    source = paths.embeddings(scale, env, method)
     with run_lock(source.parent):
         arrays = read_arrays(source, kind="embeddings")
         keys = torch.from_numpy(arrays["keys"].copy())
-        built, chunks = build_index(keys, Chunks.from_arrays(arrays, source), memory)
-        with sealing(paths.index(scale, env, method), kind="index", provenance=known) as temporary:
+        entries = Chunks.from_arrays(arrays, source)
+        built, kept = build_index(keys, entries, memory)
+        target = paths.index(scale, env, method)
+        with sealing(target, kind="index", provenance=known) as temporary:
             built.save(temporary)
-        write_arrays(paths.rows(scale, env, method), chunks.to_arrays(), kind="memory rows", provenance=known)
+        rows = paths.rows(scale, env, method)
+        write_arrays(rows, kept.to_arrays(), kind="memory rows", provenance=known)
 
 
 STAGE = Stage(

@@ -35,8 +35,8 @@ def measure(scale: str, env: str, method: str, seed: int, *, device: str = "cpu"
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
     known = STAGE.provenance(Job("measure", scale, env, method, str(seed)), device)
     table = speed.speeds(settings, module.train, inputs, paths.checkpoints(scale, env, method, seed))
-    on = {"seed": seed, "machine": speed.machine(device)}
-    write_table(paths.speed(scale, env, method, seed), table, kind="speed", provenance={**known, **on})
+    known |= {"seed": seed, "machine": speed.machine(device)}
+    write_table(paths.speed(scale, env, method, seed), table, kind="speed", provenance=known)
 
 
 STAGE = Stage(

@@ -17,13 +17,15 @@ def page(scale: str, env: str, method: str, seed: int) -> None:
     known = STAGE.provenance(Job("page", scale, env, method, str(seed)))
     trace = Trace.open(paths.trace(scale, env, method, seed))
     written = token_page if trace.shows_images and trace.cell_N2 is None else inspection_page
+    means_nothing = scale_settings(scale).wiring_test or provenance.uses_random_model(scale, env, method)
     html = written(
         trace,
         method=method_mapping(scale, env, method).get("title") or method,
         environment=environment_mapping(scale, env).get("title") or env,
-        wiring_test=scale_settings(scale).wiring_test or provenance.uses_random_model(scale, env, method),
+        wiring_test=means_nothing,
     )
-    with sealing(paths.page(scale, env, method, seed), kind="page", provenance=known) as temporary:
+    target = paths.page(scale, env, method, seed)
+    with sealing(target, kind="page", provenance=known) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 
