@@ -305,8 +305,3 @@ def figure_reads(scale: str, figure: str) -> str:
 def uses_gpu(algorithm: str) -> bool:
     """Whether a source of histories learns on a GPU where there is one: its file has the line ``USES_GPU = True``."""
     return declaration("source", algorithm, "USES_GPU") is True
-
-
-def has_scene(world: str) -> bool:
-    """Whether a world can be drawn from above: its file has a function `scene`."""
-    return declaration("world", world, "scene") is not None

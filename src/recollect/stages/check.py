@@ -40,21 +40,13 @@ KEPT = Path(".snakemake") / "recollect-settings.json"
 
 
 def check() -> str:
-    """Resolve every figure's runs at every scale.
-
-    Raises:
-        UserError: the first thing that is wrong.
-    """
+    """Resolve every figure's runs at every scale; the first thing that is wrong is a UserError."""
     resolve_all()
     return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
 
 
 def resolve_all() -> dict[str, dict[str, Any]]:
-    """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`.
-
-    Raises:
-        UserError: the first thing that is wrong.
-    """
+    """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`."""
     settings: dict[str, dict[str, Any]] = {}
     runs: set[tuple[str, str, str]] = set()
     for run in _runs():
@@ -102,11 +94,7 @@ def _with_those_read(scale: str, env: str, method: str) -> set[tuple[str, str, s
 
 
 def _resolve_vision() -> dict[str, dict[str, Any]]:
-    """Every vision-language model at every scale; every token vocabulary is checked as well.
-
-    Raises:
-        UserError: the first thing that is wrong.
-    """
+    """Every vision-language model at every scale; every token vocabulary is checked as well."""
     settings: dict[str, dict[str, Any]] = {}
     models = entries_of("vision_language_models")
     for scale in names("scales"):

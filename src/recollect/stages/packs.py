@@ -124,9 +124,6 @@ def forecast(scale: str) -> dict[str, float]:
     return {f"{job.env} {job.method}": seconds(job).seconds / 3600 for job in runs}
 
 
-# ------------------------------------------------------------------------------------------------ what the rules match
-
-
 def rules(
     scales: Iterable[str], job_hours: float = JOB_HOURS, most: int | None = None
 ) -> dict[str, tuple[Seeds, dict[str, str]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from recollect.settings.resolve import environment_mapping, has_scene, method_mapping, scale_settings
+from recollect.settings.catalogue import declaration
+from recollect.settings.resolve import environment_mapping, method_mapping, scale_settings
 from recollect.stages import paths, provenance
 from recollect.stages.stage import Job, Resources, Stage
 
@@ -30,9 +31,10 @@ def page(scale: str, env: str, method: str, seed: int) -> None:
 
 
 def has_page(scale: str, env: str, method: str) -> bool:
-    """Whether a run can be shown: its world can be drawn from above, or its method sees images."""
+    """Whether a run can be shown: its world has a function `scene`, which draws it, or its method sees images."""
     world = str(environment_mapping(scale, env).get("world"))
-    return has_scene(world) or bool(provenance.frozen_models(scale, env, method))
+    is_drawn = declaration("world", world, "scene") is not None
+    return is_drawn or bool(provenance.frozen_models(scale, env, method))
 
 
 STAGE = Stage(

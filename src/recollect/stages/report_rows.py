@@ -101,8 +101,6 @@ def _figure(scale: str, name: str) -> ReportFigure:
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- runs
-
 #: What a figure may read of a run, and where it lies.
 _RESULTS: dict[str, Place] = {"evaluate": paths.scores, "inspect": paths.trace, "measure": paths.speed}
 _STAGES = {stage.name: stage for stage in (train.STAGE, evaluate.STAGE, inspect.STAGE, measure.STAGE)}

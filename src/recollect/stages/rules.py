@@ -53,8 +53,6 @@ class StageRule:
         self.files = cache(self._files)
         self.hashes = cache(self._hashes)
 
-    # ------------------------------------------------------------------------------------------- inputs and outputs
-
     @property
     def writes(self) -> dict[str, str]:
         """Output name -> path, its manifest beside it."""
@@ -76,8 +74,6 @@ class StageRule:
     def _files(self, job: Job) -> list[str]:
         listed = self.stage.reads(*job.names(self.stage.over).values(), *self.figures)
         return [path.as_posix() for path in listed.values()]
-
-    # ---------------------------------------------------------------------------------------------- params and command
 
     def settings(self, wildcards: Wildcards) -> str:
         return self.hashes(self.job(wildcards)._replace(seed=""))[0]
@@ -115,8 +111,6 @@ class StageRule:
         words += ["--device auto"] if self.stage.asks.gpu else []
         words += ["--threads {threads}"] if not self.stage.local else []
         return " ".join([*words, "> {log} 2>&1"])
-
-    # -------------------------------------------------------------------------------------------------------- resources
 
     def conda(self, wildcards: Wildcards) -> str:
         family = self.packages

@@ -71,8 +71,6 @@ def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
     return names("figures") if chosen == ["all"] else chosen
 
 
-# ----------------------------------------------------------------------------------------------- targets, by their path
-
 _PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
 
 

@@ -80,9 +80,6 @@ def _figure(scale: str, figure: str) -> Any:
     return chosen.model_copy(update={"options": validated(kind.Options, chosen.options, where=where)})
 
 
-# ---------------------------------------------------------------------------------------------------------- the origins
-
-
 def _paths(key: str, values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The settings that a key names: one, or all below it."""
     known = {".".join(path): path for path in _below((), values)}

@@ -38,9 +38,10 @@ _FOLLOWS = "Input files updated by another job"
 
 def remember(jobs: Iterable[Job]) -> None:
     """Keep which modules there are, for those who ask later what has changed since these jobs ran."""
-    shapes = {job._replace(seed="") for job in jobs}
-    steps = [step for job in shapes for step in STAGES[job.stage].steps(job)]
-    codes = {stage.code_text(step) for stage, step in steps}
+    codes: set[str] = set()
+    for job in {job._replace(seed="") for job in jobs}:
+        for stage, step in STAGES[job.stage].steps(job):
+            codes.add(stage.code_text(step))
     known = {"codes": sorted(codes - {""}), "modules": package()}
     path = SNAPSHOTS / f"{provenance.digest(json.dumps(known, sort_keys=True))}.json"
     if known["codes"] and not path.is_file():
