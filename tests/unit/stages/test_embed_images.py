@@ -24,7 +24,7 @@ from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
-from recollect.stages import embed_images, inputs, paths, provenance
+from recollect.stages import embed_images, inputs, paths, provenance, stage
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
 from recollect.stages.plan import plan
@@ -110,7 +110,7 @@ def pictures(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / f"{ENV}.py").write_text(WORLD)
     monkeypatch.setenv("RECOLLECT_MINE", str(folder))
     # The fingerprint of the code looks into the package's own folder only.
-    monkeypatch.setattr(provenance, "code_fingerprint", lambda *modules: "code")
+    monkeypatch.setattr(stage, "code_fingerprint", lambda *modules: "code")
     monkeypatch.setattr("recollect.common.encoding.encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
     (workdir / "config/environments" / f"{ENV}.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
     (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
