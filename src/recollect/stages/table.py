@@ -25,4 +25,3 @@ _OF_DATA = (generate, embed_images, train_vision_language, embed_vocabulary, emb
 _OF_RUNS = (run, train, evaluate, inspect, page, measure, figure, report)
 _STAGES = (fetch.STAGE, fetch.DATA, *(module.STAGE for module in (*_OF_DATA, *_OF_RUNS)))
 STAGES: dict[str, Stage] = {stage.name: stage for stage in _STAGES}
-"""Name -> stage."""
