@@ -14,10 +14,11 @@ import yaml
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.sealed import read_json, sealing, write_json, write_table
 from recollect.settings.resolve import method_mapping
-from recollect.stages import paths, provenance, records
+from recollect.stages import paths, records
 from recollect.stages.figure import figure
 from recollect.stages.inputs import figure_runs
 from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 SCALE = "demo"
 ROOM, MAZE = "dark_room_10x10", "tmaze_passive_5"
@@ -73,8 +74,7 @@ def write_run(env: str, method: str, seed: int) -> None:
 
 def described(stage: str, scale: str, env: str, method: str) -> dict[str, Any]:
     """What a manifest says that was written with today's settings and code."""
-    settings, code = (getattr(provenance, f"{stage}_{part}")(scale, env, method) for part in ("settings", "code"))
-    return provenance.describe(settings, code, [])
+    return STAGES[stage].provenance(Job(stage, scale, env, method), inputs={})
 
 
 def write_time(env: str, method: str, seed: int, stage: str, seconds: float, *, resumed: bool = False) -> None:

@@ -14,6 +14,12 @@ import typer
 
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
+from recollect.stages import check as checking
+from recollect.stages import paths
+from recollect.stages import settings as showing
+from recollect.stages import why as stale
+from recollect.stages.pipeline import pipeline
+from recollect.stages.records import timed
 from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Stage, job_of
 from recollect.stages.table import STAGES
@@ -140,8 +146,6 @@ def _do(
 
 
 def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
-    from recollect.stages.records import timed
-
     def work() -> object:
         return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
@@ -216,9 +220,7 @@ def fetch(
 @app.command()
 def check() -> None:
     """Check the whole configuration: every scale, environment, method and figure."""
-    from recollect.stages.check import check as stage
-
-    print(stage())
+    print(checking.check())
 
 
 @app.command()
@@ -232,9 +234,7 @@ def settings(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Show the settings of a run, an environment or a figure, every default included, and where each comes from."""
-    from recollect.stages.settings import settings as stage
-
-    print(stage(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
+    print(showing.settings(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -249,16 +249,19 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
 @app.command()
 def finished(scale: DefaultScale = None) -> None:
     """Name the figures and the report of a scale."""
-    from recollect.stages.finished import finished as stage
-
-    print(stage(scale or default_selection().scale))
+    default = default_selection()
+    scale = scale or default.scale
+    print(f"Figures at {scale} scale:")
+    for name in default.figures:
+        path = paths.figure(scale, name, ".pdf")
+        print(f"  {path}" if path.is_file() else f"  {path} (not there yet)")
+    report = paths.report(scale)
+    print(f"Report: {report}" if report.is_file() else f"Report: make it with `snakemake {report}`")
 
 
 @app.command()
 def dvc() -> None:
     """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`."""
-    from recollect.stages.pipeline import pipeline
-
     print(pipeline(), end="")
 
 
@@ -293,9 +296,7 @@ def forecast(
 @app.command()
 def why(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Say what of figures is stale, and the reason in words."""
-    from recollect.stages.why import why as stage
-
-    print(stage(scale or default_selection().scale, chosen_figures(figures)))
+    print(stale.why(scale or default_selection().scale, chosen_figures(figures)))
 
 
 def main() -> None:

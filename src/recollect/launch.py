@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
 
 from recollect import warm
 
@@ -16,16 +15,6 @@ def main() -> None:
         status = warm.ask(address, sys.argv)
         if status is not None:
             sys.exit(status)
-    run_here()
-
-
-def run_here() -> None:
-    """Run the command of `sys.argv` in this process."""
     from recollect.cli import main as command_line
 
     command_line()
-
-
-def serve(address: str) -> NoReturn:
-    """Fork a job for each caller; started by `recollect.warm.warm`."""
-    warm.serve(address, run_here)

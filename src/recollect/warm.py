@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,7 +31,6 @@ from typing import Any, NoReturn
 ADDRESS = "RECOLLECT_WARM"
 """Environment variable: the socket of the process that forks jobs."""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LENGTH = 8
 _PATIENCE = 10.0
 _PRELOADED = (
     "recollect.cli",
@@ -46,7 +45,6 @@ _PRELOADED = (
 
 
 def one_thread(argv: Sequence[str]) -> bool:
-    """Whether a command says ``--threads 1``."""
     return ("--threads", "1") in itertools.pairwise(argv)
 
 
@@ -66,17 +64,14 @@ def ask(address: str, argv: Sequence[str]) -> int | None:
     Returns:
         Its exit status; None where it must start on its own.
     """
-    with socket.socket(socket.AF_UNIX) as line:
+    with socket.socket(socket.AF_UNIX) as line, line.makefile() as answers:
         try:
             with _short(address) as path:
                 line.connect(path)
-            _send(
-                line,
-                {"argv": list(argv), "cwd": os.getcwd(), "env": dict(os.environ), "identity": identity()},
-                descriptors=(0, 1, 2),
-            )
-            pid = _receive(line)["pid"]
-        except (OSError, EOFError):
+            socket.send_fds(line, [b"\n"], (0, 1, 2))
+            _send(line, {"argv": list(argv), "cwd": os.getcwd(), "env": dict(os.environ), "identity": identity()})
+            pid = json.loads(answers.readline())["pid"]
+        except (OSError, ValueError):
             return None
         if pid is None:
             return None
@@ -86,8 +81,8 @@ def ask(address: str, argv: Sequence[str]) -> int | None:
 
         dies_with_scheduler()
         try:
-            status = int(_receive(line)["status"])
-        except (OSError, EOFError):
+            status = int(json.loads(answers.readline())["status"])
+        except (OSError, ValueError):
             print("error: the process that `recollect warm` started was killed", file=sys.stderr)
             return 1
     return status if status >= 0 else 128 - status
@@ -109,7 +104,7 @@ def warm(command: Sequence[str]) -> int:
         address = str(Path(folder) / "socket")
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         server = subprocess.Popen(
-            [sys.executable, "-c", "import sys; from recollect.launch import serve; serve(sys.argv[1])", address],
+            [sys.executable, "-c", "import sys; from recollect.warm import serve; serve(sys.argv[1])", address],
             env=os.environ | threads,
             stdin=subprocess.DEVNULL,
         )
@@ -125,13 +120,8 @@ def warm(command: Sequence[str]) -> int:
             server.wait()
 
 
-def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
-    """Import everything, then fork a job for each caller until SIGTERM.
-
-    Args:
-        address: the socket.
-        run_here: runs the command of `sys.argv` in this process.
-    """
+def serve(address: str) -> NoReturn:
+    """Import everything, then fork a job for each caller of this socket until SIGTERM."""
     from recollect.artifacts.lock import dies_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the command that is run decides when to end
@@ -149,8 +139,8 @@ def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
         for key, _ in waiting.select():
             if key.fileobj is listener:
                 line, _ = listener.accept()
-                with suppress(OSError, EOFError):
-                    _fork(line, mine, waiting, run_here)
+                with suppress(OSError, ValueError):
+                    _fork(line, mine, waiting)
             else:
                 line, pid = key.data
                 waiting.unregister(key.fileobj)
@@ -160,9 +150,11 @@ def serve(address: str, run_here: Callable[[], None]) -> NoReturn:
                     _send(line, {"status": status})
 
 
-def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector, run_here: Callable[[], None]) -> None:
+def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector) -> None:
     line.settimeout(_PATIENCE)
-    request, descriptors = _receive_with_descriptors(line)
+    _, descriptors, _, _ = socket.recv_fds(line, 1, 3)
+    with line.makefile() as said:
+        request = json.loads(said.readline())
     line.settimeout(None)
     if request["identity"] != mine:
         _send(line, {"pid": None})
@@ -176,17 +168,14 @@ def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector,
             os.close(key.fd)
             if key.data is not None:
                 key.data[0].close()
-        _work(line, request, descriptors, run_here)
+        _work(line, request, descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (line, pid))
     _send(line, {"pid": pid})
 
 
-def _work(
-    line: socket.socket, request: dict[str, Any], descriptors: list[int], run_here: Callable[[], None]
-) -> NoReturn:
-    """The job itself, in the fork."""
+def _work(line: socket.socket, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     status = 1
     try:
         for target, descriptor in enumerate(descriptors):
@@ -198,7 +187,7 @@ def _work(
         os.chdir(request["cwd"])
         sys.argv = request["argv"]
         threading.Thread(target=_end_with_caller, args=(os.dup(line.fileno()),), daemon=True).start()
-        run_here()
+        importlib.import_module("recollect.cli").main()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -229,31 +218,6 @@ def _short(address: str) -> Iterator[str]:
         os.close(folder)
 
 
-# ---- messages: a length, then JSON -----------------------------------------------------------------------------------
-
-
-def _send(line: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    text = json.dumps(message).encode()
-    head = len(text).to_bytes(_LENGTH, "big")
-    socket.send_fds(line, [head], descriptors)
-    line.sendall(text)
-
-
-def _receive(line: socket.socket) -> dict[str, Any]:
-    return _receive_with_descriptors(line)[0]
-
-
-def _receive_with_descriptors(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, descriptors, _, _ = socket.recv_fds(line, _LENGTH, 3)
-    length = int.from_bytes(_exactly(line, _LENGTH, head), "big")
-    message: dict[str, Any] = json.loads(_exactly(line, length, b""))
-    return message, list(descriptors)
-
-
-def _exactly(line: socket.socket, count: int, text: bytes) -> bytes:
-    while len(text) < count:
-        more = line.recv(count - len(text))
-        if not more:
-            raise EOFError
-        text += more
-    return text
+def _send(line: socket.socket, message: dict[str, Any]) -> None:
+    """One message is one line of JSON."""
+    line.sendall(json.dumps(message).encode() + b"\n")

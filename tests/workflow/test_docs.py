@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from recollect.artifacts.sealed import manifest_path
 from recollect.settings.catalogue import module_of
 from recollect.settings.loading import read_yaml
 from recollect.settings.resolve import figure_settings, names
@@ -260,7 +261,7 @@ def test_the_paths_of_the_formats_page_are_those_of_the_code() -> None:
     everywhere = re.findall(r"`((?:data|results)/[\w{}./-]+)`", text_of("docs/formats.md"))
     for path in everywhere:
         assert path in expected or any(known.startswith(path) for known in expected), path
-    assert paths.manifest(Path("x.parquet")).name == "x.parquet.manifest.json"
+    assert manifest_path(Path("x.parquet")).name == "x.parquet.manifest.json"
     assert "`<name>.manifest.json`" in text_of("docs/formats.md")
 
 

@@ -40,7 +40,7 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     """The environment of a caller whose jobs fork."""
     address = str(folder / "socket")
     server = subprocess.Popen(
-        [sys.executable, "-c", "import sys; from recollect.launch import serve; serve(sys.argv[1])", address],
+        [sys.executable, "-c", "import sys; from recollect.warm import serve; serve(sys.argv[1])", address],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:

@@ -19,13 +19,14 @@ TRAIN = f"run {ROOM}"
 # Run with the copy's own package: what the real commands would have written into the manifests.
 SEAL = """
 import json
+from recollect.artifacts.sealed import manifest_path
 from recollect.stages import paths
 from recollect.stages.plan import plan
 from recollect.stages.table import STAGES
 steps = [step for job in plan("demo", ["radt_dark_room_10x10"]).needs for step in STAGES[job.stage].steps(job)]
 for stage, job in steps:
     for path in stage.makes(job):
-        manifest = paths.manifest(path)
+        manifest = manifest_path(path)
         known = json.loads(manifest.read_text())
         known["provenance"] = {"settings": stage.settings_text(job), "code": stage.code_text(job)}
         manifest.write_text(json.dumps(known))

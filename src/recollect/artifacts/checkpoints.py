@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 KIND = "checkpoint"
+KEPT = 2  # so that one corrupted file costs one interval and not the run
 POLICIES = "policies"  # folder beside the checkpoints: policies that a run keeps by name
 _FILE = re.compile(r"^step_(\d{6,})\.safetensors$")
 
@@ -55,13 +56,10 @@ class Checkpoints:
 
     Args:
         folder: outside the declared outputs of a Snakemake rule, so that no clean-up takes it away.
-        keep: how many stay; at least 2, so that one corrupted file costs one interval and not the run.
     """
 
-    def __init__(self, folder: str | Path, keep: int = 2) -> None:
-        if keep < 1:
-            raise ValueError(f"keep must be at least 1, not {keep}")
-        self.folder, self.keep = Path(folder), keep
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
 
     def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> Path:
         """Seal one checkpoint (in the place of one of the same step), then remove those it replaces.
@@ -128,7 +126,7 @@ class Checkpoints:
         # One without a manifest is what a kill left: it must not take the place of one that can be used.
         usable = [step for step in steps if step <= saved and manifest_path(self._path(step)).exists()]
         for step in steps:
-            if step not in usable[-self.keep :]:
+            if step not in usable[-KEPT:]:
                 remove_sealed(self._path(step))
         # A manifest whose file a killed process removed just before it could remove the manifest.
         for manifest in self.folder.glob(f"step_*{MANIFEST_SUFFIX}"):

@@ -5,13 +5,12 @@ Names and files are chosen by the stages (recollect.stages.inputs). This is plum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from recollect.settings.errors import UserError
 
 
-class Inputs(Mapping[str, Path]):
+class Inputs(dict[str, Path]):
     """Name -> path of what a method may read. A name that a method does not use is absent.
 
     Args:
@@ -21,16 +20,7 @@ class Inputs(Mapping[str, Path]):
 
     def __init__(self, *, device: str = "cpu", **files: Path | None) -> None:
         self.device = device
-        self._files = {name: path for name, path in files.items() if path is not None}
-
-    def __getitem__(self, name: str) -> Path:
-        return self._files[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
+        super().__init__((name, path) for name, path in files.items() if path is not None)
 
     def need(self, name: str) -> Path:
         """The path of an input that this method cannot do without.
@@ -38,6 +28,6 @@ class Inputs(Mapping[str, Path]):
         Raises:
             UserError: it was not given.
         """
-        if name not in self._files:
+        if name not in self:
             raise UserError(f"the method needs the input '{name}'", where=f"--{name}", do="pass its path")
-        return self._files[name]
+        return self[name]

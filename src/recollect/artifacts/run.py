@@ -94,8 +94,7 @@ class Run:
         """Add score rows; env, method and seed columns that are missing or blank are filled with the run's own."""
         filled = rows.copy()
         for name, label in self.labels.items():
-            is_blank = name not in filled.columns or bool((filled[name] == BLANKS[name]).all())
-            if is_blank:
+            if name not in filled.columns or (filled[name] == BLANKS[name]).all():
                 filled[name] = pd.Series(label, index=filled.index, dtype=SCORE_DTYPES[name])
         self._settle()
         self._frames.append(concat_scores([filled]))

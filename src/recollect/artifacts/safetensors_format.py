@@ -2,8 +2,8 @@
 
 Why not the library: its writer keeps the metadata in a hash map (so the same content can give other bytes in the next
 process) and copies every array once more; its numpy reader copies too. The layout is an 8-byte little-endian header
-length, a JSON header, then the raw arrays without gaps, so both directions are short. Files written here are read by
-the safetensors library, and the reverse; a test holds that.
+length, a JSON header, then the raw arrays without gaps, so both directions are short. Whether a file is whole the library
+says. Files written here are read by it, and the reverse; a test holds that.
 
 Arrays are ordered by item size (largest first), then by name, and the header is padded so that the data starts at a
 multiple of 64 bytes: every array of a memory-mapped file is aligned.
@@ -12,13 +12,13 @@ multiple of 64 bytes: every array of a memory-mapped file is aligned.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from recollect.settings.errors import UserError
 
@@ -40,7 +40,6 @@ DTYPES: dict[str, np.dtype] = {
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 _ALIGNMENT = 64
-_LARGEST_HEADER = 100_000_000  # the library's own limit: a larger length is a broken file, not a header
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Header:
-    """A checked header: every array lies whole within the file, and the arrays fill it without gaps."""
+    """A checked header."""
 
     entries: dict[str, Entry]
     metadata: dict[str, str]
@@ -100,30 +99,30 @@ def encode(
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header of a safetensors file; a UserError where it is broken or a dtype is not known."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _LARGEST_HEADER):
-            raise _broken(path, f"its first 8 bytes ask for a header of {length} bytes in a file of {size}")
-        text = file.read(length)
+    """Read the header of a safetensors file; a UserError where the file is broken or a dtype is not known."""
     try:
-        raw = json.loads(text.decode(), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise _broken(path, f"its header is not JSON ({error})") from error
-    if not isinstance(raw, dict):
-        raise _broken(path, "its header is not a JSON object")
+        with safe_open(path, framework="numpy"):
+            pass  # the library checks that the arrays have their sizes and fill the file without gaps
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            raw = json.loads(file.read(length), object_pairs_hook=_without_duplicates)
+    except (SafetensorError, ValueError) as error:
+        raise UserError(
+            f"not a whole safetensors file: {error}",
+            where=path,
+            do="delete it and run the command that makes it again (or fetch it again)",
+        ) from error
     metadata = raw.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise _broken(path, "its metadata is not a table of texts")
-    entries = {name: _entry(path, name, value, 8 + length) for name, value in raw.items()}
-    position = 8 + length
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if entry.begin != position:
-            raise _broken(path, f"array '{name}' starts at byte {entry.begin}, expected {position}")
-        position = entry.end
-    if position != size:
-        raise _broken(path, f"its arrays end at byte {position}, the file at {size}")
+    entries: dict[str, Entry] = {}
+    for name, value in raw.items():
+        if value["dtype"] not in DTYPES:
+            raise UserError(
+                f"array '{name}' has dtype {value['dtype']}, which is not read here",
+                where=path,
+                do=f"store it as one of {[*DTYPES]}",
+            )
+        begin, end = (8 + length + offset for offset in value["data_offsets"])
+        entries[name] = Entry(value["dtype"], tuple(value["shape"]), begin, end)
     return Header(entries, metadata)
 
 
@@ -138,36 +137,8 @@ def map_arrays(path: Path, header: Header) -> dict[str, np.ndarray]:
     }
 
 
-def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
-    """One checked header entry, its offsets counted from the start of the file."""
-    try:
-        dtype, shape, (begin, end) = value["dtype"], value["shape"], value["data_offsets"]
-        sound = all(type(number) is int and number >= 0 for number in [*shape, begin, end])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _broken(path, f"the header entry of array '{name}' is not complete") from error
-    if not sound:
-        raise _broken(path, f"the header entry of array '{name}' has a size that is not a whole number")
-    if dtype not in DTYPES:
-        raise UserError(
-            f"array '{name}' has dtype {dtype}, which is not read here",
-            where=path,
-            do=f"store it as one of {[*DTYPES]}",
-        )
-    if end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
-        raise _broken(path, f"array '{name}' of shape {shape} and dtype {dtype} does not fill its {end - begin} bytes")
-    return Entry(dtype, tuple(shape), data_start + begin, data_start + end)
-
-
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name stands twice")
     return found
-
-
-def _broken(path: Path, why: str) -> UserError:
-    return UserError(
-        f"not a whole safetensors file: {why}",
-        where=path,
-        do="delete it and run the command that makes it again (or fetch it again)",
-    )

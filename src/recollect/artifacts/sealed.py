@@ -216,7 +216,6 @@ def sha256_of(path: str | Path) -> str:
 
 
 def manifest_path(path: str | Path) -> Path:
-    """Where the manifest of a file stands."""
     target = Path(path)
     return target.with_name(target.name + MANIFEST_SUFFIX)
 

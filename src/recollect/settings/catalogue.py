@@ -48,8 +48,6 @@ KINDS = {
 
 
 class Module(NamedTuple):
-    """A module that was found: its dotted name and its file."""
-
     name: str
     path: Path
 
@@ -158,7 +156,6 @@ def _modules(kind: Kind, name: str | None = None) -> list[Module]:
 
 
 def _files(package: str, folder: Path) -> list[Module]:
-    """The modules of a package, besides its `__init__`."""
     paths = sorted(folder.glob("*.py"))
     return [Module(f"{package}.{path.stem}", path) for path in paths if path.stem != "__init__"]
 
@@ -181,7 +178,7 @@ def _declared(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     return dict(_declarations(tree.body))
 
 
-def _declarations(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, Any]]:
+def _declarations(statements: Iterable[ast.stmt | ast.ExceptHandler]) -> Iterator[tuple[str, Any]]:
     for statement in statements:
         match statement:
             case ast.ClassDef() | ast.FunctionDef():
@@ -195,12 +192,10 @@ def _declarations(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, Any]]:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 for name in _names([target]):
                     yield name, _literal(value)
-            case ast.If() | ast.Try() | ast.With():
+            case ast.If() | ast.Try() | ast.With() | ast.ExceptHandler():
                 # What may stand there only on some machines counts: importing says what is missing.
                 for part in ("body", "handlers", "orelse", "finalbody"):
                     yield from _declarations(getattr(statement, part, []))
-            case ast.ExceptHandler():
-                yield from _declarations(statement.body)
 
 
 def _names(targets: Iterable[ast.expr]) -> list[str]:

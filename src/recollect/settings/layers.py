@@ -55,13 +55,11 @@ class MethodLayers(NamedTuple):
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
-    """The settings that some layers add up to."""
     return merge(*(layer.content for layer in layers))
 
 
 @remembered
 def scale_settings(scale: str) -> ScaleSettings:
-    """The settings of a scale (`smoke`, `demo`, `paper`, or a file of the user's)."""
     path = _scale_path(scale)
     return validated(ScaleSettings, read_yaml(path), where=path)
 
@@ -178,7 +176,6 @@ def _own_layers(scale: str, env: str, method: str) -> list[Layer]:
 
 
 def _base_chain(method: str) -> list[str]:
-    """A method, its base, the base's base and so on."""
     chain: list[str] = []
     name: str | None = method
     while name is not None:

@@ -145,7 +145,6 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _model_at(model: type[BaseModel], place: Iterable[Any]) -> type[BaseModel]:
-    """The nested settings model that a location of a validation error lies in."""
     for key in place:
         field = model.model_fields.get(str(key))
         models = models_in(field.annotation) if field is not None else []
@@ -164,7 +163,6 @@ def _nearest_field(name: str, model: type[BaseModel]) -> str:
 
 
 def _nested_fields(model: type[BaseModel], before: str = "") -> Iterator[str]:
-    """The fields of the models inside a model, with dots."""
     for name, field in model.model_fields.items():
         for inner in models_in(field.annotation):
             yield from (f"{before}{name}.{key}" for key in inner.model_fields)

@@ -17,8 +17,6 @@ from recollect.settings.loading import DEFAULT
 
 
 class Origin(NamedTuple):
-    """What one layer says of a setting, and where."""
-
     value: Any
     where: str
 
@@ -71,8 +69,11 @@ def _entry(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | No
             return name, value
         if name.value == "<<":
             merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
-    entries = (_entry(other, key) for other in merged)
-    return next((entry for entry in entries if entry is not None), None)
+    for other in merged:
+        entry = _entry(other, key)
+        if entry is not None:
+            return entry
+    return None
 
 
 def default_of(path: Sequence[str], settings: Any) -> str:

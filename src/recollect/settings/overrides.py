@@ -27,27 +27,44 @@ KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 def method_with(method: str, changes: Iterable[str]) -> str:
     """The name of a method or variant with settings changed (`KEY=VALUE`; of two about one key the later holds)."""
     base, _, variant = method.partition(".")
-    parts = [part for part in COMMA.split(variant) if part]
-    named = [part for part in parts if "=" not in part]
-    chosen = dict(_pair(change) for change in [*(part for part in parts if "=" in part), *changes])
-    said = [*named, *(f"{key}={_text(chosen[key])}" for key in sorted(chosen))]
+    named, chosen = _split(variant)
+    for change in changes:
+        key, value = _pair(change)
+        chosen[key] = value
+    said = [f"{key}={_text(value)}" for key, value in sorted(chosen.items())]
+    if named:
+        said.insert(0, named)
     return f"{base}.{','.join(said)}" if said else base
 
 
 def taken_apart(variant: str) -> tuple[str, dict[str, Any]]:
     """The listed variant (or "") and the changed settings, as a layer of a method's mapping."""
-    parts = COMMA.split(variant)
-    named = ",".join(part for part in parts if "=" not in part)
+    named, chosen = _split(variant)
     layer: dict[str, Any] = {}
-    for key, value in (_pair(part) for part in parts if "=" in part):
+    for key, value in chosen.items():
         words = key.split(".")
+        if words[0] not in PARTS:
+            words.insert(0, "hyperparameters")
         below = layer
-        for word in words[:-1] if words[0] in PARTS else ["hyperparameters", *words[:-1]]:
+        for word in words[:-1]:
             below = below.setdefault(word, {})
             if not isinstance(below, dict):
                 raise _wrong(variant, f"'{key}' is a part of something that is set as a whole")
         below[words[-1]] = value
     return named, layer
+
+
+def _split(variant: str) -> tuple[str, dict[str, Any]]:
+    """The listed variant (or ""), and key -> value of each change."""
+    named: list[str] = []
+    chosen: dict[str, Any] = {}
+    for part in COMMA.split(variant):
+        if "=" in part:
+            key, value = _pair(part)
+            chosen[key] = value
+        elif part:
+            named.append(part)
+    return ",".join(named), chosen
 
 
 def _pair(change: str) -> tuple[str, Any]:

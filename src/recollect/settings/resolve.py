@@ -57,7 +57,6 @@ JUDGED_BY = ("episodes", "splits", "seed")
 
 @remembered
 def environment_mapping(scale: str, env: str) -> dict[str, Any]:
-    """The merged, unchecked settings of an environment."""
     content = merged(environment_layers(scale, env))
     parameter = content.pop("parameter", None)
     if parameter is not None and isinstance(content.get("title"), str):
@@ -163,7 +162,6 @@ def with_source(scale: str, environment: EnvironmentSettings) -> EnvironmentSett
 
 
 def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
-    """The checked hyperparameters of what makes the histories of an environment."""
     where = f"{_environment_path(env)} (scale {scale}): source"
     module = algorithm_module(source.algorithm, where=f"{where}.algorithm", does="source")
     return validated(module.Hyperparameters, source.hyperparameters, where=f"{where}.hyperparameters")
@@ -234,7 +232,6 @@ def _listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, s
 
 
 def language_model(name: str) -> LanguageModelSettings:
-    """Where the language model of this name comes from."""
     content, where = _listed("language model", name, "language_models")
     return validated(LanguageModelSettings, content, where=where)
 
@@ -247,13 +244,30 @@ def vision_language_model(name: str, scale: str | None = None) -> VisionLanguage
 
 
 def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
-    """A frozen model of either kind; a name that both kinds have is a language model's."""
+    """A frozen model of either kind that comes from the hub; a name that both kinds have is a language model's."""
     seeing = name in entries_of("vision_language_models") and name not in entries_of("language_models")
-    return vision_language_model(name) if seeing else language_model(name)
+    chosen = vision_language_model(name) if seeing else language_model(name)
+    if chosen.source != "hub":
+        raise UserError(
+            f"the model '{name}' comes from source '{chosen.source}' and is not fetched",
+            where="config/language_models.yaml and config/vision_language_models.yaml",
+            do="nothing: it is already at hand, or a rule trains it",
+        )
+    return chosen
+
+
+def trained_model(name: str, scale: str) -> VisionLanguageModelSettings:
+    chosen = vision_language_model(name, scale)
+    if chosen.source != "trained":
+        raise UserError(
+            f"the vision-language model '{name}' comes from source '{chosen.source}' and is not trained here",
+            where=f"config/vision_language_models.yaml: {name}",
+            do=f"ask for data/models/{name}/model.safetensors, if it is one that is fetched",
+        )
+    return chosen
 
 
 def token_vocabulary(name: str) -> TokenVocabularySettings:
-    """How the token vocabulary of this name is made."""
     content, where = _listed("token vocabulary", name, "token_vocabularies", "vocabularies")
     return validated(TokenVocabularySettings, content, where=where)
 
@@ -271,7 +285,6 @@ def prompt_templates(name: str | None) -> tuple[str, ...]:
 
 
 def published_data(name: str) -> PublishedDataSettings:
-    """Where the published data set of this name comes from."""
     content, where = _listed("published data set", name, "published_data")
     return validated(PublishedDataSettings, content, where=where)
 
@@ -292,8 +305,3 @@ def figure_reads(scale: str, figure: str) -> str:
 def uses_gpu(algorithm: str) -> bool:
     """Whether a source of histories learns on a GPU where there is one: its file has the line ``USES_GPU = True``."""
     return declaration("source", algorithm, "USES_GPU") is True
-
-
-def has_scene(world: str) -> bool:
-    """Whether a world can be drawn from above: its file has a function `scene`."""
-    return declaration("world", world, "scene") is not None

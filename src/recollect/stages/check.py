@@ -8,6 +8,7 @@ settings and need not import an algorithm, nor torch, to know the defaults.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,32 +40,27 @@ KEPT = Path(".snakemake") / "recollect-settings.json"
 
 
 def check() -> str:
-    """Resolve every figure's runs at every scale.
-
-    Raises:
-        UserError: the first thing that is wrong.
-    """
+    """Resolve every figure's runs at every scale; the first thing that is wrong is a UserError."""
     resolve_all()
     return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
 
 
 def resolve_all() -> dict[str, dict[str, Any]]:
-    """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`.
-
-    Raises:
-        UserError: the first thing that is wrong.
-    """
+    """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`."""
     settings: dict[str, dict[str, Any]] = {}
-    runs = {other for run in _runs() for other in _with_those_read(*run)}
+    runs: set[tuple[str, str, str]] = set()
+    for run in _runs():
+        runs |= _with_those_read(*run)
     for scale, env, method in sorted(runs):
-        run = resolve(scale, env, method, seed=0)
-        settings[f"{scale} {env} {method}"] = dumped(run)
-        if run.method.data == "histories":
-            acting = getattr(run.method.hyperparameters, "acting", None)
-            for read in (env, getattr(acting, "demonstrations", None)):
-                if read is not None and f"{scale} {read}" not in settings:
-                    settings[f"{scale} {read}"] = resolved_environment(scale, read)
-                    generate_inputs(scale, read)
+        settled = resolve(scale, env, method, seed=0)
+        settings[f"{scale} {env} {method}"] = dumped(settled)
+        if settled.method.data != "histories":
+            continue
+        acting = getattr(settled.method.hyperparameters, "acting", None)
+        for read in (env, getattr(acting, "demonstrations", None)):
+            if read is not None and f"{scale} {read}" not in settings:
+                settings[f"{scale} {read}"] = resolved_environment(scale, read)
+                generate_inputs(scale, read)
     return settings | _resolve_vision()
 
 
@@ -98,11 +94,7 @@ def _with_those_read(scale: str, env: str, method: str) -> set[tuple[str, str, s
 
 
 def _resolve_vision() -> dict[str, dict[str, Any]]:
-    """Every vision-language model at every scale; every token vocabulary is checked as well.
-
-    Raises:
-        UserError: the first thing that is wrong.
-    """
+    """Every vision-language model at every scale; every token vocabulary is checked as well."""
     settings: dict[str, dict[str, Any]] = {}
     models = entries_of("vision_language_models")
     for scale in names("scales"):
@@ -133,16 +125,10 @@ def state() -> str:
 def check_once() -> None:
     """Check unless this very configuration and code were already found good here, and hand over what was resolved."""
     current = state()
-    kept = _kept()
+    kept: dict[str, Any] = {}
+    with suppress(UserError):  # there is none, or its file was damaged
+        kept = read_json(KEPT, kind="resolved settings")
     if kept.get("state") != current:
         kept = {"state": current, "settings": resolve_all()}
         write_json(KEPT, kept, kind="resolved settings")
     prepare(kept["settings"])
-
-
-def _kept() -> dict[str, Any]:
-    """What an earlier check found; nothing where there is none, or where its file was damaged."""
-    try:
-        return dict(read_json(KEPT, kind="resolved settings"))
-    except UserError:
-        return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recollect.settings.resolve import resolve
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embed_inputs, learns_from_histories
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
@@ -19,15 +19,15 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     settings = resolve(scale, env, method, seed=0)
     memory_of(settings)  # refuses a method without one, before any file is read
     inputs = Inputs(device=device, **embed_inputs(scale, env, method))
-    known = provenance.describe(
-        provenance.memory_settings(scale, env, method),
-        provenance.memory_code("embed", scale, env, method),
-        inputs.values(),
-        device,
-    )
+    known = STAGE.provenance(Job("embed", scale, env, method), device)
     target = paths.embeddings(scale, env, method)
     with run_lock(target.parent):
         write_arrays(target, memory_entries(settings, inputs), kind="embeddings", provenance=known)
+
+
+def modules(scale: str, env: str, method: str) -> list[str]:
+    world, network = provenance.world_of(scale, env), provenance.embedder_network(scale, env, method)
+    return ["recollect.radt.memory_keys", *world, *network]
 
 
 STAGE = Stage(
@@ -36,7 +36,7 @@ STAGE = Stage(
     reads=embed_inputs,
     writes={"embeddings": paths.embeddings},
     settings=provenance.memory_settings,
-    modules=lambda *of: provenance.memory_modules("embed", *of),
+    modules=modules,
     keeps=True,  # the embedder's run may be a new job that made the same policy
     # Histories as they are, on the device; one batch of windows; the keys (160 k x 512 numbers).
     asks=Resources((1500, 6000), (60, 240), threads=(1, 4), gpu=learns_from_histories),

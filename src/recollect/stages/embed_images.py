@@ -10,15 +10,11 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embed_images_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
-    """Encode the images of an environment's learning histories.
-
-    Raises:
-        UserError: the environment says nothing about images, or its histories, images or weights do not fit.
-    """
+    """Encode the images of an environment's learning histories."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
     from recollect.common.encoding import encode_in_parts, remove_parts
@@ -33,9 +29,7 @@ def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
             do="add a section `images:` (docs/formats.md, Image encoders), if its observations are images",
         )
     inputs = embed_images_inputs(scale, env)
-    known = provenance.describe(
-        provenance.image_settings(scale, env), provenance.image_code(scale, env), inputs.values(), device
-    )
+    known = STAGE.provenance(Job("embed_images", scale, env), device)
     folder = paths.image_checkpoints(scale, env)
     with run_lock(folder):
         histories = Histories.open(inputs["histories"])
@@ -52,7 +46,12 @@ STAGE = Stage(
     reads=embed_images_inputs,
     writes={"histories": paths.encoded_histories},
     settings=provenance.image_settings,
-    modules=provenance.image_modules,
+    modules=lambda *of: [
+        "recollect.common.histories",
+        "recollect.common.encoding",
+        "recollect.common.image_encoders.registry",
+        *provenance.image_encoder_module(*of),
+    ],
     # One part of the images and its vectors; all else is mapped from disk. A network looks at millions of images.
     asks=Resources((1500, 6000), (120, 480), threads=(1, 4), gpu=True, resumes=True),
     priority=65,

@@ -11,25 +11,20 @@ import json
 from recollect.settings.resolve import token_vocabulary
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import vocabulary_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def embed_vocabulary(scale: str, name: str, *, device: str = "cpu") -> None:
-    """Embed the words that a vision-language model and a language model share.
-
-    Raises:
-        UserError: a name is unknown, a model is missing or corrupted, or no word is known to both models.
-    """
+    """Embed the words that a vision-language model and a language model share."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
     from recollect.common.encoding import remove_parts
     from recollect.helm.token_vocabulary import KIND
     from recollect.helm.vocabulary_embedding import embedded_words
 
-    settings, inputs = token_vocabulary(name), vocabulary_inputs(scale, name)
-    known = provenance.describe(
-        provenance.vocabulary_settings(scale, name), provenance.vocabulary_code(), inputs.values(), device
-    )
+    settings = token_vocabulary(name)
+    inputs = vocabulary_inputs(scale, name)
+    known = STAGE.provenance(Job("embed_vocabulary", scale, name), device)
     folder = paths.vocabulary_checkpoints(scale, name)
     with run_lock(folder):
         arrays, about = embedded_words(
@@ -56,7 +51,7 @@ STAGE = Stage(
     reads=vocabulary_inputs,
     writes={"vocabulary": paths.token_vocabulary},
     settings=provenance.vocabulary_settings,
-    modules=lambda scale, name: provenance.vocabulary_modules(),
+    modules=lambda scale, name: ["recollect.helm.vocabulary_embedding"],
     # CLIP in float32, as it is read and as it is run, and a batch of texts; it reads several for each of ten thousand words.
     asks=Resources((1500, 4000), (60, 480), threads=(1, 4), gpu=True),
     priority=57,

@@ -14,7 +14,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import evaluate_inputs, is_trained, learns_from_histories
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -> Path:
@@ -47,14 +47,7 @@ def evaluate(
 ) -> None:
     """Score a trained policy: play the environment's evaluation with it.
 
-    Args:
-        scale, env, method, seed: which run.
-        checkpoint: a policy that it kept, `best`, `latest` or the number of an epoch. Its scores get a table of their own,
-            without evaluations made while learning.
-        device: where to play.
-
-    Raises:
-        UserError: the policy is missing, corrupted, or does not fit the environment.
+    The scores of a policy that was kept get a table of their own, without evaluations made while learning.
     """
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
@@ -72,12 +65,7 @@ def evaluate(
         files["policy"] = kept_policy(scale, env, played_method(scale, env, method), seed, checkpoint)
         target = paths.kept_scores(scale, env, method, seed, checkpoint)
     inputs = Inputs(device=device, **files)
-    known = provenance.describe(
-        provenance.evaluate_settings(scale, env, method),
-        provenance.evaluate_code(scale, env, method),
-        files.values(),
-        device,
-    )
+    known = STAGE.provenance(Job("evaluate", scale, env, method, str(seed)), device, files)
     with run_lock(target.parent):
         train_table = read_table(inputs["train"], kind="train")
         policy = module.load_policy(settings, read_arrays(inputs["policy"], kind="policy"), inputs)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from recollect.settings.errors import UserError
 from recollect.settings.resolve import canonical, fetched_model, published_data
 from recollect.settings.schema import LanguageModelSettings
 from recollect.stages import paths
@@ -24,12 +23,6 @@ def fetch(name: str) -> None:
     from recollect.helm import vision_language
 
     chosen = fetched_model(name)
-    if chosen.source != "hub":
-        raise UserError(
-            f"'{name}' comes from source '{chosen.source}' and is not fetched",
-            where="config/language_models.yaml and config/vision_language_models.yaml",
-            do="nothing: it is already at hand, or a rule trains it",
-        )
     if isinstance(chosen, LanguageModelSettings):
         language_model_files.provide(chosen, paths.model(name).parent)
     else:
@@ -52,21 +45,11 @@ def fetch_data(
     return published_fetch.fetch(name, published_data(name), paths.published(name), revision)
 
 
-def model_settings(name: str) -> str:
-    """Where a frozen model comes from and what it must be."""
-    return canonical(fetched_model(name))
-
-
-def data_settings(name: str) -> str:
-    """Where published data come from and what they must be."""
-    return canonical(published_data(name))
-
-
 STAGE = Stage(
     name="fetch",
     over=("model",),
     writes={"model": paths.model},
-    settings=model_settings,
+    settings=lambda name: canonical(fetched_model(name)),
     asks=Resources((1500, 1500), (60, 60)),
     local=True,
     run=fetch,
@@ -75,7 +58,7 @@ DATA = Stage(
     name="fetch_data",
     over=("dataset",),
     writes={"index": paths.published},
-    settings=data_settings,
+    settings=lambda name: canonical(published_data(name)),
     command="fetch --data {wildcards.dataset}",
     asks=Resources((1500, 1500), (240, 240)),
     local=True,

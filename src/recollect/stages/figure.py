@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recollect.settings.catalogue import module_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, scale_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import figure_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 if TYPE_CHECKING:
     from recollect.figures.spec import FigureSpec
@@ -21,21 +23,25 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
     from recollect.figures import reference
     from recollect.figures.spec import figure_spec, panel_names
 
-    settings, at_scale = figure_settings(scale, figure), scale_settings(scale)
-    environments, methods = settings.environments, settings.methods
+    settings = figure_settings(scale, figure)
+    at_scale = scale_settings(scale)
+    environments = settings.environments
+    methods = settings.methods
+    labels = {method: method_mapping(scale, environments[0], method).get("title") for method in methods}
+    environment_labels = {env: environment_mapping(scale, env).get("title") for env in environments}
+    random_models = False
+    for env, method in product(environments, methods):
+        random_models |= provenance.uses_random_model(scale, env, method)
     panels = panel_names(environments, settings.options)
-    titles = {method: method_mapping(scale, environments[0], method).get("title") for method in methods}
-    environment_titles = {env: environment_mapping(scale, env).get("title") for env in environments}
-    pairs = [(env, method) for env in environments for method in methods]
     values = {
         **settings.model_dump(),
         "scale": scale,
         "references": reference.resolve(settings.references, panels=panels, methods=methods),
-        "labels": {method: title for method, title in titles.items() if title},
-        "environment_labels": {env: title for env, title in environment_titles.items() if title},
+        "labels": {method: title for method, title in labels.items() if title},
+        "environment_labels": {env: title for env, title in environment_labels.items() if title},
         "published": at_scale.published,
         "wiring_test": at_scale.wiring_test,
-        "random_models": any(provenance.uses_random_model(scale, env, method) for env, method in pairs),
+        "random_models": random_models,
     }
     return figure_spec(values)
 
@@ -47,11 +53,16 @@ def figure(scale: str, name: str) -> None:
 
     drawn = spec_of(scale, name)
     files = list(figure_inputs(scale, name).values())
-    known = provenance.describe(provenance.figure_text(scale, name), provenance.figure_code(scale, name), files)
+    known = STAGE.provenance(Job("figure", scale, name))
     drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"}
     if LOCK.is_file():
         drawn_with["environment_lock"] = sha256_of(LOCK)
     render(drawn, files, paths.figure(scale, name), drawn_with)
+
+
+def modules(scale: str, name: str) -> list[str]:
+    kind = module_of("figure", figure_settings(scale, name).kind, where=f"figure {name}: kind")
+    return [kind, "recollect.figures.writing", "recollect.figures.reference"]
 
 
 STAGE = Stage(
@@ -60,7 +71,7 @@ STAGE = Stage(
     reads=figure_inputs,
     writes=paths.FIGURE_FILES,
     settings=provenance.figure_text,
-    modules=provenance.figure_modules,
+    modules=modules,
     asks=Resources((2000, 2000), (30, 30)),
     local=True,
     run=figure,

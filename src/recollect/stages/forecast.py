@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from graphlib import TopologicalSorter
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -92,11 +92,11 @@ def machines() -> dict[str, Machine]:
 # ------------------------------------------------------------------------------------------------- what was measured
 
 
-def measurements(root: Path = Path()) -> dict[Job, Record]:
+def measurements() -> dict[Job, Record]:
     """What every finished job of any scale took, or its parts, where that was the whole job with today's settings."""
     found: dict[Job, Record] = {}
     for scale in names("scales"):
-        for record in records(scale, root):
+        for record in records(scale):
             if not record.resumed and _is_of_today(record):
                 found[record.job] = record
     return found
@@ -122,16 +122,22 @@ class Estimator:
     """
 
     def __init__(self, measured: Mapping[Job, Record], device: str = "auto") -> None:
-        self.measured, self.device, self.machines = measured, device, machines()
-        self._same: dict[tuple[Job, str], list[float]] = {}
-        self._like: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self.device = device
+        self.machines = machines()
         self._known: dict[Job, Estimate] = {}
-        for job, one in measured.items():
-            self._same.setdefault((job._replace(seed=""), one.device), []).append(one.seconds)
+        # Seconds of the same job, of whatever seed, on a device.
+        self._same = defaultdict[tuple[Job, str], list[float]](list)
+        for job, record in measured.items():
+            shape = job._replace(seed="")
+            self._same[shape, record.device].append(record.seconds)
+        # Seconds of jobs of one kind on a device: by the rule, and measured.
+        self._like = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
         for (job, on), seconds in self._same.items():
-            ruled = self.machines[on].takes(job, work_of(job)) if on in self.machines else 0.0
-            if ruled:
-                self._like.setdefault((kind_of(job), on), []).append((ruled, median(seconds)))
+            machine = self.machines.get(on)
+            by_rule = machine.takes(job, work_of(job)) if machine else 0.0
+            if by_rule:
+                kind = kind_of(job)
+                self._like[kind, on].append((by_rule, median(seconds)))
 
     def __call__(self, job: Job) -> Estimate:
         """What a job will take; the same for all seeds."""
@@ -150,15 +156,16 @@ class Estimator:
 
     def _estimate_step(self, job: Job, gpu: bool) -> Estimate:
         on = "cuda" if gpu else "cpu"
-        machine, work = self.machines[on], work_of(job)
+        work = work_of(job)
         if (job, on) in self._same:
             return Estimate(median(self._same[job, on]), "measured", gpu, work.disk)
-        ruled = machine.takes(job, work)
+        machine = self.machines[on]
+        by_rule = machine.takes(job, work)
         like = self._like.get((kind_of(job), on))
         if like:
-            near, seconds = min(like, key=lambda pair: abs(math.log(pair[0] / ruled)))
-            return Estimate(seconds * ruled / near, "scaled", gpu, work.disk)
-        return Estimate(ruled, machine.basis, gpu, work.disk)
+            near, seconds = min(like, key=lambda pair: abs(math.log(pair[0] / by_rule)))
+            return Estimate(seconds * by_rule / near, "scaled", gpu, work.disk)
+        return Estimate(by_rule, machine.basis, gpu, work.disk)
 
 
 def wall_seconds(
@@ -173,35 +180,29 @@ def wall_seconds(
         taken: whether a job takes a device; others run beside.
         devices: how many there are.
     """
-    chain: dict[Job, float] = {}
-    wanted: dict[Job, list[Job]] = {job: [] for job in needs}
-    for job in needs:
-        for other in needs[job]:
-            wanted[other].append(job)
+    chain: dict[Job, float] = dict.fromkeys(needs, 0.0)  # seconds from a job's start to the end of what waits for it
     for job in reversed(list(needs)):
-        chain[job] = seconds(job) + max((chain[later] for later in wanted[job]), default=0.0)
-    missing = {job: len(list(needs[job])) for job in needs}
-    ready: dict[bool, list[tuple[float, Job]]] = {True: [], False: []}  # those that take a device, and the others
-    running: list[tuple[float, Job]] = []
-    now, free = 0.0, devices
-
-    def enter(job: Job) -> None:
-        heapq.heappush(ready[taken(job)], (-chain[job], job))
-
-    for job in needs:
-        if not missing[job]:
-            enter(job)
-    while ready[True] or ready[False] or running:
-        while ready[False] or (ready[True] and free):
-            _, job = heapq.heappop(ready[not ready[False]])
-            free -= taken(job)
+        chain[job] += seconds(job)
+        for other in needs[job]:
+            chain[other] = max(chain[other], chain[job])
+    order = TopologicalSorter(needs)
+    order.prepare()
+    waiting: list[tuple[float, Job]] = []  # for a device, the longest chain first
+    running: list[tuple[float, Job]] = []  # and when they end
+    now = 0.0
+    while order.is_active():
+        for job in order.get_ready():
+            if taken(job):
+                heapq.heappush(waiting, (-chain[job], job))
+            else:
+                heapq.heappush(running, (now + seconds(job), job))
+        while waiting and devices:
+            _, job = heapq.heappop(waiting)
+            devices -= 1
             heapq.heappush(running, (now + seconds(job), job))
         now, job = heapq.heappop(running)
-        free += taken(job)
-        for later in wanted[job]:
-            missing[later] -= 1
-            if not missing[later]:
-                enter(later)
+        devices += taken(job)
+        order.done(job)
     return now
 
 
@@ -229,7 +230,6 @@ class Forecast(NamedTuple):
     scale: str
     plan: Plan
     estimates: dict[Job, Estimate]
-    device: str
     devices: int
     wall: float
     memory: float  # MB of the largest job
@@ -269,15 +269,20 @@ def forecast(
         raise UserError(what, where="recollect forecast", do="name at least one, and `auto` or `cpu`")
     found = plan(scale, figures)
     known = measurements() if measured is None else measured
-    estimate = Estimator(known, device)
-    estimates = {job: estimate(job) for job in found.needs}
-    some = any(e.gpu for e in estimates.values())
-    wall = wall_seconds(
-        found.needs, lambda job: estimates[job].seconds, lambda job: estimates[job].gpu or not some, devices
-    )
+    estimator = Estimator(known, device)
+    estimates = {job: estimator(job) for job in found.needs}
+    some = any(estimate.gpu for estimate in estimates.values())
+
+    def seconds(job: Job) -> float:
+        return estimates[job].seconds
+
+    def takes_device(job: Job) -> bool:
+        return estimates[job].gpu or not some
+
+    wall = wall_seconds(found.needs, seconds, takes_device, devices)
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
     memory, is_measured = memory_of_largest(found, ran_here)
-    return Forecast(scale, found, estimates, device, devices, wall, memory, is_measured)
+    return Forecast(scale, found, estimates, devices, wall, memory, is_measured)
 
 
 def _lines(cost: Forecast) -> Iterable[str]:

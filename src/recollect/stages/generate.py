@@ -15,7 +15,7 @@ from recollect.settings.resolve import (
     uses_gpu,
 )
 from recollect.stages import inputs, paths, provenance
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def learns_on_gpu(scale: str, env: str) -> bool:
@@ -25,14 +25,7 @@ def learns_on_gpu(scale: str, env: str) -> bool:
 
 
 def generate(scale: str, env: str, *, device: str = "cpu") -> bool:
-    """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device.
-
-    Returns:
-        Whether it went on from a checkpoint.
-
-    Raises:
-        UserError: the environment has no source of histories, or a setting is wrong.
-    """
+    """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays
@@ -50,20 +43,19 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> bool:
         )
     module = algorithm_module(source.algorithm, where=f"{where}: source.algorithm", does="source")
     chosen = source_hyperparameters(scale, env, source)
-    settings, code = provenance.generate_settings(scale, env), provenance.generate_code(scale, env)
-    read = inputs.generate_inputs(scale, env)
     on = {"device": device} if uses_gpu(source.algorithm) else {}
-    known = provenance.describe(settings, code, read.values(), **on)
+    known = STAGE.provenance(Job("generate", scale, env), on.get("device", "cpu"))
     options = {**environment.options, **environment.training_options}
     tasks = registry.tasks(environment.world, options, source.split)
     if hasattr(module, "files"):
-        known["inputs"] |= hashes(module.files(environment.world, tasks, chosen), read.get("published"))
+        listed = inputs.generate_inputs(scale, env).get("published")
+        known["inputs"] |= hashes(module.files(environment.world, tasks, chosen), listed)
     target, checkpoints = paths.histories(scale, env), paths.history_checkpoints(scale, env)
     with run_lock(checkpoints):
         run = Run(
             target.parent,
             checkpoints,
-            settings_text=settings + code,
+            settings_text=known["settings"] + known["code"],
             env=env,
             method=source.algorithm,
             seed=source.seed,

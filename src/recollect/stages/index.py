@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from recollect.settings.resolve import resolve
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import index_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def index(scale: str, env: str, method: str) -> None:
@@ -18,28 +17,27 @@ def index(scale: str, env: str, method: str) -> None:
     from recollect.radt.memory_index import build_index
 
     memory = memory_of(resolve(scale, env, method, seed=0))
-    (source,) = index_inputs(scale, env, method).values()
-    known = provenance.describe(
-        provenance.memory_settings(scale, env, method),
-        provenance.memory_code("index", scale, env, method),
-        [source],
-    )
+    known = STAGE.provenance(Job("index", scale, env, method))
+    source = paths.embeddings(scale, env, method)
     with run_lock(source.parent):
         arrays = read_arrays(source, kind="embeddings")
         keys = torch.from_numpy(arrays["keys"].copy())
-        built, chunks = build_index(keys, Chunks.from_arrays(arrays, source), memory)
-        with sealing(paths.index(scale, env, method), kind="index", provenance=known) as temporary:
+        entries = Chunks.from_arrays(arrays, source)
+        built, kept = build_index(keys, entries, memory)
+        target = paths.index(scale, env, method)
+        with sealing(target, kind="index", provenance=known) as temporary:
             built.save(temporary)
-        write_arrays(paths.rows(scale, env, method), chunks.to_arrays(), kind="memory rows", provenance=known)
+        rows = paths.rows(scale, env, method)
+        write_arrays(rows, kept.to_arrays(), kind="memory rows", provenance=known)
 
 
 STAGE = Stage(
     name="index",
     over=("scale", "env", "method"),
-    reads=index_inputs,
+    reads=lambda *of: {"embeddings": paths.embeddings(*of)},
     writes={"index": paths.index, "rows": paths.rows},
     settings=provenance.memory_settings,
-    modules=lambda *of: provenance.memory_modules("index", *of),
+    modules=lambda scale, env, method: ["recollect.radt.memory_index", *provenance.world_of(scale, env)],
     # The keys, a normalised copy, and the index: three times the embeddings.
     asks=Resources((1000, 4000), (30, 120), threads=(1, 4)),
     priority=45,

@@ -51,26 +51,12 @@ def image_encoder_inputs(scale: str, env: str) -> dict[str, Path]:
     return {} if weights is None else {"image_encoder": Path(str(weights))}
 
 
-def demonstration_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """The histories that stand in a method's memory before it acts; nothing where it starts empty."""
-    acting = (method_mapping(scale, env, method).get("hyperparameters") or {}).get("acting") or {}
-    name = acting.get("demonstrations")
-    return {} if name is None else {"demonstrations": learned_histories(scale, str(name))}
-
-
 def embed_images_inputs(scale: str, env: str) -> dict[str, Path]:
-    """What `recollect embed-images` reads."""
     return {"histories": paths.histories(scale, env), **image_encoder_inputs(scale, env)}
 
 
 def embed_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """What `recollect embed` reads."""
     return {"histories": learned_histories(scale, env), **embedder_inputs(scale, env, method)}
-
-
-def index_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """What `recollect index` reads."""
-    return {"embeddings": paths.embeddings(scale, env, method)}
 
 
 def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
@@ -78,15 +64,12 @@ def embedder_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     kind, name, seed = provenance.embedder_of(scale, env, method)
     if kind == "method":
         return {"embedder_policy": paths.policy(scale, env, name, seed)}
-    if kind == "lm" and language_model(name).source == "hub":
-        return {"language_model": paths.model(name)}
-    return {}
+    return language_model_file(name) if kind == "lm" else {}
 
 
-def language_memory_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """The language model that reads what a method's agent sees; nothing where it needs no file."""
-    name = (method_mapping(scale, env, method).get("hyperparameters") or {}).get("language_model")
-    return {"language_model": paths.model(name)} if name is not None and language_model(name).source == "hub" else {}
+def language_model_file(name: str) -> dict[str, Path]:
+    """The weights of a language model, where these are fetched."""
+    return {"language_model": paths.model(name)} if language_model(name).source == "hub" else {}
 
 
 def vision_language_file(scale: str, name: str) -> dict[str, Path]:
@@ -98,32 +81,8 @@ def vision_language_file(scale: str, name: str) -> dict[str, Path]:
 
 
 def vocabulary_inputs(scale: str, name: str) -> dict[str, Path]:
-    """What `recollect embed-vocabulary` reads."""
     chosen = token_vocabulary(name)
-    found = vision_language_file(scale, chosen.vision_language_model)
-    if language_model(chosen.language_model).source == "hub":
-        found["language_model"] = paths.model(chosen.language_model)
-    return found
-
-
-def vision_names(scale: str, env: str, method: str) -> tuple[str | None, str | None]:
-    """(token vocabulary, vision-language model) that a method's hyperparameters `token_vocabulary` and
-    `vision_language_model` name; a vocabulary brings the model that it was made with.
-    """
-    chosen = method_mapping(scale, env, method).get("hyperparameters") or {}
-    vocabulary, model = chosen.get("token_vocabulary"), chosen.get("vision_language_model")
-    if vocabulary is not None:
-        model = token_vocabulary(str(vocabulary)).vision_language_model
-    return vocabulary, model
-
-
-def vision_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
-    """The files that a method sees with; nothing where it has no vision-language model."""
-    vocabulary, model = vision_names(scale, env, method)
-    found = {} if model is None else vision_language_file(scale, model)
-    if vocabulary is not None:
-        found["token_vocabulary"] = paths.token_vocabulary(scale, vocabulary)
-    return found
+    return vision_language_file(scale, chosen.vision_language_model) | language_model_file(chosen.language_model)
 
 
 def is_trained(scale: str, env: str, method: str) -> bool:
@@ -148,7 +107,6 @@ def learns_from_histories(scale: str, env: str, method: str) -> bool:
 
 
 def has_memory(scale: str, env: str, method: str) -> bool:
-    """Whether a method has an external memory."""
     return method_mapping(scale, env, method).get("memory") is not None
 
 
@@ -163,12 +121,21 @@ def memory_method(scale: str, env: str, method: str) -> str:
 
 def playing_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     """What a policy reads besides itself while it plays: frozen models, which do not travel in it, and demonstrations."""
-    embedder = embedder_inputs(scale, env, method)
-    found = {name: path for name, path in embedder.items() if name == "language_model"}
+    found = embedder_inputs(scale, env, method)
+    found.pop("embedder_policy", None)  # this one does travel
     found |= image_encoder_inputs(scale, env)
-    found |= demonstration_inputs(scale, env, method)
-    found |= language_memory_inputs(scale, env, method)
-    return found | vision_inputs(scale, env, method)
+    chosen = method_mapping(scale, env, method).get("hyperparameters") or {}
+    demonstrations = (chosen.get("acting") or {}).get("demonstrations")
+    if demonstrations is not None:  # they stand in its memory before it acts
+        found["demonstrations"] = learned_histories(scale, str(demonstrations))
+    if chosen.get("language_model") is not None:
+        found |= language_model_file(chosen["language_model"])
+    model, vocabulary = provenance.sees_with(chosen)
+    if model is not None:
+        found |= vision_language_file(scale, model)
+    if vocabulary is not None:
+        found["token_vocabulary"] = paths.token_vocabulary(scale, vocabulary)
+    return found
 
 
 def train_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
@@ -191,18 +158,11 @@ def evaluate_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[
 
 
 def inspect_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
-    """What tracing reads: a policy, and what it plays with."""
     policy = paths.policy(scale, env, played_method(scale, env, method), seed)
     return {"policy": policy, **playing_inputs(scale, env, method)}
 
 
-def page_inputs(scale: str, env: str, method: str, seed: int | str) -> dict[str, Path]:
-    """What `recollect page` reads."""
-    return {"trace": paths.trace(scale, env, method, seed)}
-
-
 def figure_runs(scale: str, figure: str) -> list[Run]:
-    """The runs that a figure is about."""
     chosen = figure_settings(scale, figure)
     return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
 
@@ -215,7 +175,7 @@ def report_inputs(scale: str, *figures: str) -> dict[str, Path]:
 
 def figure_inputs(scale: str, figure: str) -> dict[str, Path]:
     """What `recollect figure` reads, by run: its scores, or its traces or speeds where the figure's kind wants those."""
-    of_run = {"scores": paths.scores, "traces": paths.trace, "speeds": paths.speed}[figure_reads(scale, figure)]
+    place = {"scores": paths.scores, "traces": paths.trace, "speeds": paths.speed}[figure_reads(scale, figure)]
     return {
-        f"{env} {method} {seed}": of_run(scale, env, method, seed) for env, method, seed in figure_runs(scale, figure)
+        f"{env} {method} {seed}": place(scale, env, method, seed) for env, method, seed in figure_runs(scale, figure)
     }

@@ -7,7 +7,7 @@ from typing import Annotated
 from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import inspect_inputs, learns_from_histories
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def inspect(
@@ -20,15 +20,7 @@ def inspect(
     tasks: Annotated[list[int] | None, "--task", "Task to trace, again for more; none: a few of them."] = None,
     device: str = "cpu",
 ) -> None:
-    """Trace some tasks of a policy's evaluation: what it saw, did and read.
-
-    Args:
-        split: the task split that is played.
-        tasks: indices within the split; none: a few that are spread evenly.
-
-    Raises:
-        UserError: the policy is missing or corrupted, or a task is not there.
-    """
+    """Trace some tasks of a policy's evaluation: what it saw, did and read."""
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.progress import Progress
@@ -39,12 +31,7 @@ def inspect(
     environment = settings.environment
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **inspect_inputs(scale, env, method, seed))
-    known = provenance.describe(
-        provenance.evaluate_settings(scale, env, method),
-        provenance.inspect_code(scale, env, method),
-        inputs.values(),
-        device,
-    )
+    known = STAGE.provenance(Job("inspect", scale, env, method, str(seed)), device)
     chosen = tracing.chosen_tasks(environment, split, tasks or ())
     episodes, title = environment.evaluation.episodes, f"tracing {method} on {env}, seed {seed}"
     with run_lock(paths.checkpoints(scale, env, method, seed)):  # not of the run: its evaluation may be at work there
@@ -69,7 +56,7 @@ STAGE = Stage(
     reads=inspect_inputs,
     writes={"trace": paths.trace},
     settings=provenance.evaluate_settings,
-    modules=provenance.inspect_modules,
+    modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.tracing"],
     # An evaluation, and what is written down of it.
     asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=learns_from_histories),
     priority=10,

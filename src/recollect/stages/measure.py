@@ -10,7 +10,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import train_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def measure(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
@@ -33,15 +33,10 @@ def measure(scale: str, env: str, method: str, seed: int, *, device: str = "cpu"
         )
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
-    known = provenance.describe(
-        provenance.evaluate_settings(scale, env, method),
-        provenance.measure_code(scale, env, method),
-        inputs.values(),
-        device,
-    )
+    known = STAGE.provenance(Job("measure", scale, env, method, str(seed)), device)
     table = speed.speeds(settings, module.train, inputs, paths.checkpoints(scale, env, method, seed))
-    on = {"seed": seed, "machine": speed.machine(device)}
-    write_table(paths.speed(scale, env, method, seed), table, kind="speed", provenance={**known, **on})
+    known |= {"seed": seed, "machine": speed.machine(device)}
+    write_table(paths.speed(scale, env, method, seed), table, kind="speed", provenance=known)
 
 
 STAGE = Stage(
@@ -50,7 +45,7 @@ STAGE = Stage(
     reads=lambda scale, env, method, seed: train_inputs(scale, env, method),
     writes={"speed": paths.speed},
     settings=provenance.evaluate_settings,
-    modules=provenance.measure_modules,
+    modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.speed"],
     # As training; as many threads as a small machine has, so that nothing runs beside it.
     asks=Resources((1500, 16000), (30, 120), threads=(2, 8), gpu=True),
     packages="world",

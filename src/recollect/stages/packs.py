@@ -68,19 +68,20 @@ def packs(scale: str, job_hours: float = JOB_HOURS, most: int | None = None) -> 
 
 def _seeds(scale: str) -> dict[Pair, list[Seeds]]:
     """The seeds of each trained run, those apart that different figures want."""
-    wanted: dict[Pair, dict[int, list[str]]] = {}
+    wanted: dict[Pair, dict[int, list[str]]] = {}  # run -> seed -> figures
     for figure in names("figures"):
-        if figure_reads(scale, figure) == "speeds":
-            continue
-        for env, method, seed in figure_runs(scale, figure):
-            wanted.setdefault((env, method), {}).setdefault(seed, []).append(figure)
+        if figure_reads(scale, figure) != "speeds":
+            for env, method, seed in figure_runs(scale, figure):
+                wanted.setdefault((env, method), {}).setdefault(seed, []).append(figure)
     found: dict[Pair, list[Seeds]] = {}
     for pair, figures_of in wanted.items():
-        if is_trained(scale, *pair):
-            together: dict[tuple[str, ...], list[int]] = {}
-            for seed in sorted(figures_of):
-                together.setdefault(tuple(figures_of[seed]), []).append(seed)
-            found[pair] = [tuple(seeds) for seeds in together.values()]
+        if not is_trained(scale, *pair):
+            continue
+        together: dict[tuple[str, ...], Seeds] = {}  # figures -> the seeds that they want
+        for seed in sorted(figures_of):
+            figures = tuple(figures_of[seed])
+            together[figures] = (*together.get(figures, ()), seed)
+        found[pair] = list(together.values())
     return found
 
 
@@ -123,9 +124,6 @@ def forecast(scale: str) -> dict[str, float]:
     return {f"{job.env} {job.method}": seconds(job).seconds / 3600 for job in runs}
 
 
-# ------------------------------------------------------------------------------------------------ what the rules match
-
-
 def rules(
     scales: Iterable[str], job_hours: float = JOB_HOURS, most: int | None = None
 ) -> dict[str, tuple[Seeds, dict[str, str]]]:
@@ -141,7 +139,6 @@ def rules(
 
 
 def name(scale: str, seeds: Seeds) -> str:
-    """The name of the rule of a pack."""
     return f"run_{scale.replace('-', '_')}_{len(seeds)}_seeds_from_{seeds[0]}"
 
 

@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-from recollect.settings.resolve import environment_mapping, has_scene, method_mapping, scale_settings
+from recollect.settings.catalogue import declaration
+from recollect.settings.resolve import environment_mapping, method_mapping, scale_settings
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import page_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def page(scale: str, env: str, method: str, seed: int) -> None:
-    """Write the inspection page of a traced run: its world from above or, where that is not known, the images that it sees.
-
-    Raises:
-        UserError: the trace is missing or corrupted, or its world cannot be drawn and shows no images.
-    """
+    """Write the inspection page of a traced run: its world from above or, where that is not known, the images that it sees."""
     from recollect.artifacts.sealed import sealing
     from recollect.common.traces import Trace
     from recollect.figures.inspection import inspection_page
     from recollect.figures.token_page import token_page
 
-    (source,) = page_inputs(scale, env, method, seed).values()
-    known = provenance.describe(
-        provenance.page_text(scale, env, method), provenance.page_code(scale, env, method), [source]
-    )
-    trace = Trace.open(source)
+    known = STAGE.provenance(Job("page", scale, env, method, str(seed)))
+    trace = Trace.open(paths.trace(scale, env, method, seed))
     written = token_page if trace.shows_images and trace.cell_N2 is None else inspection_page
+    means_nothing = scale_settings(scale).wiring_test or provenance.uses_random_model(scale, env, method)
     html = written(
         trace,
         method=method_mapping(scale, env, method).get("title") or method,
         environment=environment_mapping(scale, env).get("title") or env,
-        wiring_test=scale_settings(scale).wiring_test or provenance.uses_random_model(scale, env, method),
+        wiring_test=means_nothing,
     )
-    with sealing(paths.page(scale, env, method, seed), kind="page", provenance=known) as temporary:
+    target = paths.page(scale, env, method, seed)
+    with sealing(target, kind="page", provenance=known) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 
 def has_page(scale: str, env: str, method: str) -> bool:
-    """Whether a run can be shown: its world can be drawn from above, or its method sees images."""
+    """Whether a run can be shown: its world has a function `scene`, which draws it, or its method sees images."""
     world = str(environment_mapping(scale, env).get("world"))
-    return has_scene(world) or bool(provenance.frozen_models(scale, env, method))
+    is_drawn = declaration("world", world, "scene") is not None
+    return is_drawn or bool(provenance.frozen_models(scale, env, method))
 
 
 STAGE = Stage(
     name="page",
     over=("scale", "env", "method", "seed"),
-    reads=page_inputs,
+    reads=lambda *of: {"trace": paths.trace(*of)},
     writes={"html": paths.page},
     settings=provenance.page_text,
     modules=lambda *of: ["recollect.figures.inspection", "recollect.figures.token_page"],

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recollect.artifacts.checkpoints import POLICIES
-from recollect.artifacts.sealed import MANIFEST_SUFFIX
 
 WILDCARDS = {
     "scale": r"[\w-]+",
@@ -106,8 +105,3 @@ def figure(scale: str, name: str, suffix: str = "") -> Path:
     """A figure's files: `.pdf`, `.png`, `.csv`, `.json`; without suffix the stem."""
     place = FIGURE_FILES[suffix.removeprefix(".")] if suffix else _figure
     return place(scale, name)
-
-
-def manifest(path: Path) -> Path:
-    """The manifest beside an artifact."""
-    return path.with_name(path.name + MANIFEST_SUFFIX)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from recollect.stages import paths
+from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path
 from recollect.stages.plan import embedders, maker, plan
 from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
@@ -76,46 +76,45 @@ FOLDERS = {
 
 
 def _outs(job: Job) -> list[str]:
-    """The outs that hold what a job makes."""
     stage = STAGES[job.stage]
     if job.stage in FOLDERS:
         return [FOLDERS[job.stage].format_map(job.names(stage.over))]
-    return [file.as_posix() for path in stage.makes(job) for file in (path, paths.manifest(path))]
+    return [file.as_posix() for path in stage.makes(job) for file in (path, manifest_path(path))]
 
 
 def pipeline() -> str:
-    """The text of dvc.yaml."""
     figures = default_selection().figures
     whole = plan(SCALE, figures)
-    first = {job for path in embedders(SCALE, figures) if (job := maker(path, SCALE)) is not None}
-    jobs_of = {name: [job for job in whole.needs if _belongs(job, name, first)] for name in COARSE}
-    split = {job.env for job in first}  # environments whose runs are not all of one DVC stage
+    first = {maker(path, SCALE) for path in embedders(SCALE, figures)}
+    split = {job.env for job in first if job is not None}  # environments whose runs are not all of one DVC stage
 
     def outs_of(job: Job) -> list[str]:
-        return [
-            str(Path(out).parent) if job.stage in COARSE["embedders"].stages and job.env not in split else out
-            for out in _outs(job)
-        ]
+        if job.stage in COARSE["embedders"].stages and job.env not in split:
+            return [str(Path(out).parent) for out in _outs(job)]
+        return _outs(job)
 
-    outs = {name: list(dict.fromkeys(out for job in jobs for out in outs_of(job))) for name, jobs in jobs_of.items()}
+    # Of each DVC stage what it makes and what its jobs read, each once and in order.
+    outs: dict[str, dict[str, None]] = {name: {} for name in COARSE}
+    read: dict[str, dict[str, None]] = {name: {} for name in COARSE}
+    for job, waits_for in whole.needs.items():
+        name = "embedders" if job in first else _coarse(job)
+        outs[name] |= dict.fromkeys(outs_of(job))
+        for other in waits_for:
+            read[name] |= dict.fromkeys(outs_of(other))
     text = HEAD
     for name, coarse in COARSE.items():
-        if not jobs_of[name]:
+        if not outs[name]:
             continue
         rules = " ".join((coarse.targets, *coarse.stages))
-        read = (other for job in jobs_of[name] for other in whole.needs[job])
-        wanted = dict.fromkeys(out for other in read for out in outs_of(other) if not out.endswith(".manifest.json"))
-        deps = [*CODE, *(out for out in wanted if out not in outs[name])]
+        others = [out for out in read[name] if out not in outs[name] and not out.endswith(MANIFEST_SUFFIX)]
         text += f"  {name}:\n    cmd: ${{run}} {rules} --cores ${{cores}} -- {coarse.targets}\n"
-        text += f"    deps: [{', '.join(deps)}]\n    outs:\n"
-        text += "".join(f"      - {out}: {{persist: true}}\n" for out in outs[name]) + "\n"
+        text += f"    deps: [{', '.join([*CODE, *others])}]\n    outs:\n"
+        for out in outs[name]:
+            text += f"      - {out}: {{persist: true}}\n"
+        text += "\n"
     return text + TAIL
 
 
-def _belongs(job: Job, name: str, first: set[Job]) -> bool:
-    """Whether a job is one of a DVC stage: the runs that memories embed with have their own."""
-    if job.stage not in COARSE[name].stages:
-        return False
-    if name in ("embedders", "runs"):
-        return (job in first) == (name == "embedders")
-    return True
+def _coarse(job: Job) -> str:
+    """The DVC stage of a job, unless it is one of the runs that memories embed with."""
+    return next(name for name, coarse in COARSE.items() if job.stage in coarse.stages and name != "embedders")

@@ -43,17 +43,22 @@ class Plan(NamedTuple):
     def files(self, stage: str, *artifacts: str) -> list[Path]:
         """What the jobs of one stage make, or only some of its artifacts."""
         places = STAGES[stage].writes
-        chosen = [places[name] for name in artifacts or places]
-        jobs = [job.names(STAGES[stage].over) for job in self.needs if job.stage == stage]
-        return [place.of(names_of_job) for names_of_job in jobs for place in chosen]
+        found: list[Path] = []
+        for job in self.needs:
+            if job.stage == stage:
+                names_of_job = job.names(STAGES[stage].over)
+                found += [places[name].of(names_of_job) for name in artifacts or places]
+        return found
 
 
-def pages(scale: str, figure: str) -> list[Job]:
-    """The inspection pages of a figure: of the runs whose traces it draws, where these can be shown."""
-    if figure_reads(scale, figure) != "traces":
-        return []
-    runs = [run for run in figure_runs(scale, figure) if has_page(scale, *run[:2])]
-    return [Job("page", scale, env, method, str(seed)) for env, method, seed in runs]
+def roots(scale: str, figure: str) -> list[Job]:
+    """The job of a figure, and the inspection pages of the runs whose traces it draws, where these can be shown."""
+    jobs = [Job("figure", scale, figure)]
+    if figure_reads(scale, figure) == "traces":
+        for env, method, seed in figure_runs(scale, figure):
+            if has_page(scale, env, method):
+                jobs.append(Job("page", scale, env, method, str(seed)))
+    return jobs
 
 
 def plan(scale: str, figures: Iterable[str]) -> Plan:
@@ -70,10 +75,10 @@ def plan(scale: str, figures: Iterable[str]) -> Plan:
             do = nearest(figure, names("figures"))
             raise UserError(f"no figure named '{figure}'", where="config/figures", do=do)
         figure_settings(scale, figure)
-        roots = [Job("figure", scale, figure), *pages(scale, figure)]
-        for root in roots:
-            graph.visit(root)
-        taken[figure] = tuple(graph.below(roots))
+        wanted = roots(scale, figure)
+        for job in wanted:
+            graph.visit(job)
+        taken[figure] = tuple(graph.below(wanted))
     return Plan(graph.needs, taken)
 
 
@@ -85,7 +90,6 @@ class _Graph:
         self._of_all_seeds: dict[Job, tuple[Job, ...]] = {}
 
     def visit(self, job: Job) -> None:
-        """Add a job behind everything that it needs."""
         if job in self.needs:
             return
         waits_for = self._direct(job)
@@ -97,13 +101,12 @@ class _Graph:
         """What a job waits for. Asked once for all seeds of a run."""
         shape = job._replace(seed=_ANY_SEED) if job.seed else job
         if shape not in self._of_all_seeds:
-            made = (maker(path, job.scale) for path in STAGES[job.stage].inputs(shape).values())
-            self._of_all_seeds[shape] = tuple(dict.fromkeys(other for other in made if other is not None))
+            made = [maker(path, job.scale) for path in STAGES[job.stage].inputs(shape).values()]
+            self._of_all_seeds[shape] = tuple(dict.fromkeys(filter(None, made)))
         listed = self._of_all_seeds[shape]
         return tuple(other._replace(seed=job.seed) if other.seed == _ANY_SEED else other for other in listed)
 
     def below(self, jobs: Iterable[Job]) -> list[Job]:
-        """Some jobs, and all that they need."""
         seen: dict[Job, None] = {}
         waiting = list(jobs)
         while waiting:
@@ -120,14 +123,17 @@ def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
     The scores and traces of all runs of those methods that the figures read are named as well: a run is one folder for DVC.
     """
     jobs = plan(scale, figures).needs
-    embedding = [job for job in jobs if job.stage == "embed"]
-    policies = [
-        path for job in embedding for name, path in STAGES["embed"].inputs(job).items() if name == "embedder_policy"
-    ]
-    makers = {job for path in policies if (job := maker(path, scale)) is not None}
-    methods = {job[1:4] for job in makers}
-    others = [job for job in jobs if job[1:4] in methods and job.stage in ("run", "evaluate", "inspect")]
-    return [path for job in others for path in STAGES[job.stage].makes(job)]
+    embedding: set[tuple[str, ...]] = set()
+    for job in jobs:
+        policy = STAGES["embed"].inputs(job).get("embedder_policy") if job.stage == "embed" else None
+        run = None if policy is None else maker(policy, scale)
+        if run is not None:
+            embedding.add(run[1:4])
+    found: list[Path] = []
+    for job in jobs:
+        if job.stage in ("run", "evaluate", "inspect") and job[1:4] in embedding:
+            found += STAGES[job.stage].makes(job)
+    return found
 
 
 def files_of_figures(scale: str, figures: Iterable[str]) -> list[Path]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recollect.artifacts.fingerprint import code_fingerprint
 from recollect.artifacts.sealed import sha256_of, verify
 from recollect.settings.catalogue import module_of, roots
 from recollect.settings.errors import UserError
@@ -27,7 +26,6 @@ from recollect.settings.resolve import (
     prompt_templates,
     resolved,
     resolved_environment,
-    resolved_vision_language_model,
     scale_settings,
     token_vocabulary,
     vision_language_model,
@@ -64,44 +62,41 @@ def frozen_models(scale: str, env: str, method: str) -> dict[str, dict[str, Any]
     chosen = resolved(scale, env, method)["method"]["hyperparameters"]
     models: dict[str, dict[str, Any]] = {}
     if chosen.get("language_model") is not None:
-        models["language_model"] = _language_model(chosen["language_model"])
-    seen_with = chosen.get("vision_language_model")
-    if chosen.get("token_vocabulary") is not None:
-        seen_with = token_vocabulary(chosen["token_vocabulary"]).vision_language_model
+        models["language_model"] = language_model_mapping(chosen["language_model"])
+    seen_with, _ = sees_with(chosen)
     if seen_with is not None:
         models["vision_language_model"] = vision_language_model(seen_with, scale).model_dump(mode="json")
     return models
 
 
+def sees_with(hyperparameters: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """(vision-language model, token vocabulary) that a method names; a vocabulary brings the model that made it."""
+    vocabulary = hyperparameters.get("token_vocabulary")
+    if vocabulary is None:
+        return hyperparameters.get("vision_language_model"), None
+    return token_vocabulary(vocabulary).vision_language_model, vocabulary
+
+
 def generate_settings(scale: str, env: str) -> str:
-    """Everything in the configuration that histories depend on."""
     return canonical(_without(resolved_environment(scale, env), "evaluation", "title", "returns", "images"))
 
 
 def image_settings(scale: str, env: str) -> str:
-    """Everything in the configuration that encoded images depend on, besides the histories."""
     return canonical({"images": environment_settings(scale, env).model_dump(mode="json")["images"]})
 
 
-def vision_language_settings(scale: str, name: str) -> str:
-    """Everything in the configuration that a vision-language model which is trained here depends on."""
-    model = resolved_vision_language_model(scale, name)
-    return canonical({"model": model, "language_model": _language_model(model["language_model"])})
-
-
 def vocabulary_settings(scale: str, name: str) -> str:
-    """Everything in the configuration that a token vocabulary depends on, besides files."""
     vocabulary = token_vocabulary(name)
     parts = {
         "vocabulary": vocabulary.model_dump(mode="json"),
         "templates": prompt_templates(vocabulary.templates),
         "model": vision_language_model(vocabulary.vision_language_model, scale).model_dump(mode="json"),
-        "language_model": _language_model(vocabulary.language_model),
+        "language_model": language_model_mapping(vocabulary.language_model),
     }
     return canonical(parts)
 
 
-def _language_model(name: str) -> dict[str, Any]:
+def language_model_mapping(name: str) -> dict[str, Any]:
     return language_model(name).model_dump(mode="json")
 
 
@@ -112,7 +107,7 @@ def memory_settings(scale: str, env: str, method: str) -> str:
     parts = {
         "environment": _without(settings["environment"], "evaluation", "title", "source"),
         "memory": settings["method"]["memory"],
-        "language_model": _language_model(name) if kind == "lm" else None,
+        "language_model": language_model_mapping(name) if kind == "lm" else None,
         "reward_scale": settings["method"]["hyperparameters"].get("reward_scale"),
     }
     return canonical(parts)
@@ -127,7 +122,6 @@ def train_settings(scale: str, env: str, method: str) -> str:
 
 
 def evaluate_settings(scale: str, env: str, method: str) -> str:
-    """Everything in the configuration that scores depend on."""
     return _run_settings(resolved(scale, env, method), ("title", "source"), frozen_models(scale, env, method))
 
 
@@ -149,7 +143,6 @@ def page_text(scale: str, env: str, method: str) -> str:
 
 
 def figure_text(scale: str, figure: str) -> str:
-    """Everything in the configuration that a figure depends on."""
     chosen = figure_settings(scale, figure)
     titles = {
         "methods": {m: method_mapping(scale, chosen.environments[0], m).get("title", m) for m in chosen.methods},
@@ -168,7 +161,6 @@ def report_text(scale: str, *figures: str) -> str:
 
 
 def evaluates_while_training(method: Mapping[str, Any]) -> bool:
-    """Whether a method, as its mapping says, is judged while it learns."""
     optimisation = (method.get("hyperparameters") or {}).get("optimisation") or {}
     return method.get("data") == "online" or bool(optimisation.get("evaluate_every"))
 
@@ -183,68 +175,27 @@ def generate_modules(scale: str, env: str) -> list[str]:
     content = environment_mapping(scale, env)
     algorithm = (content.get("source") or {}).get("algorithm", "ppo")
     where = f"{config_folder()}/environments/{env}.yaml: source.algorithm"
-    return [*_world(scale, env), module_of("source", algorithm, where=where)]
-
-
-def image_modules(scale: str, env: str) -> list[str]:
-    """What encodes images."""
-    read_and_encode = ("histories", "encoding", "image_encoders.registry")
-    return [*(f"recollect.common.{name}" for name in read_and_encode), *_image_encoder(scale, env)]
-
-
-def vision_language_modules() -> list[str]:
-    """What trains vision-language models."""
-    return ["recollect.helm.dual_encoder_training"]
-
-
-def vocabulary_modules() -> list[str]:
-    """What embeds token vocabularies."""
-    return ["recollect.helm.vocabulary_embedding"]
-
-
-def memory_modules(stage: str, scale: str, env: str, method: str) -> list[str]:
-    """What embeds the entries of a memory, or indexes them."""
-    if stage == "index":
-        return ["recollect.radt.memory_index", *_world(scale, env)]
-    return ["recollect.radt.memory_keys", *_world(scale, env), *_embedder(scale, env, method)]
+    return [*world_of(scale, env), module_of("source", algorithm, where=where)]
 
 
 def train_modules(scale: str, env: str, method: str) -> list[str]:
     """What trains: the method, its memory's embedder, its world, and what judges it where it is judged while it learns."""
-    modules = [*_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    modules = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
     if evaluates_while_training(method_mapping(scale, env, method)):
         modules += _evaluators(scale, env)
     return modules
 
 
 def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
-    """What plays a policy and makes its scores."""
-    playing = [*_world(scale, env), algorithm_of(scale, env, method), *_embedder(scale, env, method)]
+    playing = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
     return [*playing, *_evaluators(scale, env), "recollect.evaluation.score_table"]
 
 
-def measure_modules(scale: str, env: str, method: str) -> list[str]:
-    """What learns and acts on the clock."""
-    return [*evaluate_modules(scale, env, method), "recollect.evaluation.speed"]
-
-
-def inspect_modules(scale: str, env: str, method: str) -> list[str]:
-    """What plays a policy and writes down what it saw, did and read."""
-    return [*evaluate_modules(scale, env, method), "recollect.evaluation.tracing"]
-
-
-def figure_modules(scale: str, figure: str) -> list[str]:
-    """What draws a figure."""
-    kind = module_of("figure", figure_settings(scale, figure).kind, where=f"figure {figure}: kind")
-    return [kind, "recollect.figures.writing", "recollect.figures.reference"]
-
-
 def algorithm_of(scale: str, env: str, method: str) -> str:
-    """The module of a method's algorithm."""
     return module_of("method", str(method_mapping(scale, env, method)["algorithm"]), where=method_path(method))
 
 
-def _world(scale: str, env: str) -> list[str]:
+def world_of(scale: str, env: str) -> list[str]:
     content = environment_mapping(scale, env)
     modules = [module_of("world", str(content.get("world")), where=f"environment {env}: world")]
     # The world `gymnasium` imports by name what registers an environment. Of own code that is followed, too.
@@ -254,13 +205,13 @@ def _world(scale: str, env: str) -> list[str]:
     return modules
 
 
-def _image_encoder(scale: str, env: str) -> list[str]:
+def image_encoder_module(scale: str, env: str) -> list[str]:
     images = environment_mapping(scale, env).get("images")
     where = f"environment {env}: images.encoder"
     return [] if images is None else [module_of("image encoder", images.get("encoder", "impala"), where=where)]
 
 
-def _embedder(scale: str, env: str, method: str) -> list[str]:
+def embedder_network(scale: str, env: str, method: str) -> list[str]:
     """The network that a method's memory embeds with, where that is another method's."""
     kind, name, _ = embedder_of(scale, env, method)
     if kind != "method":
@@ -272,72 +223,10 @@ def _embedder(scale: str, env: str, method: str) -> list[str]:
 def _evaluators(scale: str, env: str) -> list[str]:
     """What plays an environment: its protocol, and the encoder of its images."""
     evaluation = environment_mapping(scale, env).get("evaluation") or {}
-    return [f"recollect.evaluation.{evaluation.get('protocol', 'in_context')}", *_image_encoder(scale, env)]
-
-
-def generate_code(scale: str, env: str) -> str:
-    """Fingerprint of the code that makes histories."""
-    return code_fingerprint(*generate_modules(scale, env))
-
-
-def image_code(scale: str, env: str) -> str:
-    """Fingerprint of the code that encodes images."""
-    return code_fingerprint(*image_modules(scale, env))
-
-
-def vision_language_code() -> str:
-    """Fingerprint of the code that trains vision-language models."""
-    return code_fingerprint(*vision_language_modules())
-
-
-def vocabulary_code() -> str:
-    """Fingerprint of the code that embeds token vocabularies."""
-    return code_fingerprint(*vocabulary_modules())
-
-
-def memory_code(stage: str, scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that embeds or indexes."""
-    return code_fingerprint(*memory_modules(stage, scale, env, method))
-
-
-def train_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that trains."""
-    return code_fingerprint(*train_modules(scale, env, method))
-
-
-def evaluate_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that evaluates."""
-    return code_fingerprint(*evaluate_modules(scale, env, method))
-
-
-def inspect_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that traces."""
-    return code_fingerprint(*inspect_modules(scale, env, method))
-
-
-def measure_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that learns and acts on the clock."""
-    return code_fingerprint(*measure_modules(scale, env, method))
-
-
-def page_code(scale: str, env: str, method: str) -> str:
-    """Fingerprint of the code that writes inspection pages."""
-    del scale, env, method  # the same for all
-    return code_fingerprint("recollect.figures.inspection", "recollect.figures.token_page")
-
-
-def figure_code(scale: str, figure: str) -> str:
-    """Fingerprint of the code that draws a figure."""
-    return code_fingerprint(*figure_modules(scale, figure))
-
-
-def report_code() -> str:
-    """Fingerprint of the code that writes reports."""
-    return code_fingerprint("recollect.figures.report")
+    return [f"recollect.evaluation.{evaluation.get('protocol', 'in_context')}", *image_encoder_module(scale, env)]
 
 
 def digest(text: str) -> str:
-    """A short hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -355,8 +244,3 @@ def describe(settings: str, code: str, inputs: Iterable[Path | None], device: st
             verify(path)
             hashes[path.as_posix()] = sha256_of(path)
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}
-
-
-def seeds_of(scale: str) -> tuple[int, ...]:
-    """The seeds of a scale."""
-    return scale_settings(scale).seeds

@@ -37,10 +37,10 @@ class Record(NamedTuple):
     settings: str
 
 
-def place(job: Job, root: Path = Path()) -> Path:
+def place(job: Job) -> Path:
     """Where a job's record lies: `logs/demo/dark_room_10x10/radt/seed_0/train.json`."""
     folders = [job.scale, job.env, job.method, f"seed_{job.seed}" if job.seed else ""]
-    return root.joinpath("logs", *filter(None, folders), f"{job.stage}.json")
+    return Path("logs", *filter(None, folders), f"{job.stage}.json")
 
 
 def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> object:
@@ -69,7 +69,6 @@ def read(path: Path) -> Record | None:
         return None
 
 
-def records(scale: str, root: Path = Path()) -> list[Record]:
-    """The records of all jobs of a scale."""
-    found = [read(path) for path in sorted((root / "logs" / scale).rglob("*.json"))]
+def records(scale: str) -> list[Record]:
+    found = [read(path) for path in sorted(Path("logs", scale).rglob("*.json"))]
     return [one for one in found if one is not None]

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import report_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def report(scale: str, figures: Sequence[str]) -> None:
     """Write the report: one page with figures, captions, provenance and a table of all runs.
 
     Their runs may lie elsewhere (in a clone that pulled the figures only); the page then says so.
-
-    Raises:
-        UserError: a figure is missing, or a file that is there is corrupted.
     """
     from recollect.artifacts.sealed import sealing
     from recollect.stages import report_rows
 
-    text, code = provenance.report_text(scale, *figures), provenance.report_code()
+    text = provenance.report_text(scale, *figures)
+    code = STAGE.code_text(Job("report", scale))
     known = provenance.describe(text, code, report_inputs(scale, *figures).values())
     html = report_rows.page(scale, figures, code)
     with sealing(paths.report(scale), kind="report", provenance=known) as temporary:

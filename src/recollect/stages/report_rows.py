@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,14 +15,15 @@ from urllib.parse import quote
 import pandas as pd
 
 from recollect.artifacts.run import TRAIN_SPLIT
-from recollect.artifacts.sealed import read_json, read_table, sha256_of, verify
+from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha256_of, verify
 from recollect.figures import registry
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.figures.spec import one_or_more
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method
-from recollect.stages import paths, provenance, records
+from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
 from recollect.stages.figure import LOCK
 from recollect.stages.inputs import Run, figure_runs
+from recollect.stages.paths import Place
 from recollect.stages.stage import Job
 
 FILES = {".pdf": "PDF", ".png": "PNG", ".csv": "CSV", ".json": "JSON"}
@@ -68,7 +70,6 @@ def commit() -> str:
 
 
 def _address(scale: str, path: Path) -> str:
-    """Of a file, as a link of the report names it."""
     return quote(Path(os.path.relpath(path, paths.report(scale).parent)).as_posix())
 
 
@@ -81,9 +82,11 @@ def _environment_title(scale: str, env: str) -> str:
 
 
 def _figure(scale: str, name: str) -> ReportFigure:
-    pages = {}
-    for env, method, seed in (runs := figure_runs(scale, name)):
-        if (page := paths.page(scale, env, method, seed)).is_file():
+    runs = figure_runs(scale, name)
+    pages: dict[str, str] = {}
+    for env, method, seed in runs:
+        page = paths.page(scale, env, method, seed)
+        if page.is_file():
             title = f"{_method_title(scale, env, method)} on {_environment_title(scale, env)}, seed {seed}"
             pages[title] = _address(scale, page)
     about = read_json(paths.figure(scale, name, ".json"), kind="figure.json")
@@ -98,98 +101,120 @@ def _figure(scale: str, name: str) -> ReportFigure:
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- runs
-
-_Text = Callable[[str, str, str], str]
-#: What a figure may read of a run: where it lies, the settings and the code that it is a function of.
-_RESULTS: dict[str, tuple[Callable[..., Path], _Text]] = {
-    "evaluate": (paths.scores, provenance.evaluate_code),
-    "inspect": (paths.trace, provenance.inspect_code),
-    "measure": (paths.speed, provenance.measure_code),
-}
+#: What a figure may read of a run, and where it lies.
+_RESULTS: dict[str, Place] = {"evaluate": paths.scores, "inspect": paths.trace, "measure": paths.speed}
+_STAGES = {stage.name: stage for stage in (train.STAGE, evaluate.STAGE, inspect.STAGE, measure.STAGE)}
 
 
 def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -> ReportRun:
-    of = (scale, env, method)
-    played = (*of[:2], played_method(*of), seed)
+    of = (scale, env, method, str(seed))
     known: dict[str, Any] = {
         "environment": _environment_title(scale, env),
         "env": env,
-        "method": _method_title(*of),
+        "method": _method_title(scale, env, method),
         "name": method,
         "seed": seed,
         "figures": figures,
     }
-    rule = next((rule for rule, (where, _) in _RESULTS.items() if where(*of, seed).is_file()), None)
+    rule = next((rule for rule, place in _RESULTS.items() if place(*of).is_file()), None)
     if rule is None:
         return ReportRun(**known, state="not here")
-    path, code = _RESULTS[rule][0](*of, seed), _RESULTS[rule][1]
+    path = _RESULTS[rule](*of)
     made = verify(path)["provenance"]
-    differs = _differences(made, of, provenance.evaluate_settings, code)
+    differs = _differences(made, Job(rule, *of))
     devices = [made.get("device")]
-    trained = paths.train_table(*played)
+
+    played = played_method(scale, env, method)
+    trained = paths.train_table(scale, env, played, seed)
     if trained.is_file() and rule != "measure":
-        table = read_table(trained, kind="train")
-        is_online = method_mapping(*of).get("data") == "online"
-        logged = table.loc[table["metric"] == "updates", "value"]
-        known["env_steps"] = int(table["step"].max()) if is_online else None
-        known["updates"] = int(logged.max()) if len(logged) else None if is_online else int(table["step"].max())
+        is_online = method_mapping(scale, env, method).get("data") == "online"
+        known |= _progress(read_table(trained, kind="train"), is_online)
         learned = verify(trained)["provenance"]
-        differs |= _differences(learned, played[:3], provenance.train_settings, provenance.train_code)
+        differs |= _differences(learned, Job("train", scale, env, played, str(seed)))
         devices.insert(0, learned.get("device"))
     if rule != "inspect":
         known["scores"] = _final_scores(read_table(path), scale, env, figures)
-    jobs = [rule] if played[2] != method or rule == "measure" else ["train", rule]
-    took = [records.read(records.place(Job(job, *of, str(seed)))) for job in jobs]
+
+    jobs = [rule] if played != method or rule == "measure" else ["train", rule]
+    took = [records.read(records.place(Job(job, *of))) for job in jobs]
     whole = [record for record in took if record is not None]
     if len(whole) == len(jobs):
         known["seconds"] = sum(record.seconds for record in whole)
         known["resumed"] = any(record.resumed for record in whole)
-    folder, page = paths.run_folder(*of, seed), paths.page(*of, seed)
-    files = {"folder": f"{_address(scale, folder)}/"} if folder.is_dir() else {}
+
+    files: dict[str, str] = {}
+    folder = paths.run_folder(*of)
+    if folder.is_dir():
+        files["folder"] = f"{_address(scale, folder)}/"
+    page = paths.page(*of)
+    if page.is_file():
+        files["inspect"] = _address(scale, page)
     return ReportRun(
         **known,
         state=f"other {' and '.join(sorted(differs, reverse=True))}" if differs else CURRENT,
         device=" / ".join(dict.fromkeys(str(device) for device in devices if device)) or None,
         config=provenance.digest(made["settings"]) if "settings" in made else None,
         code=made.get("code"),
-        manifest=_address(scale, paths.manifest(path)),
-        files=files | ({"inspect": _address(scale, page)} if page.is_file() else {}),
+        manifest=_address(scale, manifest_path(path)),
+        files=files,
     )
 
 
+def _progress(table: pd.DataFrame, is_online: bool) -> dict[str, int | None]:
+    """How far a run learned: steps of the environment where it acts, and updates."""
+    last = int(table["step"].max())
+    logged = table.loc[table["metric"] == "updates", "value"]
+    if len(logged):
+        updates: int | None = int(logged.max())
+    else:
+        updates = None if is_online else last
+    return {"env_steps": last if is_online else None, "updates": updates}
+
+
 @cache
-def _today(text: _Text, scale: str, env: str, method: str) -> str:
-    """Of all seeds, asked once in each report."""
-    return text(scale, env, method)
+def _today(job: Job) -> dict[str, str]:
+    """What a job would be made of today; asked once in each report for all seeds."""
+    stage = _STAGES[job.stage]
+    return {"settings": stage.settings_text(job), "code": stage.code_text(job)}
 
 
-def _differences(made: dict[str, Any], of: tuple[str, str, str], settings: _Text, code: _Text) -> set[str]:
+def _differences(made: dict[str, Any], job: Job) -> set[str]:
     """Which of `settings` and `code` a file was made of that today's are not."""
-    return {name for name, text in (("settings", settings), ("code", code)) if made.get(name) != _today(text, *of)}
+    today = _today(job._replace(seed=""))
+    return {name for name, text in today.items() if made.get(name) != text}
 
 
 def _final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[str]) -> dict[str, float]:
     """What was scored last, in words -> mean over tasks and episodes; first what the figures draw."""
     # Statistics of training and evaluations on the way stand in the same table.
-    ended = table[(table["split"] != LEARNING) & ((table["split"] != TRAIN_SPLIT) | (table["task"] >= 0))]
-    rows = table[table["split"] == LEARNING] if ended.empty else ended
-    drawn = [(metric, split) for name in figures for metric, split in _drawn(scale, name)]
-    metrics = list(dict.fromkeys(metric for metric, _ in drawn if metric in set(rows["metric"])))
-    metrics = metrics or sorted(set(rows["metric"]), key=lambda metric: (metric != "return", metric))
-    there = list(dict.fromkeys(rows["split"]))
-    splits = sorted(there, key=[*dict.fromkeys(split for _, split in drawn), *there].index)
-    in_context = (environment_mapping(scale, env).get("evaluation") or {}).get("protocol", "in_context") == "in_context"
-    found = {}
+    on_the_way = table["split"] == LEARNING
+    of_training = (table["split"] == TRAIN_SPLIT) & (table["task"] < 0)
+    rows = table[~on_the_way & ~of_training]
+    if rows.empty:
+        rows = table[on_the_way]
+    drawn = [pair for name in figures for pair in _drawn(scale, name)]
+
+    there = set(rows["metric"])
+    metrics = [metric for metric in dict.fromkeys(metric for metric, _ in drawn) if metric in there]
+    if not metrics:
+        metrics = sorted(there, key=lambda metric: (metric != "return", metric))
+    splits = list(dict.fromkeys(rows["split"]))
+    splits.sort(key=[*dict.fromkeys(split for _, split in drawn), *splits].index)
+    evaluation = environment_mapping(scale, env).get("evaluation") or {}
+    in_context = evaluation.get("protocol", "in_context") == "in_context"
+
+    found: dict[str, float] = {}
     for metric in metrics:
         for split in splits:
             here = rows[(rows["metric"] == metric) & (rows["split"] == split)]
-            here = here[here["step"] == here["step"].max()]
-            words = metric.replace("_", " ")
             if here.empty:
                 continue
-            if in_context and (last := here["episode"].max()) > 0:
-                here, words = here[here["episode"] == last], f"{words}, episode {last + 1}"
+            here = here[here["step"] == here["step"].max()]
+            words = metric.replace("_", " ")
+            last = here["episode"].max()
+            if in_context and last > 0:
+                here = here[here["episode"] == last]
+                words += f", episode {last + 1}"
             if len(splits) > 1:
                 words += {"eval": ", unseen tasks", "train": ", training tasks"}.get(split, f", {split}")
             found[words] = float(here.groupby("task")["value"].mean().mean())
@@ -201,8 +226,7 @@ def _drawn(scale: str, figure: str) -> list[tuple[str, str]]:
     """(metric, split) of the scores that a figure draws."""
     chosen = figure_settings(scale, figure)
     fields = registry.kind(chosen.kind).Options.model_fields
-    metric, split = (
-        one_or_more(chosen.options.get(name) or (fields[name].default if name in fields else other))
-        for name, other in (("metric", "return"), ("split", "eval"))
-    )
-    return [(m, s) for m in metric for s in split]
+    defaults = {"metric": "return", "split": "eval"} | {name: field.default for name, field in fields.items()}
+    metrics = one_or_more(chosen.options.get("metric") or defaults["metric"])
+    splits = one_or_more(chosen.options.get("split") or defaults["split"])
+    return list(itertools.product(metrics, splits))

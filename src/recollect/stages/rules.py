@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from recollect.artifacts.sealed import manifest_path
 from recollect.settings.resolve import environment_mapping
-from recollect.stages import packs, paths
+from recollect.stages import packs
 from recollect.stages.packs import Seeds
 from recollect.stages.provenance import digest
 from recollect.stages.selection import JOB_HOURS
@@ -52,8 +53,6 @@ class StageRule:
         self.files = cache(self._files)
         self.hashes = cache(self._hashes)
 
-    # ------------------------------------------------------------------------------------------- inputs and outputs
-
     @property
     def writes(self) -> dict[str, str]:
         """Output name -> path, its manifest beside it."""
@@ -62,7 +61,7 @@ class StageRule:
             for name, place in self.stage.writes.items():
                 label = f"{name}_{seed}" if self.seeds else name
                 path = place.template.replace("{seed}", str(seed))
-                found |= {label: path, f"{label}_manifest": paths.manifest(Path(path)).as_posix()}
+                found |= {label: path, f"{label}_manifest": manifest_path(Path(path)).as_posix()}
         return found
 
     def updates(self, flag: Callable[[str], Any]) -> dict[str, Any]:
@@ -70,21 +69,16 @@ class StageRule:
         return {name: flag(path) for name, path in self.writes.items()}
 
     def reads(self, wildcards: Wildcards) -> list[str]:
-        """The files that a job reads."""
         return self.files(self.job(wildcards))
 
     def _files(self, job: Job) -> list[str]:
         listed = self.stage.reads(*job.names(self.stage.over).values(), *self.figures)
         return [path.as_posix() for path in listed.values()]
 
-    # ---------------------------------------------------------------------------------------------- params and command
-
     def settings(self, wildcards: Wildcards) -> str:
-        """The hash of everything in the configuration that a job depends on."""
         return self.hashes(self.job(wildcards)._replace(seed=""))[0]
 
     def code(self, wildcards: Wildcards) -> str:
-        """The fingerprint of the code that a job depends on."""
         return self.hashes(self.job(wildcards)._replace(seed=""))[1]
 
     def _hashes(self, job: Job) -> tuple[str, str]:
@@ -93,13 +87,11 @@ class StageRule:
 
     @property
     def params(self) -> dict[str, Callable[..., str]]:
-        """Name -> function of a job."""
         settings: dict[str, Callable[..., str]] = {"settings": self.settings}
         return {**settings, "code": self.code} if self.stage.modules else settings
 
     @property
     def log(self) -> str:
-        """Where a job's log lies."""
         folders = [_DIRECTORY.get(wildcard, f"{{{wildcard}}}") for wildcard in self.stage.over]
         if self.seeds:
             folders[-1] = f"seeds_{self.seeds[0]}_to_{self.seeds[-1]}"
@@ -107,7 +99,6 @@ class StageRule:
 
     @property
     def command(self) -> str:
-        """The command of a job."""
         if self.stage.command:
             return f"recollect {self.stage.command} > {{log}} 2>&1"
         words = ["recollect", self.stage.name.replace("_", "-")]
@@ -121,17 +112,13 @@ class StageRule:
         words += ["--threads {threads}"] if not self.stage.local else []
         return " ".join([*words, "> {log} 2>&1"])
 
-    # -------------------------------------------------------------------------------------------------------- resources
-
     def conda(self, wildcards: Wildcards) -> str:
-        """The conda environment of a job."""
         family = self.packages
         if self.stage.packages == "world":
             family = environment_mapping(wildcards["scale"], wildcards["env"]).get("family", family)
         return f"../envs/{family}.yaml"
 
     def threads(self, wildcards: Wildcards) -> int:
-        """CPU threads."""
         return self._at_scale(self.stage.asks.threads, wildcards)
 
     def mem_mb(self, wildcards: Wildcards, attempt: int) -> int:
@@ -146,12 +133,10 @@ class StageRule:
         return limit if self.stage.asks.resumes else limit * attempt
 
     def gpu(self, wildcards: Wildcards) -> int:
-        """GPUs: one or none."""
         return int(self.stage.on_gpu(self.job(wildcards)))
 
     @property
     def resources(self) -> dict[str, Callable[..., int]]:
-        """Name -> function of a job."""
         asked: dict[str, Callable[..., int]] = {"mem_mb": self.mem_mb, "runtime": self.runtime}
         return {**asked, "gpu": self.gpu} if self.stage.asks.gpu else asked
 
@@ -159,8 +144,6 @@ class StageRule:
         """Of jobs that could start, the highest goes first."""
         chosen = self.stage.priority
         return chosen(*self.job(wildcards).names(self.stage.over).values()) if callable(chosen) else chosen
-
-    # ------------------------------------------------------------------------------------------------------------------
 
     def job(self, wildcards: Any) -> Job:
         """The job of some wildcards; of a pack that of its first seed, which shares everything with the others."""

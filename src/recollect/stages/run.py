@@ -20,13 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def run(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
-    """Train one run and score its policy; what is there and of today is kept.
-
-    A change of how policies are judged trains nothing again.
-
-    Raises:
-        UserError: a setting or an input is wrong, or another process is at work on this run.
-    """
+    """Train one run and score its policy; what is there and of today is kept."""
     job = Job("run", scale, env, method, str(seed))
     for part, step in STAGE.steps(job):
         if part.is_made(step):

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
     environment_mapping,
@@ -18,7 +17,7 @@ from recollect.settings.resolve import (
     published_data,
     scale_settings,
     token_vocabulary,
-    vision_language_model,
+    trained_model,
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths
@@ -63,7 +62,6 @@ def selection(config: Mapping[str, Any]) -> Selection:
 
 
 def default_selection() -> Selection:
-    """The selection of config/config.yaml."""
     return selection(read_yaml(config_folder() / "config.yaml"))
 
 
@@ -72,8 +70,6 @@ def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
     chosen = list(wanted or default_selection().figures)
     return names("figures") if chosen == ["all"] else chosen
 
-
-# ----------------------------------------------------------------------------------------------- targets, by their path
 
 _PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
 
@@ -96,8 +92,10 @@ def _check_names(found: Mapping[str, str]) -> None:
     scale, model = found.get("scale"), found.get("model")
     if scale is not None:
         scale_settings(scale)
-    if model is not None:
-        _check_model(model, fetched=scale is None)
+    if model is not None and scale is None:
+        fetched_model(model)
+    elif model is not None:
+        trained_model(model, str(scale))
     if "vocabulary" in found:
         token_vocabulary(found["vocabulary"])
     if "dataset" in found:
@@ -108,20 +106,3 @@ def _check_names(found: Mapping[str, str]) -> None:
         environment_mapping(scale, found["env"])
         if "method" in found:
             method_mapping(scale, found["env"], found["method"])
-
-
-def _check_model(model: str, *, fetched: bool) -> None:
-    if fetched:
-        chosen = fetched_model(model)
-        if chosen.source != "hub":
-            raise UserError(
-                f"the model '{model}' comes from source '{chosen.source}' and is not fetched",
-                where=config_folder() / "language_models.yaml",
-                do="nothing: it is already at hand",
-            )
-    elif vision_language_model(model).source != "trained":
-        raise UserError(
-            f"the vision-language model '{model}' is not trained here",
-            where=config_folder() / "vision_language_models.yaml",
-            do=f"ask for {paths.model(model)}, if it is one that is fetched",
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -49,10 +50,15 @@ def settings(
     if why is not None:
         layers = {
             "environment": environment_layers(scale, env) if env is not None else [],
-            "method": _layers_of_method(scale, env, method) if env is not None and method is not None else [],
+            "method": [],
             "figure": figure_layers(scale, figure) if figure is not None else [],
         }
-        return "\n".join(line for path in _paths(why, values) for line in _origins(path, values, checked, layers))
+        if env is not None and method is not None:
+            layers["method"] = list(chain.from_iterable(method_layers(scale, env, method)))
+        lines: list[str] = []
+        for path in _paths(why, values):
+            lines += _origins(path, values, checked, layers)
+        return "\n".join(lines)
     if as_json:
         return json.dumps(values, indent=2, ensure_ascii=False)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120).rstrip()
@@ -68,19 +74,10 @@ def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
 
 
 def _figure(scale: str, figure: str) -> Any:
-    """The checked settings of a figure, those of its kind included."""
     chosen = figure_settings(scale, figure)
     where = f"config/figures/{figure}.yaml: options"
     kind = importlib.import_module(module_of("figure", chosen.kind, where=where))
     return chosen.model_copy(update={"options": validated(kind.Options, chosen.options, where=where)})
-
-
-def _layers_of_method(scale: str, env: str, method: str) -> list[Layer]:
-    layers = method_layers(scale, env, method)
-    return [*layers.own, *layers.variant, *layers.changes]
-
-
-# ---------------------------------------------------------------------------------------------------------- the origins
 
 
 def _paths(key: str, values: Mapping[str, Any]) -> list[tuple[str, ...]]:

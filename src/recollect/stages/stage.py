@@ -70,18 +70,6 @@ def is_large(scale: str) -> bool:
     return scale_settings(scale).resources == "large"
 
 
-def _none(*names: str) -> dict[str, Path]:
-    return {}
-
-
-def _empty(*names: str) -> str:
-    return ""
-
-
-def _always(*names: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Stage:
     """One stage.
@@ -91,7 +79,8 @@ class Stage:
         over: the wildcards that name one job, in the order in which the functions below take their names.
         writes: name -> where the artifact lies.
         run: does the work of one job. Its keyword-only arguments are options of the command (recollect.cli). It may return
-            True where it only went on from a checkpoint.
+            True where it only went on from a checkpoint. It raises a UserError where a setting is wrong, an input is missing or
+            corrupted, or another process is at work on the same artifacts.
         asks: what a job asks of its machine.
         reads: names of a job -> name -> file. The one list of a job's inputs: of its rule, its manifest and its method.
         settings: names without seed -> everything in the configuration that the artifacts depend on.
@@ -111,10 +100,10 @@ class Stage:
     writes: Mapping[str, Place]
     run: Callable[..., object]
     asks: Resources
-    reads: Callable[..., Mapping[str, Path]] = _none
-    settings: Callable[..., str] = _empty
+    reads: Callable[..., Mapping[str, Path]] = lambda *names: {}
+    settings: Callable[..., str] = lambda *names: ""
     modules: Callable[..., list[str]] | None = None
-    only: Callable[..., bool] = _always
+    only: Callable[..., bool] = lambda *names: True
     parts: tuple[Stage, ...] = ()
     keeps: bool = False
     priority: int | Callable[..., int] = 0
@@ -134,7 +123,6 @@ class Stage:
         return [place.of(names) for place in self.writes.values()]
 
     def inputs(self, job: Job) -> Mapping[str, Path]:
-        """What a job reads."""
         return self.reads(*job.names(self.over).values())
 
     def settings_text(self, job: Job) -> str:
@@ -142,19 +130,26 @@ class Stage:
         return self.settings(*job.names(self.shared).values())
 
     def modules_of(self, job: Job) -> list[str]:
-        """The modules whose code a job depends on."""
         return [] if self.modules is None else self.modules(*job.names(self.shared).values())
 
     def code_text(self, job: Job) -> str:
         """The fingerprint of a job's code, as it stands in its manifest; empty where it depends on none."""
         return "" if self.modules is None else code_fingerprint(*self.modules_of(job))
 
+    def provenance(self, job: Job, device: str = "cpu", inputs: Mapping[str, Path] | None = None) -> dict[str, Any]:
+        """What the manifests of a job's artifacts hold, besides its seed. Inputs are verified here, before any work.
+
+        Args:
+            inputs: what it reads, where that differs from what such a job reads.
+        """
+        read = self.inputs(job) if inputs is None else inputs
+        return provenance.describe(self.settings_text(job), self.code_text(job), read.values(), device)
+
     def steps(self, job: Job) -> list[tuple[Stage, Job]]:
         """What a job runs: its parts, or itself."""
         return [(part, job._replace(stage=part.name)) for part in self.parts] or [(self, job)]
 
     def on_gpu(self, job: Job) -> bool:
-        """Whether a job asks for a GPU."""
         gpu = self.asks.gpu
         if callable(gpu):
             gpu = gpu(*job.names(self.shared).values())
@@ -164,7 +159,7 @@ class Stage:
         """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device."""
         try:
             made: list[dict[str, Any]] = [verify(path)["provenance"] for path in self.makes(job)]
-            today = provenance.describe(self.settings_text(job), self.code_text(job), self.inputs(job).values())
+            today = self.provenance(job)
         except UserError:  # an artifact is missing or damaged; or an input is, which the job itself says best
             return False
         wanted = {**today, "device": "", **({"seed": int(job.seed)} if job.seed else {})}

@@ -21,23 +21,7 @@ from recollect.stages import (
 )
 from recollect.stages.stage import Stage
 
-_STAGES = (
-    fetch.STAGE,
-    fetch.DATA,
-    generate.STAGE,
-    embed_images.STAGE,
-    train_vision_language.STAGE,
-    embed_vocabulary.STAGE,
-    embed.STAGE,
-    index.STAGE,
-    run.STAGE,
-    train.STAGE,
-    evaluate.STAGE,
-    inspect.STAGE,
-    page.STAGE,
-    measure.STAGE,
-    figure.STAGE,
-    report.STAGE,
-)
+_OF_DATA = (generate, embed_images, train_vision_language, embed_vocabulary, embed, index)
+_OF_RUNS = (run, train, evaluate, inspect, page, measure, figure, report)
+_STAGES = (fetch.STAGE, fetch.DATA, *(module.STAGE for module in (*_OF_DATA, *_OF_RUNS)))
 STAGES: dict[str, Stage] = {stage.name: stage for stage in _STAGES}
-"""Name -> stage."""

@@ -14,7 +14,7 @@ from recollect.settings.resolve import algorithm_module, method_path, played_met
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import is_trained, train_inputs
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,14 +34,7 @@ def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:
 
 
 def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> bool:
-    """Train one run, or go on with it.
-
-    Returns:
-        Whether it went on from a checkpoint.
-
-    Raises:
-        UserError: a setting or an input is wrong, or another process trains this run.
-    """
+    """Train one run, or go on with it."""
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
@@ -57,8 +50,7 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
         )
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
-    text, code = provenance.train_settings(scale, env, method), provenance.train_code(scale, env, method)
-    known = provenance.describe(text, code, inputs.values(), device)
+    known = STAGE.provenance(Job("train", scale, env, method, str(seed)), device)
     checkpoints = paths.checkpoints(scale, env, method, seed)
     with run_lock(checkpoints):
         run = Run(

@@ -8,39 +8,28 @@ from __future__ import annotations
 
 import json
 
-from recollect.settings.errors import UserError
 from recollect.settings.loading import validated
-from recollect.settings.resolve import vision_language_model
+from recollect.settings.resolve import canonical, resolved_vision_language_model, trained_model
 from recollect.stages import paths, provenance
-from recollect.stages.stage import Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage
 
 
 def train_vision_language(scale: str, name: str) -> bool:
-    """Train a small model of images and texts, or go on with it.
-
-    Returns:
-        Whether it went on from a checkpoint.
-
-    Raises:
-        UserError: the model is not one that is trained, or a setting is wrong.
-    """
+    """Train a small model of images and texts, or go on with it."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays, write_json
     from recollect.helm.dual_encoder import KIND, Hyperparameters
     from recollect.helm.dual_encoder_training import trained_encoder
 
-    settings = vision_language_model(name, scale)
-    where = f"config/vision_language_models.yaml: {name}"
-    if settings.source != "trained":
-        what = f"'{name}' comes from source '{settings.source}' and is not trained"
-        raise UserError(what, where=where, do="nothing, or fetch it")
-    chosen = validated(Hyperparameters, settings.hyperparameters, where=f"{where}: hyperparameters")
-    known = provenance.describe(provenance.vision_language_settings(scale, name), provenance.vision_language_code(), [])
+    model = trained_model(name, scale)
+    where = f"config/vision_language_models.yaml: {name}: hyperparameters"
+    chosen = validated(Hyperparameters, model.hyperparameters, where=where)
+    known = STAGE.provenance(Job("train_vision_language", scale, name))
     folder = paths.model_checkpoints(scale, name)
     with run_lock(folder):
         run = Run(paths.trained_model(scale, name).parent, folder, settings_text=provenance.digest(repr(known)))
-        trained, about, judged = trained_encoder(chosen, settings.language_model, run)
+        trained, about, judged = trained_encoder(chosen, model.language_model, run)
         write_json(paths.model_accuracy(scale, name), judged, kind="accuracy", provenance=known)
         write_arrays(
             paths.trained_model(scale, name),
@@ -52,12 +41,17 @@ def train_vision_language(scale: str, name: str) -> bool:
     return run.resumed
 
 
+def settings(scale: str, name: str) -> str:
+    model = resolved_vision_language_model(scale, name)
+    return canonical({"model": model, "language_model": provenance.language_model_mapping(model["language_model"])})
+
+
 STAGE = Stage(
     name="train_vision_language",
     over=("scale", "model"),
     writes={"model": paths.trained_model, "accuracy": paths.model_accuracy},
-    settings=provenance.vision_language_settings,
-    modules=lambda scale, name: provenance.vision_language_modules(),
+    settings=settings,
+    modules=lambda scale, name: ["recollect.helm.dual_encoder_training"],
     asks=Resources((2000, 2000), (60, 60)),
     priority=58,
     run=train_vision_language,

@@ -67,8 +67,14 @@ def try_out(job: Job, device: str) -> Record | None:
 
 def try_all(scale: str, figures: Iterable[str], known: Mapping[Job, Record], device: str) -> dict[Job, Record]:
     """Try every training run of some figures, one seed of each, that was not measured on this device."""
-    seen = {job._replace(seed="") for job, one in known.items() if one.device == device}
-    jobs = [job._replace(stage="train") for job in plan(scale, figures).needs if job.stage == "run"]
-    runs = {job._replace(seed=""): job for job in jobs}
-    tried = {job: try_out(job, device) for shape, job in runs.items() if shape not in seen}
-    return {job: one for job, one in tried.items() if one is not None}
+    seen = {job._replace(seed="") for job, record in known.items() if record.device == device}
+    tried: dict[Job, Record] = {}
+    for job in plan(scale, figures).needs:
+        training = job._replace(stage="train")
+        shape = training._replace(seed="")
+        if job.stage == "run" and shape not in seen:
+            seen.add(shape)
+            record = try_out(training, device)
+            if record is not None:
+                tried[training] = record
+    return tried

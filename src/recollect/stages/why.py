@@ -14,15 +14,16 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.fingerprint import reachable
-from recollect.artifacts.sealed import verify, write_json
+from recollect.artifacts.sealed import manifest_path, read_json, verify, write_json
 from recollect.settings.errors import UserError
-from recollect.stages import paths, provenance
-from recollect.stages.plan import maker, pages, plan
+from recollect.stages import provenance
+from recollect.stages.plan import maker, plan, roots
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -37,9 +38,10 @@ _FOLLOWS = "Input files updated by another job"
 
 def remember(jobs: Iterable[Job]) -> None:
     """Keep which modules there are, for those who ask later what has changed since these jobs ran."""
-    shapes = {job._replace(seed="") for job in jobs}
-    steps = [step for job in shapes for step in STAGES[job.stage].steps(job)]
-    codes = {stage.code_text(step) for stage, step in steps}
+    codes: set[str] = set()
+    for job in {job._replace(seed="") for job in jobs}:
+        for stage, step in STAGES[job.stage].steps(job):
+            codes.add(stage.code_text(step))
     known = {"codes": sorted(codes - {""}), "modules": package()}
     path = SNAPSHOTS / f"{provenance.digest(json.dumps(known, sort_keys=True))}.json"
     if known["codes"] and not path.is_file():
@@ -57,14 +59,10 @@ def package() -> dict[str, str]:
 def modules_then(code: str) -> dict[str, str] | None:
     """The modules when a job with this fingerprint ran; None where nothing was kept (a clone, or a job run by hand)."""
     for path in sorted(SNAPSHOTS.glob("*.json")):
-        if path.name.endswith(".manifest.json"):
-            continue
-        try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if code in known.get("codes", ()):
-            return dict(known["modules"])
+        with suppress(UserError):  # it is a manifest, or damaged
+            known = read_json(path, kind="code")
+            if code in known["codes"]:
+                return dict(known["modules"])
     return None
 
 
@@ -95,41 +93,43 @@ def in_words(job: Job, reason: str) -> str | None:
     """Why a job runs, of Snakemake's reason; None where it only follows another job that runs."""
     stage = STAGES[job.stage]
     gone = [path for path in stage.makes(job) if not path.is_file()]
+    for path in gone:
+        if _recorded(path):
+            return f"missing: {path} was made and is gone"
     if gone:
-        made = [path for path in gone if _recorded(path)]
-        return f"missing: {made[0]} was made and is gone" if made else "never made"
-    own = [part.strip() for part in reason.split(";") if part.strip() and _FOLLOWS not in part]
-    if not own:
-        return None
+        return "never made"
     words: list[str] = []
-    for part in own:
+    for part in map(str.strip, reason.split(";")):
+        if not part or _FOLLOWS in part:
+            continue
         if part.startswith("Params have changed"):
             words += _params(job)
         elif part.startswith("Code has changed"):
             words.append("the rule's own command changed")
         elif part.startswith(("Updated input files", "Set of input files has changed")):
-            there = [path for path in stage.inputs(job).values() if path.as_posix() in part]
-            listed = ", ".join(path.as_posix() for path in there[:3])
+            inputs = [path.as_posix() for path in stage.inputs(job).values()]
+            listed = ", ".join([path for path in inputs if path in part][:3])
             words.append(f"an input changed: {listed}" if listed else "its inputs are others than they were")
         else:
             words.append(part[:1].lower() + part[1:])
-    return "; ".join(dict.fromkeys(words))
+    return "; ".join(dict.fromkeys(words)) or None
 
 
 def _params(job: Job) -> list[str]:
     """Which of settings and code changed, by the manifests beside what the job, or each of its parts, made."""
     words: list[str] = []
     for stage, step in STAGES[job.stage].steps(job):
+        manifest = manifest_path(stage.makes(step)[0])
         try:
-            known = json.loads(paths.manifest(stage.makes(step)[0]).read_text(encoding="utf-8"))["provenance"]
+            known = json.loads(manifest.read_text(encoding="utf-8"))["provenance"]
         except (OSError, ValueError, KeyError):
             return ["settings or code changed; the manifest that says which cannot be read"]
-        then, code = known.get("settings"), known.get("code") or known.get("code_fingerprint")  # the latter: a figure's
-        now = stage.settings_text(step)
-        if then is not None and then != now:
-            changed = list(differences(json.loads(then), json.loads(now)))
-            more = f" and {len(changed) - 4} more" * (len(changed) > 4)
-            words.append("settings changed: " + ", ".join(changed[:4]) + more)
+        settings = known.get("settings")
+        today = stage.settings_text(step)
+        if settings is not None and settings != today:
+            changed = list(differences(json.loads(settings), json.loads(today)))
+            words.append(f"settings changed: {_first(changed)}")
+        code = known.get("code") or known.get("code_fingerprint")  # the latter: a figure's
         if code is not None and code != stage.code_text(step):
             words.append(_code_words(stage.modules_of(step), code))
     return words or ["settings or code changed; the manifest does not say which"]
@@ -139,10 +139,18 @@ def _code_words(entries: Iterable[str], code: str) -> str:
     then = modules_then(code)
     if then is None:
         return "code changed; which modules is not known, because the jobs of that time were not run from this folder"
-    now, reached = package(), reachable(*entries)
-    changed = [name for name in sorted(reached) if now.get(name) != then.get(name)]
-    listed = ", ".join(name.removeprefix("recollect.") for name in changed[:4])
-    return f"code changed: {listed}" + f" and {len(changed) - 4} more" * (len(changed) > 4)
+    now = package()
+    changed: list[str] = []
+    for name in reachable(*entries):
+        if now.get(name) != then.get(name):
+            changed.append(name.removeprefix("recollect."))
+    return f"code changed: {_first(changed)}"
+
+
+def _first(words: Sequence[str]) -> str:
+    """The first few words, and how many more there are."""
+    more = len(words) - 4
+    return ", ".join(words[:4]) + (f" and {more} more" if more > 0 else "")
 
 
 def _recorded(path: Path) -> bool:
@@ -161,9 +169,8 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
     Raises:
         UserError: Snakemake refuses.
     """
-    wanted = [STAGES["figure"].makes(Job("figure", scale, figure))[0] for figure in figures]
-    wanted += [STAGES["page"].makes(page)[0] for figure in figures for page in pages(scale, figure)]
-    targets = list(dict.fromkeys(path.as_posix() for path in wanted))
+    jobs = [job for figure in figures for job in roots(scale, figure)]
+    targets = list(dict.fromkeys(STAGES[job.stage].makes(job)[0].as_posix() for job in jobs))
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--nolock", "--", *targets]
     # A profile of the user's (SNAKEMAKE_PROFILE) groups jobs and prints them otherwise; what is stale is the same.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SNAKEMAKE_")}
@@ -177,12 +184,13 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
         )
     found: dict[Job, str] = {}
     for _, block in _BLOCK.findall(done.stdout):
-        lines = dict(re.findall(r"^    (\w+): (.*)$", block, re.MULTILINE))
+        said = dict(re.findall(r"^    (\w+): (.*)$", block, re.MULTILINE))
         # By what it makes: one job of Snakemake may take several seeds.
-        for file in lines.get("output", "").split(", "):
-            job = maker(Path(file.split(" (")[0]), scale)  # without Snakemake's flags
+        for file in said.get("output", "").split(", "):
+            path, _, _flags = file.partition(" (")
+            job = maker(Path(path), scale)
             if job is not None:
-                found[job] = lines.get("reason", "")
+                found[job] = said.get("reason", "")
     return found
 
 
@@ -195,19 +203,26 @@ def why(scale: str, figures: Iterable[str]) -> str:
     found = plan(scale, figures)
     running = stale(scale, found.figures)
     words = {job: in_words(job, reason) for job, reason in running.items()}
-    damaged = {job: said for job in found.needs if job not in running and (said := _damage(job)) is not None}
+    damaged: dict[Job, str] = {}
+    for job in found.needs:
+        said = None if job in running else _damage(job)
+        if said is not None:
+            damaged[job] = said
     lines: list[str] = []
     for figure, jobs in found.figures.items():
         chosen = [job for job in jobs if job in running]
-        broken = [job for job in jobs if job in damaged]
-        state = f"{len(chosen)} of {len(jobs)} jobs would run" if chosen else "nothing would run"
-        lines.append(f"{figure} ({scale}): {state if chosen or broken else 'up to date'}")
-        lines += [f"  {text}" for text in _grouped((job, words[job]) for job in chosen)]
+        broken = sorted(job for job in jobs if job in damaged)
+        state = "nothing would run" if broken else "up to date"
+        if chosen:
+            state = f"{len(chosen)} of {len(jobs)} jobs would run"
+        lines.append(f"{figure} ({scale}): {state}")
+        lines += _grouped({job: words[job] for job in chosen})
         following = Counter(job.stage for job in chosen if words[job] is None)
         if following:
             listed = ", ".join(f"{count} {rule}" for rule, count in sorted(following.items()))
-            lines.append(f"  and {sum(following.values())} that read what those make: {listed}")
-        lines += [f"  {job}: corrupted: {damaged[job]}" for job in sorted(broken)]
+            lines.append(f"  and {following.total()} that read what those make: {listed}")
+        for job in broken:
+            lines.append(f"  {job}: corrupted: {damaged[job]}")
     if damaged:
         lines.append("Delete what is corrupted; Snakemake then makes it anew.")
     return "\n".join(lines)
@@ -223,14 +238,15 @@ def _damage(job: Job) -> str | None:
     return None
 
 
-def _grouped(said: Iterable[tuple[Job, str | None]]) -> Iterator[str]:
+def _grouped(words: Mapping[Job, str | None]) -> Iterator[str]:
     """One line for all seeds of a run that have one reason."""
     seeds: dict[tuple[Job, str], list[str]] = {}
-    for job, words in said:
-        if words is not None:
-            seeds.setdefault((job._replace(seed=""), words), []).append(job.seed)
-    for (job, words), listed in sorted(seeds.items()):
-        numbers = sorted((seed for seed in listed if seed), key=int)
-        few = ", ".join(numbers[:6]) + ", ..." * (len(numbers) > 6)
-        of = f" (seed{'s' * (len(numbers) > 1)} {few})" if numbers else ""
-        yield f"{job}{of}: {words}"
+    for job, said in words.items():
+        if said is not None:
+            seeds.setdefault((job._replace(seed=""), said), []).append(job.seed)
+    for (job, said), listed in sorted(seeds.items()):
+        numbers = sorted(filter(None, listed), key=int)
+        few = ", ".join(numbers[:6]) + (", ..." if len(numbers) > 6 else "")
+        plural = "s" if len(numbers) > 1 else ""
+        of = f" (seed{plural} {few})" if numbers else ""
+        yield f"  {job}{of}: {said}"

@@ -14,8 +14,7 @@ from typing import Any
 from recollect.common.work import FLOAT, LEARNING, UPDATE, Work, dense, shape_of, tasks_of
 from recollect.radt import work as of_memories
 from recollect.settings.catalogue import module_of
-from recollect.settings.loading import validated
-from recollect.settings.resolve import algorithm_module, environment_settings, resolve
+from recollect.settings.resolve import environment_settings, resolve, source_hyperparameters
 from recollect.settings.schema import Settings
 from recollect.sources import work as of_sources
 from recollect.stages.stage import Job
@@ -35,7 +34,6 @@ def kind_of(job: Job) -> str:
 
 @cache
 def settings_of(scale: str, env: str, method: str) -> Settings:
-    """The settings of a run, of whatever seed."""
     return resolve(scale, env, method, 0)
 
 
@@ -46,24 +44,29 @@ def work_of(job: Job) -> Work:
 
 @cache
 def _work_of(job: Job) -> Work:
+    scale, env = job.scale, job.env
     if job.stage == "generate":
-        environment = environment_settings(job.scale, job.env)
-        _, hp = _source(job.scale, job.env)
-        return of_sources.generated(hp, environment, shape_of(job.scale, job.env), _source_tasks(job.scale, job.env))
+        _, hyperparameters = _source(scale, env)
+        shape = shape_of(scale, env)
+        return of_sources.generated(hyperparameters, environment_settings(scale, env), shape, _source_tasks(scale, env))
     if job.stage == "embed_images":
-        width = getattr(environment_settings(job.scale, job.env).images, "width", 0)
-        rows = _rows(job.scale, job.env)
-        return Work(rows * 18 * 4096 * 16 * 24, rows / 1024, 0, rows * (width * FLOAT + 20))
+        images = environment_settings(scale, env).images
+        rows = _rows(scale, env)
+        flop = rows * 18 * 4096 * 16 * 24
+        disk = rows * (getattr(images, "width", 0) * FLOAT + 20)
+        return Work(flop, rows / 1024, 0, disk)
     if job.stage not in ("train", "evaluate", "inspect", "measure", "embed", "index"):
         return Work()
-    settings = settings_of(job.scale, job.env, job.method)
-    if job.stage in ("embed", "index"):
-        reckon = of_memories.embedded if job.stage == "embed" else of_memories.indexed
-        return reckon(settings, _rows(job.scale, job.env), _source_tasks(job.scale, job.env))
-    room = _room(settings.method.algorithm)
+    settings = settings_of(scale, env, job.method)
+    if job.stage == "embed":
+        return of_memories.embedded(settings, _rows(scale, env), _source_tasks(scale, env))
+    if job.stage == "index":
+        return of_memories.indexed(settings, _rows(scale, env), _source_tasks(scale, env))
+    room: Any = _room(settings.method.algorithm)
     if room is None:
         return _unknown(settings)
-    return room.trained(settings) if job.stage == "train" else room.played(settings)  # type: ignore[no-any-return]
+    reckon = room.trained if job.stage == "train" else room.played
+    return reckon(settings)  # type: ignore[no-any-return]
 
 
 def _room(algorithm: str) -> ModuleType | None:
@@ -85,9 +88,7 @@ def _source(scale: str, env: str) -> tuple[str, Any]:
     """(algorithm, hyperparameters) of what makes the histories of an environment."""
     source = environment_settings(scale, env).source
     assert source is not None  # else nothing would ask for histories
-    where = f"config/environments/{env}.yaml: source"
-    module = algorithm_module(source.algorithm, where=where, does="source")
-    return source.algorithm, validated(module.Hyperparameters, source.hyperparameters, where=where)
+    return source.algorithm, source_hyperparameters(scale, env, source)
 
 
 def _source_tasks(scale: str, env: str) -> int:

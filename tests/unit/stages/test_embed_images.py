@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from recollect.artifacts.sealed import read_arrays, read_table, verify, write_arrays
+from recollect.artifacts.sealed import manifest_path, read_arrays, read_table, verify, write_arrays
 from recollect.common.contract import facts_of, world_as_met
 from recollect.common.encoding import encode_in_parts
 from recollect.common.histories import Histories
@@ -24,7 +24,7 @@ from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
-from recollect.stages import embed_images, inputs, paths, provenance
+from recollect.stages import embed_images, inputs, paths, provenance, stage
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
 from recollect.stages.plan import plan
@@ -87,9 +87,9 @@ KILLED = """
 import functools, os, sys, time
 os.environ["RECOLLECT_MINE"] = sys.argv[1]
 from recollect.common import encoding
-from recollect.stages import embed_images, provenance
+from recollect.stages import embed_images, stage
 encode_in_parts = encoding.encode_in_parts
-provenance.code_fingerprint = lambda *modules: "code"
+stage.code_fingerprint = lambda *modules: "code"
 
 def slowly(frames, encode, folder, **known):
     def slow(part):
@@ -110,7 +110,7 @@ def pictures(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / f"{ENV}.py").write_text(WORLD)
     monkeypatch.setenv("RECOLLECT_MINE", str(folder))
     # The fingerprint of the code looks into the package's own folder only.
-    monkeypatch.setattr(provenance, "code_fingerprint", lambda *modules: "code")
+    monkeypatch.setattr(stage, "code_fingerprint", lambda *modules: "code")
     monkeypatch.setattr("recollect.common.encoding.encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
     (workdir / "config/environments" / f"{ENV}.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
     (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
@@ -217,11 +217,11 @@ def test_killed_while_encoding_it_goes_on_and_ends_with_the_same_bytes(
     target = paths.encoded_histories("mini", ENV)
     embed_images.embed_images("mini", ENV)
     assert len(calls) == whole - standing
-    resumed = target.read_bytes(), paths.manifest(target).read_bytes()
+    resumed = target.read_bytes(), manifest_path(target).read_bytes()
     target.unlink()
     calls.clear()
     embed_images.embed_images("mini", ENV)
-    assert len(calls) == whole and (target.read_bytes(), paths.manifest(target).read_bytes()) == resumed
+    assert len(calls) == whole and (target.read_bytes(), manifest_path(target).read_bytes()) == resumed
 
 
 def test_trained_weights_are_an_input_of_all_that_encodes(pictures: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect.artifacts.sealed import manifest_path
 from recollect.settings import still
 from recollect.settings.resolve import canonical, dumped, resolve, resolved
 from recollect.stages import check, paths, provenance
@@ -102,15 +103,15 @@ def test_what_is_not_resolved_before_is_refused_before_anything_runs(one_figure:
 
 
 def test_a_manifest_holds_every_default(smoke_data: Path) -> None:
-    manifest = paths.manifest(smoke_data / paths.policy("smoke", ROOM, "dt", 0))
+    manifest = manifest_path(smoke_data / paths.policy("smoke", ROOM, "dt", 0))
     settings = json.loads(json.loads(manifest.read_text())["provenance"]["settings"])
     optimisation = settings["method"]["hyperparameters"]["optimisation"]
     assert {"learning_rate", "weight_decay", "beta2", "clip", "floor"} <= optimisation.keys()
     assert settings["environment"]["returns"]["bins"] == 100 and "title" not in settings["method"]
-    histories = paths.manifest(smoke_data / paths.histories("smoke", ROOM))
+    histories = manifest_path(smoke_data / paths.histories("smoke", ROOM))
     made = json.loads(json.loads(histories.read_text())["provenance"]["settings"])
     assert made["source"]["hyperparameters"]["gae_lambda"] == 0.95 and "evaluation" not in made
-    memory = paths.manifest(smoke_data / paths.index("smoke", ROOM, "radt"))
+    memory = manifest_path(smoke_data / paths.index("smoke", ROOM, "radt"))
     cut = json.loads(json.loads(memory.read_text())["provenance"]["settings"])["memory"]
     assert (cut["stride"], cut["deduplicate_above"]) == (25, 0.98)
 

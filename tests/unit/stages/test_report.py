@@ -15,7 +15,7 @@ from made_results import MAZE, ROOM, SCALE, configure, last_score, write_run, wr
 from typer.testing import CliRunner
 
 from recollect.artifacts.scores import scores_frame
-from recollect.artifacts.sealed import verify, write_table
+from recollect.artifacts.sealed import manifest_path, verify, write_table
 from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
 from recollect.settings.errors import UserError
@@ -107,7 +107,7 @@ def test_runs_of_other_settings_or_code_are_named(few: str, settings: bool, code
         path.write_text(yaml.safe_dump(content))
     if code:
         for seed in range(5):
-            path = paths.manifest(paths.train_table(SCALE, ROOM, "ad", seed))
+            path = manifest_path(paths.train_table(SCALE, ROOM, "ad", seed))
             path.write_text(re.sub(r'"code": "\w+"', '"code": "0123456789abcdef"', path.read_text()))
     html = page(few)
     assert {row["State"] for row in rows(html)} == {state}

@@ -14,6 +14,8 @@ from recollect.artifacts.sealed import write_json
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError
 from recollect.stages import provenance
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 ROOM, MAZE = "dark_room_10x10", "tmaze_passive_5"
 RUNS = [(ROOM, "dt"), (ROOM, "ad"), (ROOM, "radt"), (ROOM, "radt_agnostic"), (MAZE, "dqn_gpt")]
@@ -55,14 +57,18 @@ def changed(before: Texts, after: Texts) -> set[str]:
 
 def codes(scale: str = "demo") -> Texts:
     """Every fingerprint of the default figures' jobs, by a short name: `train radt`."""
-    found = {"generate": provenance.generate_code(scale, ROOM)}
+
+    def code(stage: str, *names: str) -> str:
+        return STAGES[stage].code_text(Job(stage, scale, *names))
+
+    found = {"generate": code("generate", ROOM)}
     for env, method in RUNS:
-        found[f"train {method}"] = provenance.train_code(scale, env, method)
-        found[f"evaluate {method}"] = provenance.evaluate_code(scale, env, method)
+        found[f"train {method}"] = code("train", env, method)
+        found[f"evaluate {method}"] = code("evaluate", env, method)
     for method in ("radt", "radt_agnostic"):
         for stage in ("embed", "index"):
-            found[f"{stage} {method}"] = provenance.memory_code(stage, scale, ROOM, method)
-    return found | {"figure": provenance.figure_code(scale, "radt_dark_room_10x10")}
+            found[f"{stage} {method}"] = code(stage, ROOM, method)
+    return found | {"figure": code("figure", "radt_dark_room_10x10")}
 
 
 def texts(scale: str = "demo") -> Texts:

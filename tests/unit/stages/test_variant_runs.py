@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recollect.artifacts.scores import concat_scores, scores_frame
-from recollect.artifacts.sealed import read_table, write_arrays, write_table
+from recollect.artifacts.sealed import manifest_path, read_table, write_arrays, write_table
 from recollect.common.contract import facts_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, resolve
@@ -55,7 +55,7 @@ def test_a_variant_of_acting_is_evaluated_from_its_methods_policy(trained: Path)
 
 
 def manifest_of(path: Path) -> dict:
-    return dict(json.loads(paths.manifest(path).read_text()))
+    return dict(json.loads(manifest_path(path).read_text()))
 
 
 def test_it_cannot_be_trained(workdir: Path) -> None:

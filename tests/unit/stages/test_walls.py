@@ -88,7 +88,7 @@ PLUMBING = {
     "a word of every hint": ("settings/errors.py", "did you mean", "perhaps you mean"),
     "a word of an error": ("settings/loading.py", "correct the file", "mend the file"),
     "how files are flushed": ("artifacts/sealed.py", "os.fsync(descriptor)", "os.fsync(descriptor + 0)"),
-    "how many checkpoints stay": ("artifacts/checkpoints.py", "keep: int = 2", "keep: int = 3"),
+    "how many checkpoints stay": ("artifacts/checkpoints.py", "KEPT = 2", "KEPT = 3"),
     "drawing of scenes": ("environments/scene.py", "\nclass Scene", "\nMORE = 1\n\n\nclass Scene"),
     "finding worlds": ("environments/registry.py", "\ndef world_names", "\nMORE = 1\n\n\ndef world_names"),
     "figures' style": ("figures/style.py", "\ndef ", "\nMORE = 1\n\n\ndef "),
