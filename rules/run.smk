@@ -11,7 +11,8 @@ NAMED = {SELECTED.scale, *(scale for scale in names("scales") if scale in SAID)}
 RUNS = packs.rules(sorted(NAMED), SELECTED.job_hours, SELECTED.seeds_together)
 
 
-for rule_name, (seeds, constraints) in RUNS.items():
+def make_rule(rule_name, seeds, constraints):
+    # Snakemake reads `shell` again when a job starts: each rule needs a `RUN` of its own, which a loop would not give it.
     RUN = rule_of("run", seeds=seeds)
 
     rule:
@@ -36,5 +37,8 @@ for rule_name, (seeds, constraints) in RUNS.items():
         shell:
             RUN.command
 
+
+for rule_name, (seeds, constraints) in RUNS.items():
+    make_rule(rule_name, seeds, constraints)
 
 workflow.ruleorder(*RUNS)

@@ -77,6 +77,17 @@ def test_seeds_that_share_a_job_ask_for_no_more_than_one_of_them_would(paper: li
     assert all("gpu=1" in block for block in runs)
 
 
+def test_seeds_that_share_a_job_are_made_by_it(finished: Any) -> None:
+    folder = "results/paper/runs/tmaze_passive_50/dqn_lstm"
+    finished.ran()
+    finished.snakemake("--cores", "1", "--", f"{folder}/seed_1/scores.parquet")
+    (ran,) = finished.ran()
+    assert ran.startswith("run tmaze_passive_50 dqn_lstm 1 ")
+    scores = [f"{folder}/seed_{seed}/scores.parquet" for seed in ran.split()[3:]]
+    assert len(scores) > 1 and all((finished.folder / path).exists() for path in scores)
+    assert finished.planned("--", *scores) == []
+
+
 @pytest.mark.parametrize("hours", [32, 12])
 def test_no_submission_asks_for_more_hours_than_a_job_may_take(hours: int, untouched: Any) -> None:
     target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]

@@ -63,7 +63,7 @@ class Options(SimulatedOptions):
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """The tasks of a split, by name; needs no package."""
+    """The tasks of a split, by name; needs no package. `data` has the number of the task's own actions."""
     return Options.parse(options, "dm_control").tasks(split, "dm_control", TRAIN, EVAL)
 
 
@@ -79,11 +79,11 @@ def in_slots(parts: Mapping[str, Any]) -> np.ndarray:
 class Simulator:
     """One task of the suite; see `simulated.SimulatedWorld`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, actions: int) -> None:
         os.environ.setdefault("MUJOCO_GL", "disabled")  # nothing is rendered, and many machines could not
         suite = needed("dm_control.suite", "dm_control")
         self.inner = suite.load(*name.split("-"))
-        self.actions = int((TRAIN | EVAL)[name][0])
+        self.actions = actions
 
     def begin(self, word: int) -> None:
         self.inner.task._random = np.random.RandomState(word)
@@ -107,7 +107,7 @@ class DMControl(SimulatedWorld):
         chosen = self.options
         self.horizon = chosen.horizon
         self._simulate(
-            [Simulator(task.name) for task in self.tasks],
+            [Simulator(task.name, task.data["actions"]) for task in self.tasks],
             observation_size=OBSERVATION_SIZE,
             action_size=ACTION_SIZE,
             goal_entries=GOAL,

@@ -38,9 +38,10 @@ class SimulatedOptions(WorldOptions):
                 where = f"options of the world {world}: only"
                 raise UserError(f"there is no task '{name}'", where=where, do=nearest(name, known))
         kept: list[Task] = []
-        for name, (*_, random, mean, best) in (train if split == "train" else held_out).items():
+        for name, (*actions, random, mean, best) in (train if split == "train" else held_out).items():
             if self.only is None or name in self.only:
-                data = {"target_return": best, "normalisation": {"data_normalised": (random, mean)}}
+                own = {"actions": actions[0]} if actions else {}  # how many numbers, where tasks differ in that
+                data = {**own, "target_return": best, "normalisation": {"data_normalised": (random, mean)}}
                 kept.append(Task(len(kept), name, split, data))
         return kept
 
