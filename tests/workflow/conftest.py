@@ -151,6 +151,17 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the check of the whole configuration leaves, which takes seconds and is the same in all copies."""
+
+    def make(folder: Path) -> None:
+        copy_of_workflow(folder / "repository")
+        Workflow(folder / "repository", BIN).snakemake("--list-rules")
+
+    return made_once(tmp_path_factory, "checked", make) / "repository/.snakemake"
+
+
+@pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> tuple[Workflow, list[str]]:
     """A copy in which the default target was made with the stand-in, and the commands in the order they ran."""
 
@@ -179,11 +190,14 @@ def untouched(finished_once: tuple[Workflow, list[str]]) -> Workflow:
 
 
 @pytest.fixture(scope="session")
-def workflow_in() -> Callable[[Path], Workflow]:
+def workflow_in(checked: Path) -> Callable[[Path], Workflow]:
     """Makes a copy in a folder, in which the real commands run."""
 
     def make(folder: Path) -> Workflow:
         copy_of_workflow(folder)
+        (folder / ".snakemake").mkdir()
+        for path in checked.glob("recollect-settings.json*"):
+            shutil.copy2(path, folder / ".snakemake")
         return Workflow(folder, BIN)
 
     return make

@@ -20,23 +20,16 @@ from torch import Tensor
 
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import world_of
+from recollect.helm import language_history as history
 from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
 from recollect.helm.frame_cache import FrameCache
-from recollect.helm.language_history import (
-    LanguageHistory,
-    LanguageHyperparameters,
-    Reader,
-    channels_of,
-    history_of,
-    memory_of,
-)
 from recollect.helm.method import method_with_history
 from recollect.helm.vision_language import VisionLanguageModel, vision_language_model
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 
 
-class Hyperparameters(LanguageHyperparameters):
+class Hyperparameters(history.LanguageHyperparameters):
     vision_language_model: str = Field(
         "clip-rn50", description="A name of config/vision_language_models.yaml. Paper: this one."
     )
@@ -44,7 +37,7 @@ class Hyperparameters(LanguageHyperparameters):
     calibration: int = Field(2048, ge=2, description="statistics: frozen. Images of random play that they are of.")
 
 
-class FeatureReader(Reader):
+class FeatureReader(history.Reader):
     """Images -> features on the scale of word embeddings, one each; those of `frames` images are kept."""
 
     def __init__(
@@ -62,7 +55,7 @@ class FeatureReader(Reader):
 
     def _features(self, images: np.ndarray) -> Tensor:
         given = torch.from_numpy(images)
-        channels = channels_of(images.shape[1:])
+        channels = history.channels_of(images.shape[1:])
         features_BW = self.model.images(given if channels == "first" else given.permute(0, 3, 1, 2)).float()
         return features_BW if self.matrix_WD is None else features_BW @ self.matrix_WD
 
@@ -80,10 +73,12 @@ class FeatureReader(Reader):
         self.all.load_arrays(dict(arrays))
 
 
-def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
+def make_history(
+    settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None
+) -> history.LanguageHistory:
     """The memory of a run's agent; that of a policy has `frozen` statistics."""
     hp: Hyperparameters = settings.method.hyperparameters
-    memory = memory_of(settings, inputs)
+    memory = history.memory_of(settings, inputs)
     model = vision_language_model(
         hp.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
     )
@@ -96,7 +91,7 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     )
     if arrays is None and hp.statistics == "frozen":
         calibrate(reader, settings, hp.calibration)
-    return history_of(reader, memory, settings, inputs, arrays)
+    return history.history_of(reader, memory, settings, inputs, arrays)
 
 
 def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:

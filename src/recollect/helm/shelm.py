@@ -18,14 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Inputs, facts_of
-from recollect.helm.language_history import (
-    LanguageHistory,
-    LanguageHyperparameters,
-    Reader,
-    channels_of,
-    history_of,
-    memory_of,
-)
+from recollect.helm import language_history as history
 from recollect.helm.method import method_with_history
 from recollect.helm.token_retrieval import TokenRetrieval, Tokens
 from recollect.helm.token_vocabulary import TokenVocabulary
@@ -35,7 +28,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
 
-class Hyperparameters(LanguageHyperparameters):
+class Hyperparameters(history.LanguageHyperparameters):
     token_vocabulary: str = Field(
         "clip", description="A name of config/token_vocabularies.yaml, which also says what images are seen with."
     )
@@ -43,7 +36,7 @@ class Hyperparameters(LanguageHyperparameters):
     mem_len: Literal["config"] = Field("config", description="The released SHELM remembers what is configured.")
 
 
-class TokenReader(Reader):
+class TokenReader(history.Reader):
     """Images -> the language model's embeddings of the words that are most like them, K each, best first."""
 
     def __init__(self, retrieval: TokenRetrieval, embeddings_VD: Tensor) -> None:
@@ -63,7 +56,9 @@ class TokenReader(Reader):
         return {name: value.cpu().numpy() for name, value in found.items()}
 
 
-def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None) -> LanguageHistory:
+def make_history(
+    settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None
+) -> history.LanguageHistory:
     """The memory of a run's agent. Raises UserError: the vocabulary is of another language model."""
     hp: Hyperparameters = settings.method.hyperparameters
     words = resolve.token_vocabulary(hp.token_vocabulary)
@@ -73,14 +68,14 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
             where=f"config/token_vocabularies.yaml: {hp.token_vocabulary}",
             do="choose a vocabulary of that language model",
         )
-    memory = memory_of(settings, inputs, tokens=hp.topk)
+    memory = history.memory_of(settings, inputs, tokens=hp.topk)
     model = vision_language_model(
         words.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
     )
     vocabulary = TokenVocabulary.open(inputs.need("token_vocabulary")).to(inputs.device)
-    channels = channels_of(facts_of(settings.environment).image_shape)
+    channels = history.channels_of(facts_of(settings.environment).image_shape)
     retrieval = TokenRetrieval(model, vocabulary, hp.topk, remembered=hp.cached_frames, channels=channels)
-    return history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
+    return history.history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
 
 
 make_trainer, train, load_policy = method_with_history(make_history)

@@ -22,17 +22,7 @@ from torch.nn import functional
 from recollect.common.contract import Facts
 from recollect.common.masked_mean import masked_mean
 from recollect.common.replay import Batch
-from recollect.memory_rl.history_actor_critic import (
-    ActorCritic,
-    ActorCriticLearner,
-    ContinuousHyperparameters,
-    critic_losses,
-    first_tokens,
-    least_q,
-    load_actor,
-    need_continuous,
-    noise_like,
-)
+from recollect.memory_rl import history_actor_critic as history
 from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.settings.seeding import seed_of
@@ -40,7 +30,7 @@ from recollect.settings.seeding import seed_of
 LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
 
 
-class Hyperparameters(ContinuousHyperparameters):
+class Hyperparameters(history.ContinuousHyperparameters):
     alpha: float = Field(0.1, gt=0, description="First temperature. Paper: 0.1.")
     target_entropy: float | None = Field(
         None,
@@ -48,9 +38,9 @@ class Hyperparameters(ContinuousHyperparameters):
     )
 
 
-def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorCritic:
-    need_continuous(facts, "sac")
-    return ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
+def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> history.ActorCritic:
+    history.need_continuous(facts, "sac")
+    return history.ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
 
 
 def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +54,7 @@ def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def loss_of(
-    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
+    online: history.ActorCritic, target: history.ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The sum of all losses (scalar) and metrics; `draws` gives the noise of the actions."""
     parts = tokens(batch, online.actor)
@@ -77,19 +67,19 @@ def loss_of(
     means_BTA = outputs_BTA[..., :action_size]
     with torch.no_grad():
         target.train(hp.dropout_in_targets)
-        next_BTA, next_log_BT = drawn(outputs_BTA, noise_like(means_BTA, draws))
+        next_BTA, next_log_BT = drawn(outputs_BTA, history.noise_like(means_BTA, draws))
         next_q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
         value_BT = next_q_BT - alpha * next_log_BT
         y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT[:, 1:]
 
     # The last token leads to no transition: only targets read it.
     present_BTA = outputs_BTA[:, :n]
-    critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
+    critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(history.first_tokens(parts, n))
     q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
-    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
+    critic_loss, metrics = history.critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
 
-    action_BTA, log_pi_BT = drawn(present_BTA, noise_like(means_BTA[:, :n], draws))
-    least_BT = least_q(online, critic_BTH, action_BTA, hp)
+    action_BTA, log_pi_BT = drawn(present_BTA, history.noise_like(means_BTA[:, :n], draws))
+    least_BT = history.least_q(online, critic_BTH, action_BTA, hp)
     actor_loss = masked_mean(alpha * log_pi_BT - least_BT, mask_BT)
     entropy = -masked_mean(log_pi_BT.detach(), mask_BT)
     goal = -float(action_size) if hp.target_entropy is None else hp.target_entropy
@@ -98,7 +88,7 @@ def loss_of(
     return critic_loss + actor_loss + temperature_loss, metrics
 
 
-class SAC(ActorCriticLearner):
+class SAC(history.ActorCriticLearner):
     make = staticmethod(make_actor_critic)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -112,4 +102,4 @@ class SAC(ActorCriticLearner):
 
 make_trainer = partial(trainer_of, SAC)
 train = partial(train_learner, SAC)
-load_policy = partial(load_actor, outputs_per_action=2)
+load_policy = partial(history.load_actor, outputs_per_action=2)

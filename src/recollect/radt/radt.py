@@ -94,12 +94,14 @@ class RetrievalPolicy(InContextPolicy):
         self.chunks = chunk_settings(memory_of(settings)).model_copy(update=full_values)
 
     def begin(self, rows: int) -> None:
+        # What is read: the memory, how queries are embedded, and what the network has computed of its context.
         self._make_memory(rows)
         self.queries = SteppedQueries.of(self.embedder, rows, self.horizon)
         self.reading = CachedReading(self.network, rows, min(self.chosen.context, self.horizon))
         self.shown: dict[str, Tensor] | None = None
         if self.demonstrations is not None:
             self.shown = self.demonstrate(self.demonstrations, rows)
+        # What each row has found so far: nothing.
         self.acted = 0  # calls of `act`
         self.shown_B = np.full(rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval

@@ -232,6 +232,7 @@ def retrieve(
         score_BK = many.score_BK.reshape(-1, settings.places)
         return _ordered(id_BK, score_BK, many.random_B.view(-1, settings.blends).any(1), memory)
     size, device = len(queries.task_B), memory.keys_ND.device
+    # What is searched for comes first; `random_B` says which queries take random entries in its place.
     score_BK = torch.full((size, settings.select), NOTHING, device=device)
     id_BK = torch.full((size, settings.select), -1, dtype=torch.long, device=device)
     random_B = torch.zeros(size, dtype=torch.bool, device=device)
@@ -248,13 +249,14 @@ def retrieve(
         count = best_id.shape[1]  # fewer than `select` where the memory is small
         score_BK[:, :count] = best_value
         id_BK[:, :count] = best_id
-        random_B = id_BK[:, 0] < 0
+        random_B = id_BK[:, 0] < 0  # nothing was found
     if settings.kind == "retrieval":
         random_B = random_B | (queries.last_B < settings.shortest_query)
         if settings.lowest_query_return is not None:
             random_B = random_B | (queries.total_return_B < settings.lowest_query_return)
         if settings.random_task:
             random_B = random_B | _share(settings.random_task, (size,), generator, device)
+    # Random entries are of the query's own task, or of any.
     redrawn = [(random_B, settings.kind == "uniform")]
     if settings.kind == "retrieval" and settings.random_any:
         redrawn.append((_share(settings.random_any, (size,), generator, device), True))

@@ -17,7 +17,7 @@ from recollect.settings.still import remembered
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it, is eight times faster
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times faster, where PyYAML has it
 #: As a value: what the layers below said is taken back, and the default in Python holds again.
 DEFAULT = "default"
 

@@ -161,7 +161,7 @@ def test_the_actors_loss_reaches_only_what_is_not_frozen(
         loss, metrics = real(*given)
         return loss.detach(), metrics
 
-    monkeypatch.setattr(method, "critic_losses", without_critic_loss)
+    monkeypatch.setattr(method.history, "critic_losses", without_critic_loss)
     method.loss_of(online, target, random_batch(), hp, generator())[0].backward()
 
     def reached(module: torch.nn.Module) -> bool:
