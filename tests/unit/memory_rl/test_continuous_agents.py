@@ -155,7 +155,7 @@ def test_the_actors_loss_reaches_only_what_is_not_frozen(
 ) -> None:
     hp = small(method, **changes)
     online, target = online_and_target(method, hp)
-    real = method.critic_losses
+    real = method.history.critic_losses
 
     def without_critic_loss(*given: Any) -> Any:
         loss, metrics = real(*given)
