@@ -20,10 +20,10 @@ from torch import Tensor
 from recollect.common.contract import Inputs, facts_of
 from recollect.helm import language_history as history
 from recollect.helm.method import method_with_history
+from recollect.helm.settings import token_vocabulary
 from recollect.helm.token_retrieval import TokenRetrieval, Tokens
 from recollect.helm.token_vocabulary import TokenVocabulary
 from recollect.helm.vision_language import vision_language_model
-from recollect.settings import resolve
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
@@ -61,7 +61,7 @@ def make_history(
 ) -> history.LanguageHistory:
     """The memory of a run's agent. Raises UserError: the vocabulary is of another language model."""
     hp: Hyperparameters = settings.method.hyperparameters
-    words = resolve.token_vocabulary(hp.token_vocabulary)
+    words = token_vocabulary(hp.token_vocabulary)
     if words.language_model != hp.language_model:
         raise UserError(
             f"the words are of the language model '{words.language_model}', and '{hp.language_model}' is to read them",

@@ -23,13 +23,12 @@ from recollect.artifacts.hub import check_request
 from recollect.artifacts.sealed import read_arrays, verify
 from recollect.common.language_model_files import fetch_sealed
 from recollect.common.weights import load_arrays
+from recollect.helm import settings as helm_settings
 from recollect.helm.clip import SHAPES, Clip
 from recollect.helm.clip_vocabulary import ClipVocabulary
 from recollect.helm.dual_encoder import DualEncoder
 from recollect.helm.sentences import padded_batches
-from recollect.settings import resolve
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.schema import VisionLanguageModelSettings
 from recollect.settings.seeding import seed_of
 
 KIND = "vision-language model"
@@ -57,7 +56,7 @@ def vision_language_model(
 
     A `random` one needs none, but a seed. Raises UserError: an unknown name, or a file that does not fit.
     """
-    settings = resolve.vision_language_model(name)
+    settings = helm_settings.vision_language_model(name)
     if settings.source == "random":
         return RandomModel(settings.width, seed, device)
     if model is None:
@@ -72,7 +71,9 @@ def vision_language_model(
 class ClipModel:
     """CLIP, read from the files of `provide`: weights, and beside them `merges.txt`, which is read for texts only."""
 
-    def __init__(self, settings: VisionLanguageModelSettings, model: Path, device: str | torch.device) -> None:
+    def __init__(
+        self, settings: helm_settings.VisionLanguageModelSettings, model: Path, device: str | torch.device
+    ) -> None:
         self.fit, self.device, self.folder = settings.fit, torch.device(device), Path(model).parent
         shape = SHAPES[settings.network]
         self.width, self.size = shape.width, shape.image_size
@@ -163,7 +164,7 @@ def preprocessed(images_NCHW: Tensor, size: int, fit: Literal["crop", "squash"])
     return (images_NCHW - mean) / std
 
 
-def provide(settings: VisionLanguageModelSettings, folder: Path) -> None:
+def provide(settings: helm_settings.VisionLanguageModelSettings, folder: Path) -> None:
     """Fetch a model's files from the hub and seal them in a folder; those that already stand there are kept.
 
     Raises:

@@ -12,11 +12,11 @@ import numpy as np
 
 from recollect.common import language_models
 from recollect.common.encoding import encode_in_parts
+from recollect.helm.settings import TokenVocabularySettings, prompt_templates
 from recollect.helm.token_vocabulary import embedded, usable
 from recollect.helm.vision_language import ClipModel, vision_language_model
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import language_model, prompt_templates
-from recollect.settings.schema import TokenVocabularySettings
+from recollect.settings.resolve import language_model
 
 ROWS = 1024  # words per part: CLIP on one core encodes about so many in ten minutes
 

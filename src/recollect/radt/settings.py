@@ -28,15 +28,13 @@ class MemorySettings(Frozen):
     pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field("state", description="Which tokens.")
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="Token layout in front of the LM.")
     layers: int | None = Field(
-        None, ge=1, description="Keep only the first layers of the language model; null keeps all."
+        None, ge=1, description="Keep only so many first layers of the language model; null: all."
     )
     beta: float = Field(10.0, gt=0, description="FrozenHopfield inverse temperature. Paper: 10.")
     similarity: Literal["cosine", "dot"] = Field("cosine", description="FrozenHopfield: code cosine, paper dot.")
     reward_high: float = Field(1.0, gt=0, description="Rewards are put into bins on [0, this] in front of the LM.")
     reward_bins: int = Field(2, ge=1, description="Number of those bins. Released: 2, Meta-World 40, DMControl 50.")
-    deduplicate: Literal["none", "keep_first", "upstream"] = Field(
-        "keep_first", description="See memory.deduplication."
-    )
+    deduplicate: Literal["none", "keep_first", "upstream"] = Field("keep_first", description="See radt.deduplication.")
     deduplicate_worse_only: bool = Field(
         False, description="An entry is a copy only of one whose return is at least as high."
     )

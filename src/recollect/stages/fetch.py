@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from recollect.settings.resolve import canonical, fetched_model, published_data
+from recollect.helm.settings import fetched_model
+from recollect.settings.resolve import canonical, published_data
 from recollect.settings.schema import LanguageModelSettings
 from recollect.stages import paths
 from recollect.stages.stage import Resources, Stage

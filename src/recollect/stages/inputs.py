@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from recollect.helm.settings import token_vocabulary, vision_language_model
 from recollect.settings.layers import method_layers
 from recollect.settings.resolve import (
     base_method,
@@ -18,8 +19,6 @@ from recollect.settings.resolve import (
     names,
     played_method,
     published_data,
-    token_vocabulary,
-    vision_language_model,
 )
 from recollect.stages import paths, provenance
 

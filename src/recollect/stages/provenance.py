@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.sealed import sha256_of, verify
+from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
 from recollect.settings.catalogue import module_of, roots
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder
@@ -23,12 +24,9 @@ from recollect.settings.resolve import (
     language_model,
     method_mapping,
     method_path,
-    prompt_templates,
     resolved,
     resolved_environment,
     scale_settings,
-    token_vocabulary,
-    vision_language_model,
 )
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.

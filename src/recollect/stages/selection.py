@@ -7,17 +7,15 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from recollect.helm.settings import fetched_model, token_vocabulary, trained_model
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
     environment_mapping,
-    fetched_model,
     figure_settings,
     method_mapping,
     names,
     published_data,
     scale_settings,
-    token_vocabulary,
-    trained_model,
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths

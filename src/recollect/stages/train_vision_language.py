@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 
+from recollect.helm.settings import resolved_vision_language_model, trained_model
 from recollect.settings.loading import validated
-from recollect.settings.resolve import canonical, resolved_vision_language_model, trained_model
+from recollect.settings.resolve import canonical
 from recollect.stages import paths, provenance
 from recollect.stages.stage import Job, Resources, Stage
 

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from recollect.artifacts.sealed import sealing, verify, write_arrays
 from recollect.helm import clip, vision_language
+from recollect.helm import settings as helm_settings
 from recollect.helm.clip import SHAPES, Clip, ClipShape
 from recollect.helm.clip_vocabulary import ClipVocabulary
+from recollect.helm.settings import HubFile, VisionLanguageModelSettings
 from recollect.helm.vision_language import KIND, MEAN, STD, preprocessed, provide, vision_language_model
-from recollect.settings import resolve
 from recollect.settings.errors import UserError
-from recollect.settings.schema import HubFile, VisionLanguageModelSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 MERGES_SHA256 = "9fd691f7c8039210e0fced15865466c65820d09b63988b0174bfe25de299051a"
@@ -313,7 +313,7 @@ def test_every_model_of_the_hub_is_pinned_in_the_configuration(workdir):
     from recollect.artifacts.hub import check_request
 
     for name in ("clip-vit-b16", "clip-rn50"):
-        settings = resolve.vision_language_model(name)
+        settings = helm_settings.vision_language_model(name)
         assert settings.network in clip.SHAPES and set(settings.files) == {"model.safetensors", "merges.txt"}
         for file in settings.files.values():
             check_request(file.repository, file.revision, {file.file: file.sha256}, instead="")

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from recollect.cli import app
 from recollect.environments import registry
-from recollect.settings.resolve import names, resolve, token_vocabulary
+from recollect.helm.settings import token_vocabulary
+from recollect.settings.resolve import names, resolve
 from recollect.settings.schema import Settings
 from recollect.stages.inputs import figure_runs
 

@@ -10,12 +10,13 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from recollect.cli import app
+from recollect.helm.settings import VisionLanguageModelSettings
 from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError
 from recollect.settings.loading import models_in
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import method_mapping, played_method, resolve
-from recollect.settings.schema import EnvironmentSettings, FigureSettings, MethodSettings, VisionLanguageModelSettings
+from recollect.settings.schema import EnvironmentSettings, FigureSettings, MethodSettings
 from recollect.stages import paths, provenance
 
 ROOM = "dark_room_10x10"

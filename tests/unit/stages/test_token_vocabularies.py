@@ -8,11 +8,11 @@ import torch
 
 from recollect.artifacts.sealed import manifest_path, read_json
 from recollect.helm import dual_encoder, vision_language, vocabulary_embedding
+from recollect.helm.settings import token_vocabulary
+from recollect.helm.settings import vision_language_model as model_settings
 from recollect.helm.token_vocabulary import TokenVocabulary
 from recollect.helm.vision_language import RandomModel, vision_language_model
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import token_vocabulary
-from recollect.settings.resolve import vision_language_model as model_settings
 from recollect.stages import embed_vocabulary, fetch, inputs, paths, provenance
 from recollect.stages.plan import plan
 from recollect.stages.selection import check_targets
