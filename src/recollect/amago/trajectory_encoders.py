@@ -38,11 +38,7 @@ from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
 Activation = Literal["leaky_relu", "relu", "gelu"]
-ACTIVATIONS: dict[str, Any] = {
-    "leaky_relu": functional.leaky_relu,
-    "relu": functional.relu,
-    "gelu": functional.gelu,
-}
+ACTIVATIONS: dict[str, Any] = {"leaky_relu": functional.leaky_relu, "relu": functional.relu, "gelu": functional.gelu}
 
 
 class TrajectoryEncoderSettings(Frozen):

@@ -14,13 +14,16 @@ static imports of the given modules through their source without importing anyth
 from __future__ import annotations
 
 import ast
+import atexit
 import hashlib
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from contextlib import suppress
+from functools import cache, lru_cache
 from pathlib import Path
 
-from recollect.artifacts import formats
+from recollect.artifacts import formats, running_code
 from recollect.artifacts.running_code import imports_of, running_text
+from recollect.artifacts.sealed import read_json, write_json
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.still import remembered
@@ -43,6 +46,10 @@ PLUMBING = (
     "recollect.environments.single",
     "recollect.environments.scene",
 )
+
+
+KEPT = Path(".snakemake") / "recollect-files.json"
+"""What commands found in files, by their content: parsing takes half of a dry run in which nothing has changed."""
 
 
 @remembered
@@ -106,8 +113,18 @@ def _counts(module: str, given: tuple[str, ...]) -> bool:
 @lru_cache(maxsize=4096)
 def _parsed(file: Path, module: str, mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
     """The sha256 of what runs in a file, and the modules and packages that it may import."""
+    content = file.read_bytes()
+    key = hashlib.sha256(b"\0".join([_reader(), module.encode(), file.name.encode(), content])).hexdigest()
+    kept = _kept()
+    if key not in kept:
+        kept[key] = _read(file, module, content)
+    digest, *imports = kept[key]
+    return digest, tuple(imports)
+
+
+def _read(file: Path, module: str, content: bytes) -> list[str]:
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(content)
     except (SyntaxError, ValueError) as error:
         raise UserError(f"not valid Python: {error}", where=file, do="mend the file") from error
     if _inside(module, "recollect.environments"):
@@ -115,7 +132,29 @@ def _parsed(file: Path, module: str, mtime_ns: int, size: int) -> tuple[str, tup
         tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == "scene")]
     parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
     imported = {name: None for given in imports_of(tree, parent) for name in _with_parents(given)}
-    return hashlib.sha256(running_text(tree).encode()).hexdigest(), tuple(imported)
+    return [hashlib.sha256(running_text(tree).encode()).hexdigest(), *imported]
+
+
+@cache
+def _reader() -> bytes:
+    """What decides how files are read: the code of this module and of `running_code`."""
+    return b"".join(Path(file).read_bytes() for file in (__file__, running_code.__file__))
+
+
+@cache
+def _kept() -> dict[str, list[str]]:
+    """What earlier commands found here, which grows by what this one finds; a damaged file is made anew."""
+    kept: dict[str, list[str]] = {}
+    with suppress(UserError):
+        kept = read_json(KEPT, kind="files")
+    atexit.register(_keep, KEPT.absolute(), kept, len(kept))
+    return kept
+
+
+def _keep(path: Path, kept: dict[str, list[str]], known: int) -> None:
+    if len(kept) > known and path.parent.is_dir():
+        with suppress(OSError):  # where nothing can be written, the next command parses again
+            write_json(path, kept if len(kept) < 5000 else {}, kind="files")
 
 
 def _unknown(module: str, folders: Mapping[str, Path]) -> UserError:

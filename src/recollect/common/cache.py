@@ -16,14 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.common.attention import (
-    Attention,
-    KeysValues,
-    ReadContext,
-    join_heads,
-    plain_attention,
-    split_heads,
-)
+from recollect.common.attention import Attention, KeysValues, ReadContext, join_heads, plain_attention, split_heads
 from recollect.common.transformer import Transformer
 from recollect.settings.errors import UserError
 

@@ -25,17 +25,7 @@ from pydantic import Field
 
 from recollect.environments import counter_rng
 from recollect.environments.base import Task
-from recollect.environments.three_rooms import (
-    AGENT,
-    CHOICES,
-    FLOOR,
-    WALL,
-    RoomOptions,
-    ThreeRooms,
-    cell,
-    places,
-    room,
-)
+from recollect.environments.three_rooms import AGENT, CHOICES, FLOOR, WALL, RoomOptions, ThreeRooms, cell, places, room
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
     "recollect/VisualMatch-v0": {},

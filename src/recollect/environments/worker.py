@@ -90,11 +90,7 @@ class Worker:
             command = [str(python), "-I", str(script), *map(str, handles), str(os.getpid())]
             try:
                 process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._said,
-                    stderr=self._said,
-                    pass_fds=handles,
+                    command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=handles
                 )
             except OSError as error:
                 ours.close()

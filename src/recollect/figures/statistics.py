@@ -52,11 +52,7 @@ def iqm(scores: Floats, axis: int = 0) -> Floats:
 
 
 def stratified_bootstrap(
-    scores_SN: Floats,
-    rng: np.random.Generator,
-    *,
-    statistic: Statistic = "mean",
-    resamples: int = RESAMPLES,
+    scores_SN: Floats, rng: np.random.Generator, *, statistic: Statistic = "mean", resamples: int = RESAMPLES
 ) -> Interval:
     """Aggregate over seeds and tasks, with the percentile interval of a bootstrap stratified by task.
 

@@ -154,10 +154,7 @@ def contrastive_loss(images_NW: Tensor, texts_TW: Tensor, weights_NT: Tensor, sc
 
 
 def train(
-    settings: Hyperparameters,
-    sentences: Callable[[Sequence[str]], Tensor],
-    others: Sequence[str],
-    run: Run,
+    settings: Hyperparameters, sentences: Callable[[Sequence[str]], Tensor], others: Sequence[str], run: Run
 ) -> Network:
     """Train a dual encoder, or go on with it from the run's newest checkpoint, to the same bytes.
 

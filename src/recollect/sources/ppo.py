@@ -34,15 +34,7 @@ from recollect.environments.base import Task, World
 from recollect.sources.cpu.actor_critics import ActorCritics
 from recollect.sources.cpu.output_gradients import log_softmax, output_gradients
 from recollect.sources.ppo_settings import PPOHyperparameters
-from recollect.sources.recording import (
-    HistoryRecorder,
-    Inputs,
-    MakeWorld,
-    Run,
-    in_order,
-    task_generators,
-    tracked,
-)
+from recollect.sources.recording import HistoryRecorder, Inputs, MakeWorld, Run, in_order, task_generators, tracked
 
 
 class Hyperparameters(PPOHyperparameters):

@@ -202,3 +202,21 @@ def test_a_second_call_parses_nothing_and_is_quick(root: Path) -> None:
     fingerprint(root)
     assert _parsed.cache_info().misses == misses
     assert time.perf_counter() - begin < 0.2
+
+
+def test_what_an_earlier_command_found_is_not_parsed_again(workdir: Path) -> None:
+    kept = workdir / module.KEPT
+
+    def in_a_process_of_its_own(before: str) -> str:
+        code = f"import ast; {before}; from recollect.artifacts.fingerprint import code_fingerprint as code"
+        command = [sys.executable, "-c", f"{code}; print(code('recollect.memory_rl.dqn'))"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    alone = in_a_process_of_its_own("pass")
+    assert not kept.exists(), "no folder of Snakemake's, so nothing is kept"
+    kept.parent.mkdir()
+    assert in_a_process_of_its_own("pass") == alone and kept.exists()
+    assert in_a_process_of_its_own("ast.parse = None") == alone
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert in_a_process_of_its_own("pass") == alone
+    assert in_a_process_of_its_own("ast.parse = None") == alone
