@@ -34,21 +34,20 @@ def made_scores(figure: FigureSpec) -> pd.DataFrame:
     frames = []
     for i, env in enumerate(figure.environments):
         for k, method in enumerate(figure.methods):
-            for seed in figure.seeds:
-                about = {"env": env, "method": method, "seed": seed}
-                noise = np.random.default_rng([i, k, seed]).uniform(0.0, 0.2)
-                for metric in ("return", "success"):
-                    known = {**about, "metric": metric}
-                    steps = np.arange(5) * END // 4
-                    curve = {"step": steps, "split": "learning", "task": 0, "episode": 0}
-                    frames.append(scores_frame(**known, **curve, value=0.7 * steps / END + noise))
-                    for split, tasks in (("eval", 1), ("train", 1), ("single", 22), ("multi", 10)):
-                        place = {"step": END, "split": split, "task": np.arange(tasks), "episode": 0}
-                        frames.append(scores_frame(**known, **place, value=0.5 + noise))
-                place = {"step": END, "split": "eval", "task": 0, "episode": 0, "metric": "from_random"}
-                frames.append(scores_frame(**about, **place, value=0.6 + noise))
-                place = {"step": END, "split": "eval", "task": 0, "episode": np.arange(10), "metric": "part_return"}
-                frames.append(scores_frame(**about, **place, value=np.arange(10.0)))
+            about = {"env": env, "method": method, "seed": np.array(figure.seeds)[:, None]}
+            noise = np.array([[np.random.default_rng([i, k, seed]).uniform(0.0, 0.2)] for seed in figure.seeds])
+            for metric in ("return", "success"):
+                known = {**about, "metric": metric}
+                steps = np.arange(5) * END // 4
+                curve = {"step": steps, "split": "learning", "task": 0, "episode": 0}
+                frames.append(scores_frame(**known, **curve, value=0.7 * steps / END + noise))
+                for split, tasks in (("eval", 1), ("train", 1), ("single", 22), ("multi", 10)):
+                    place = {"step": END, "split": split, "task": np.arange(tasks), "episode": 0}
+                    frames.append(scores_frame(**known, **place, value=0.5 + noise))
+            place = {"step": END, "split": "eval", "task": 0, "episode": 0, "metric": "from_random"}
+            frames.append(scores_frame(**about, **place, value=0.6 + noise))
+            place = {"step": END, "split": "eval", "task": 0, "episode": np.arange(10), "metric": "part_return"}
+            frames.append(scores_frame(**about, **place, value=np.arange(10.0)))
     return concat_scores(frames)
 
 

@@ -34,15 +34,14 @@ def made_scores(figure: FigureSpec) -> pd.DataFrame:
     frames, metrics = [], {"return", figure.options.get("normalised", "return")}
     for i, env in enumerate(figure.environments):
         for k, method in enumerate(figure.methods):
-            for seed in figure.seeds:
-                about = {"env": env, "method": method, "seed": seed, "task": 0}
-                noise = np.random.default_rng([i, k, seed]).standard_normal(8) / 9
-                for metric in metrics:
-                    place = {"step": 500_000, "split": "eval", "episode": np.arange(8), "metric": metric}
-                    frames.append(scores_frame(**about, **place, value=noise + k / 9))
-                steps = np.arange(1, 11) * 50_000
-                curve = {"step": steps, "split": "learning", "episode": 0, "metric": "return"}
-                frames.append(scores_frame(**about, **curve, value=steps / 500_000 + noise[0]))
+            about = {"env": env, "method": method, "seed": np.array(figure.seeds)[:, None], "task": 0}
+            noise = np.stack([np.random.default_rng([i, k, seed]).standard_normal(8) / 9 for seed in figure.seeds])
+            for metric in metrics:
+                place = {"step": 500_000, "split": "eval", "episode": np.arange(8), "metric": metric}
+                frames.append(scores_frame(**about, **place, value=noise + k / 9))
+            steps = np.arange(1, 11) * 50_000
+            curve = {"step": steps, "split": "learning", "episode": 0, "metric": "return"}
+            frames.append(scores_frame(**about, **curve, value=steps / 500_000 + noise[:, :1]))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -41,10 +41,9 @@ def curve_scores(stops: dict[tuple[str, str, int], int] | None = None) -> pd.Dat
         for method, scale in (("td3_gpt", 1.0), ("td3_lstm", 10.0)):
             for seed in SEEDS:
                 last = (stops or {}).get((env, method, seed), 1000)
-                for step in range(50, last + 1, 50):
-                    known = {"env": env, "method": method, "seed": seed, "step": step, "split": "learning", "task": 0}
-                    value = scale * seed + np.array([-1.0, 1.0])
-                    frames.append(scores_frame(**known, episode=np.arange(2), metric="return", value=value))
+                known = {"env": env, "method": method, "seed": seed, "split": "learning", "task": 0}
+                place = {"step": np.arange(50, last + 1, 50)[:, None], "episode": np.arange(2), "metric": "return"}
+                frames.append(scores_frame(**known, **place, value=scale * seed + np.array([-1.0, 1.0])))
     return concat_scores(frames)
 
 
