@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 SLOW = (
-    *("torch", "pandas", "pyarrow.parquet", "pydantic", "yaml", "typer.rich_utils", "gymnasium", "faiss"),
+    *("torch", "pandas", "pyarrow.parquet", "pydantic", "yaml", "typer.rich_utils", "gymnasium", "minigrid", "faiss"),
     *("safetensors.torch", "matplotlib.pyplot", "snakemake.cli", "recollect.cli", "recollect.stages.table"),
     *("recollect.radt.radt", "recollect.memory_rl.dqn", "recollect.amago.amago"),
 )
@@ -148,6 +148,7 @@ def serve(place: str) -> None:
     """Fork for each caller until stdin ends."""
     for name in SLOW:
         importlib.import_module(name)
+    importlib.import_module("snakemake.cli").get_argument_parser()  # finds and imports Snakemake's plug-ins
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(place)
         listener.listen(16)

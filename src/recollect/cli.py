@@ -14,6 +14,7 @@ import typer
 
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
+from recollect.settings.still import hold_still
 from recollect.stages import check as checking
 from recollect.stages import paths
 from recollect.stages import settings as showing
@@ -303,6 +304,7 @@ def main() -> None:
     """Run a command; a `UserError` becomes one message and exit status 2."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("recollect").setLevel(logging.INFO)
+    hold_still()  # a command is about the configuration as it stands when it starts
     try:
         app()
     except UserError as error:

@@ -25,6 +25,8 @@ provide(LanguageModelSettings(source="random"), Path("data/models/my-bert"))
 RUN = """
 import sys
 from recollect.cli import app
+from recollect.settings.still import hold_still
+hold_still()  # as every command does
 lines, sys.argv = sys.argv[1:], []
 for line in lines:
     sys.argv[:] = line.split()

@@ -36,18 +36,19 @@ for stage, job in steps:
 @pytest.fixture(scope="module")
 def sealed_once(finished_once: tuple[Any, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A finished copy with manifests as the real commands write them."""
-    folder = tmp_path_factory.mktemp("why") / "repository"
-    shutil.copytree(finished_once[0].folder, folder, symlinks=True)
-    workflow = type(finished_once[0])(folder, finished_once[0].commands)
+    workflow = copy_of(finished_once[0], tmp_path_factory.mktemp("why"))
     workflow.run(sys.executable, "-c", SEAL)
     return workflow
 
 
 @pytest.fixture
 def sealed(sealed_once: Any, tmp_path: Path) -> Any:
-    folder = tmp_path / "repository"
-    shutil.copytree(sealed_once.folder, folder, symlinks=True)
-    return type(sealed_once)(folder, sealed_once.commands)
+    return copy_of(sealed_once, tmp_path)
+
+
+def copy_of(workflow: Any, folder: Path) -> Any:
+    shutil.copytree(workflow.folder, folder / "repository", symlinks=True)
+    return type(workflow)(folder / "repository", workflow.commands)
 
 
 def why(workflow: Any, *figures: str, check: bool = True) -> str:
@@ -62,11 +63,27 @@ def test_of_what_is_done_it_says_so_and_words_change_nothing(sealed: Any) -> Non
     assert why(sealed, FIGURE) == f"{FIGURE} (demo): up to date\n"
 
 
-def test_a_changed_hyperparameter_is_named_with_both_values(sealed: Any) -> None:
-    sealed.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
-    said = why(sealed, FIGURE)
+@pytest.fixture(scope="module")
+def other_context(sealed_once: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """A copy in which a hyperparameter was changed, and what is said of it."""
+    workflow = copy_of(sealed_once, tmp_path_factory.mktemp("context"))
+    workflow.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
+    return workflow, why(workflow, FIGURE)
+
+
+@pytest.fixture(scope="module")
+def other_loss(sealed_once: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """The same of a loss."""
+    workflow = copy_of(sealed_once, tmp_path_factory.mktemp("loss"))
+    with (workflow.folder / "src/recollect/radt/ad.py").open("a") as file:
+        file.write("\nLOSS_SCALE = 2.0\n")
+    return workflow, why(workflow, FIGURE)
+
+
+def test_a_changed_hyperparameter_is_named_with_both_values(other_context: tuple[Any, str]) -> None:
+    workflow, said = other_context
     seeds = sorted(
-        path.name.removeprefix("seed_") for path in (sealed.folder / f"results/demo/runs/{ROOM}/ad").iterdir()
+        path.name.removeprefix("seed_") for path in (workflow.folder / f"results/demo/runs/{ROOM}/ad").iterdir()
     )
     assert (
         f"{TRAIN} ad (seeds {', '.join(seeds)}): settings changed: method.hyperparameters.context from 100 to 99"
@@ -76,31 +93,28 @@ def test_a_changed_hyperparameter_is_named_with_both_values(sealed: Any) -> None
     assert " dt " not in said and "generate" not in said
 
 
-def test_a_profile_that_groups_jobs_hides_none_of_them(sealed: Any) -> None:
-    sealed.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
-    said = why(sealed, FIGURE)
+def test_a_profile_that_groups_jobs_hides_none_of_them(other_context: tuple[Any, str]) -> None:
+    workflow, said = other_context
     groups = "groups: [run=a_run, inspect=a_run]\n"
-    (sealed.folder / "grouping").mkdir()
-    (sealed.folder / "grouping/config.yaml").write_text(groups)
-    environment = {**sealed.environment, "SNAKEMAKE_PROFILE": "grouping"}
+    (workflow.folder / "grouping").mkdir()
+    (workflow.folder / "grouping/config.yaml").write_text(groups)
+    environment = {**workflow.environment, "SNAKEMAKE_PROFILE": "grouping"}
     command = [sys.executable, "-m", "recollect.cli", "why", FIGURE]
-    under = subprocess.run(command, cwd=sealed.folder, env=environment, capture_output=True, text=True, check=True)
+    under = subprocess.run(command, cwd=workflow.folder, env=environment, capture_output=True, text=True, check=True)
     assert under.stdout == said and f"{TRAIN} ad" in said
 
 
-def test_a_changed_loss_is_named_by_its_module(sealed: Any) -> None:
-    with (sealed.folder / "src/recollect/radt/ad.py").open("a") as file:
-        file.write("\nLOSS_SCALE = 2.0\n")
-    said = why(sealed, FIGURE)
+def test_a_changed_loss_is_named_by_its_module(other_loss: tuple[Any, str]) -> None:
+    _, said = other_loss
     assert f"{TRAIN} ad" in said and "code changed: radt.ad\n" in said
     assert "settings changed" not in said and f"{TRAIN} radt" not in said
 
 
-def test_without_the_list_of_modules_it_says_that_it_does_not_know(sealed: Any) -> None:
-    shutil.rmtree(sealed.folder / ".snakemake/recollect-code")
-    with (sealed.folder / "src/recollect/radt/ad.py").open("a") as file:
-        file.write("\nLOSS_SCALE = 2.0\n")
-    assert "code changed; which modules is not known" in why(sealed, FIGURE)
+def test_without_the_list_of_modules_it_says_that_it_does_not_know(other_loss: tuple[Any, str]) -> None:
+    workflow, _ = other_loss
+    snapshots = workflow.folder / ".snakemake/recollect-code"
+    snapshots.rename(snapshots.with_name("elsewhere"))
+    assert "code changed; which modules is not known" in why(workflow, FIGURE)
 
 
 def test_missing_is_told_from_never_made(sealed: Any) -> None:

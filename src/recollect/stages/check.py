@@ -33,7 +33,7 @@ from recollect.settings.resolve import (
     resolved_environment,
     scale_settings,
 )
-from recollect.settings.still import prepare
+from recollect.settings.still import held_still, prepare
 from recollect.stages.inputs import generate_inputs
 from recollect.stages.provenance import embedder_of
 
@@ -41,12 +41,14 @@ KEPT = Path(".snakemake") / "recollect-settings.json"
 """Resolved settings, and the state of configuration and code that they are of."""
 
 
+@held_still()
 def check() -> str:
     """Resolve every figure's runs at every scale; the first thing that is wrong is a UserError."""
     resolve_all()
     return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
 
 
+@held_still()
 def resolve_all() -> dict[str, dict[str, Any]]:
     """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`."""
     settings: dict[str, dict[str, Any]] = {}

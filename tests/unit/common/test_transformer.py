@@ -1,15 +1,20 @@
 """Promises of the transformer: it is GPT-2, causal, blind to padding and absent contexts; its draws are its own."""
 
+from __future__ import annotations
+
 import copy
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2Model
 
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.settings.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import GPT2Model
 
 TIGHT = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -33,6 +38,8 @@ def scrambled(model: Transformer, std: float = 0.2) -> Transformer:
 
 def gpt2_of(model: Transformer, length: int) -> GPT2Model:
     """A GPT2Model with the same weights and no positions."""
+    from transformers import GPT2Config, GPT2Model
+
     s = model.settings
     config = GPT2Config(
         vocab_size=2,

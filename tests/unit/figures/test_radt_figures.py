@@ -50,30 +50,32 @@ def made_scores(
 ) -> pd.DataFrame:
     """Scores of a figure's whole grid: each method and environment at a level of its own, with a rise and noise."""
     frames = []
+    seed = np.array(figure.seeds)[:, None, None, None]
+    step = np.array(steps)[:, None, None]
+    place = {"seed": seed, "step": step, "task": np.arange(tasks)[:, None], "episode": np.arange(episodes)}
     for i, env in enumerate(figure.environments):
         for k, method in enumerate(figure.methods):
-            for seed in figure.seeds:
-                for split in splits:
-                    noise = np.random.default_rng([i, k, seed]).standard_normal((tasks, episodes))
-                    for step in steps:
-                        level = (40 + 10 * i - 2 * k) * step / max(steps) + (5 if split == "train" else 0)
-                        values = level + 2 * np.arange(episodes) + noise
-                        about = {"env": env, "method": method, "seed": seed, "step": step, "split": split}
-                        places = {"task": np.arange(tasks)[:, None], "episode": np.arange(episodes)}
-                        for metric in metrics:
-                            value = values if metric == "return" else values / 100
-                            frames.append(scores_frame(**about, **places, metric=metric, value=value))
+            drawn = [np.random.default_rng([i, k, s]).standard_normal((1, tasks, episodes)) for s in figure.seeds]
+            noise = np.stack(drawn)
+            for split in splits:
+                level = (40 + 10 * i - 2 * k) * step / max(steps) + (5 if split == "train" else 0)
+                values = level + 2 * np.arange(episodes) + noise
+                for metric in metrics:
+                    value = values if metric == "return" else values / 100
+                    frames.append(
+                        scores_frame(env=env, method=method, split=split, metric=metric, **place, value=value)
+                    )
     return pd.concat(frames, ignore_index=True)
 
 
 def made_speeds(figure: FigureSpec) -> pd.DataFrame:
     frames = []
+    seeds = np.array(figure.seeds)
     for i, env in enumerate(figure.environments):
         for k, method in enumerate(figure.methods):
-            for seed in figure.seeds:
-                about = {"env": env, "method": method, "seed": seed, "step": 200, "split": "speed"}
-                for n, metric in enumerate(SPEEDS):
-                    frames.append(scores_frame(**about, metric=metric, value=1000 * (n + 1) - 100 * k - 10 * i + seed))
+            about = {"env": env, "method": method, "seed": seeds, "step": 200, "split": "speed"}
+            for n, metric in enumerate(SPEEDS):
+                frames.append(scores_frame(**about, metric=metric, value=1000 * (n + 1) - 100 * k - 10 * i + seeds))
     return pd.concat(frames, ignore_index=True)
 
 

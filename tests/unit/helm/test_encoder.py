@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from recollect.helm.encoder import Encoder
 
@@ -19,6 +18,8 @@ SHAPE = {
 
 def pair(kind: str):
     """A model of transformers with lively random weights, and ours with the same."""
+    from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = BertModel(BertConfig(**SHAPE)) if kind == "bert" else RobertaModel(RobertaConfig(**SHAPE))

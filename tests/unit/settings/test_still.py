@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from recollect.settings import still
 from recollect.settings.resolve import method_mapping, resolve
-from recollect.settings.still import hold_still, remembered
+from recollect.settings.still import held_still, hold_still, remembered
 
 ROOM = "dark_room_10x10"
 
@@ -30,6 +31,15 @@ def test_a_function_is_asked_each_time_until_the_process_holds_still() -> None:
     assert [answer("a"), answer("a")] == [1, 2]
     hold_still()
     assert [answer("a"), answer("a"), answer("b"), answer("a")] == [3, 3, 4, 3]
+
+
+def test_what_was_remembered_in_a_block_is_forgotten_after_it(workdir: Path) -> None:
+    path = workdir / "config/methods/dt.yaml"
+    for title in ("DT", "Another", "A third"):
+        path.write_text(re.sub("title: .*", f"title: {title}", path.read_text(), count=1))
+        with held_still():
+            assert method_mapping("smoke", ROOM, "dt") is method_mapping("smoke", ROOM, "dt")
+            assert method_mapping("smoke", ROOM, "dt")["title"] == title
 
 
 def test_a_changed_configuration_is_seen_by_a_process_that_did_not_hold_still(workdir: Path) -> None:
