@@ -56,11 +56,6 @@ def scene_of(trace: Trace, task: int) -> dict[str, Any]:
     return scene
 
 
-def marks_of(scene: dict[str, Any]) -> str:
-    """``goal (3, 4)``: what stands where, as (column, row)."""
-    return ", ".join(f"{name} ({column}, {row})" for name, row, column in scene["marks"])
-
-
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     grid = grid_of(traces, figure)
@@ -125,7 +120,9 @@ def _plot(
             axes: Axes = axes_MK[i, k]
             draw_scene(axes, mean_HW[method, task], scene_of(first, task), norm)
             if i == 0:
-                axes.set_title(marks_of(scene_of(first, task)), fontsize=6.5)
+                marks = scene_of(first, task)["marks"]
+                title = ", ".join(f"{thing} ({column}, {row})" for thing, row, column in marks)
+                axes.set_title(title, fontsize=6.5)
             if k == 0:
                 axes.set_ylabel(figure.label(method).replace(", ", ",\n").replace(" (", "\n("))
     ticks = [10**power for power in range(9) if 10**power <= norm.vmax]

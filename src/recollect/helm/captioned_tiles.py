@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recollect.settings.errors import UserError
-
 VIEW, TILE = 7, 8
 AGENT = (3, 6)
 """(x, y) of the agent in its view; it looks towards y = 0."""
@@ -125,8 +123,10 @@ def _said(things: tuple[Thing, ...], surroundings: str) -> dict[str, float]:
 
 def _draw(draws: np.random.Generator, wanted: int) -> tuple[np.ndarray, tuple[Thing, ...], str]:
     """One picture [H, W, 3], the things that are seen in it, and `wall` or `floor`, whichever is before the agent."""
-    grid_class, objects = _minigrid()
-    grid = grid_class(VIEW, VIEW)
+    from minigrid.core import world_object as objects
+    from minigrid.core.grid import Grid
+
+    grid = Grid(VIEW, VIEW)
     # Walls around a room, of which the view may show every side or none.
     left, right, top = int(draws.integers(-2, 3)), int(draws.integers(4, 9)), int(draws.integers(-2, 6))
     for x in range(VIEW):
@@ -170,16 +170,3 @@ def _as_object(thing: Thing, objects):  # type: ignore[no-untyped-def]
     if thing.name in _OF_ONE_COLOUR:
         return getattr(objects, thing.name.capitalize())()
     return getattr(objects, thing.name.capitalize())(thing.colour)
-
-
-def _minigrid():  # type: ignore[no-untyped-def]
-    try:
-        from minigrid.core import world_object
-        from minigrid.core.grid import Grid
-    except ImportError as error:
-        raise UserError(
-            "the pictures are drawn by the package minigrid, which is not installed",
-            where="vision-language model, source: trained",
-            do="run `pip install minigrid`",
-        ) from error
-    return Grid, world_object

@@ -251,15 +251,12 @@ class OnPolicyTrainer:
                 metrics["adv_std"] = raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())
                 for name, constant in constants.items():
                     metrics[name] = raw_M.new_tensor(constant)
-                self._add_up(metrics)
+                for name, value in metrics.items():
+                    self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
+                self.minibatches += 1
             # The mean divergence of all minibatches so far, of earlier passes too.
             if hp.target_kl is not None and float(torch.stack(divergences).mean()) > 1.5 * hp.target_kl:
                 break
-
-    def _add_up(self, metrics: Mapping[str, Tensor]) -> None:
-        for name, value in metrics.items():
-            self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
-        self.minibatches += 1
 
     def _scaled_advantages(self, advantage_M: Tensor) -> Tensor:
         if len(advantage_M) < 2:

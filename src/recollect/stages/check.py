@@ -8,6 +8,7 @@ settings and need not import an algorithm, nor torch, to know the defaults.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -126,13 +127,18 @@ def state() -> str:
     return total.hexdigest()
 
 
+def kept(path: Path, kind: str, make: Callable[[], Any]) -> Any:
+    """What `make` gives of this very configuration and code, from a file where it was made here before and is whole."""
+    current = state()
+    with suppress(UserError):
+        known = read_json(path, kind=kind)
+        if known["state"] == current:
+            return known["made"]
+    made = make()
+    write_json(path, {"state": current, "made": made}, kind=kind)
+    return made
+
+
 def check_once() -> None:
     """Check unless this very configuration and code were already found good here, and hand over what was resolved."""
-    current = state()
-    kept: dict[str, Any] = {}
-    with suppress(UserError):  # there is none, or its file was damaged
-        kept = read_json(KEPT, kind="resolved settings")
-    if kept.get("state") != current:
-        kept = {"state": current, "settings": resolve_all()}
-        write_json(KEPT, kept, kind="resolved settings")
-    prepare(kept["settings"])
+    prepare(kept(KEPT, "resolved settings", resolve_all))

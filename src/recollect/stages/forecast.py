@@ -273,13 +273,12 @@ def forecast(
     estimates = {job: estimator(job) for job in found.needs}
     some = any(estimate.gpu for estimate in estimates.values())
 
-    def seconds(job: Job) -> float:
-        return estimates[job].seconds
-
-    def takes_device(job: Job) -> bool:
-        return estimates[job].gpu or not some
-
-    wall = wall_seconds(found.needs, seconds, takes_device, devices)
+    wall = wall_seconds(
+        found.needs,
+        lambda job: estimates[job].seconds,
+        lambda job: estimates[job].gpu or not some,  # whether it takes a device
+        devices,
+    )
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
     memory, is_measured = memory_of_largest(found, ran_here)
     return Forecast(scale, found, estimates, devices, wall, memory, is_measured)

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from recollect.artifacts.sealed import read_json, write_json
-from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_reads, names
-from recollect.stages.check import state
+from recollect.stages.check import kept
 from recollect.stages.inputs import figure_runs, is_trained, untrained_methods
 from recollect.stages.paths import WILDCARDS
 from recollect.stages.selection import JOB_HOURS
 from recollect.stages.stage import is_large
 
-FILE = Path(".snakemake") / "recollect-hours.json"
 PACK_HOURS = 20  # of a job's hours that a pack takes by the forecast, which may be wrong
 
 NOTHING = r"(?!)"  # a regular expression that matches nothing
@@ -103,19 +99,12 @@ def pattern(pairs: Iterable[Pair]) -> str:
 @cache
 def hours_of(scale: str) -> dict[str, float]:
     """``env method`` -> hours of one seed, for the runs of all figures."""
-    now = {"scale": scale, "state": state()}
-    if FILE.is_file():
-        with suppress(UserError):  # damaged: made again
-            known = read_json(FILE, kind="hours")
-            if known["of"] == now:
-                return dict(known["hours"])
-    hours = forecast(scale)
-    write_json(FILE, {"of": now, "hours": hours}, kind="hours")
+    hours: dict[str, float] = kept(Path(f".snakemake/recollect-hours-{scale}.json"), "hours", lambda: forecast(scale))
     return hours
 
 
 def forecast(scale: str) -> dict[str, float]:
-    """The same, reckoned anew."""
+    """The same, worked out anew."""
     from recollect.stages.forecast import Estimator  # imports torch
     from recollect.stages.plan import plan
 

@@ -97,7 +97,8 @@ def pipeline() -> str:
     outs: dict[str, dict[str, None]] = {name: {} for name in COARSE}
     read: dict[str, dict[str, None]] = {name: {} for name in COARSE}
     for job, waits_for in whole.needs.items():
-        name = "embedders" if job in first else _coarse(job)
+        coarse_names = [name for name, coarse in COARSE.items() if job.stage in coarse.stages]
+        name = "embedders" if job in first else next(name for name in coarse_names if name != "embedders")
         outs[name] |= dict.fromkeys(outs_of(job))
         for other in waits_for:
             read[name] |= dict.fromkeys(outs_of(other))
@@ -113,8 +114,3 @@ def pipeline() -> str:
             text += f"      - {out}: {{persist: true}}\n"
         text += "\n"
     return text + TAIL
-
-
-def _coarse(job: Job) -> str:
-    """The DVC stage of a job, unless it is one of the runs that memories embed with."""
-    return next(name for name, coarse in COARSE.items() if job.stage in coarse.stages and name != "embedders")

@@ -66,7 +66,7 @@ def test_hours_are_forecast_again_when_the_configuration_changed_and_only_then(
 
 def test_a_damaged_file_of_hours_is_made_again(made: Path) -> None:
     packs.hours_of("paper")
-    packs.FILE.write_text("{}")
+    (made / ".snakemake/recollect-hours-paper.json").write_text("{}")
     assert packs.fitting("paper", ROOM, "dt") == 10
 
 

@@ -65,7 +65,7 @@ def test_all_figures_are_planned_without_torch(fresh: Path) -> None:
 
 def test_a_check_hands_over_what_a_run_resolves_itself(one_figure: Path) -> None:
     check.check_once()
-    assert json.loads(check.KEPT.read_text())["settings"].keys() >= {f"smoke {ROOM} radt", f"smoke {ROOM} dt"}
+    assert json.loads(check.KEPT.read_text())["made"].keys() >= {f"smoke {ROOM} radt", f"smoke {ROOM} dt"}
     own = {method: dumped(resolve("smoke", ROOM, method, 0)) for method in ("radt", "dt", "ad")}
     texts = {method: provenance.train_settings("smoke", ROOM, method) for method in own}
     still.hold_still()
@@ -80,11 +80,11 @@ def test_changed_configuration_is_checked_again_and_a_damaged_file_made_anew(one
     method = one_figure / "config/methods/radt.yaml"
     method.write_text(method.read_text().replace("  stride: 25", "  stride: 24"))
     check.check_once()
-    kept = json.loads(check.KEPT.read_text())["settings"]
+    kept = json.loads(check.KEPT.read_text())["made"]
     assert kept[f"smoke {ROOM} radt"]["method"]["memory"]["stride"] == 24
     check.KEPT.write_bytes(before[:100])
     check.check_once()
-    assert json.loads(check.KEPT.read_text())["settings"] == kept
+    assert json.loads(check.KEPT.read_text())["made"] == kept
 
 
 def test_a_variant_that_nobody_listed_is_resolved_on_demand(one_figure: Path) -> None:
