@@ -185,9 +185,10 @@ def serve(address: str) -> NoReturn:
     with _short(address) as path:
         listener.bind(path)
     listener.listen(64)
+    sources: list[Any] = [listener, ended]
     jobs: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([listener, ended], [], [])
+        ready, _, _ = select.select(sources, [], [])
         if listener in ready:
             line, _ = listener.accept()
             try:
