@@ -6,7 +6,7 @@ command beneath it fork from there: the same code on the same files with the sam
 
 - A job forks only where nothing can differ from a start of its own: same interpreter, same package whose files are
   unchanged since they were imported, one thread (thread pools do not survive a fork). Otherwise it starts on its own.
-- It is the job that says its pid. A caller that hangs up without having heard one starts the job itself: nothing has
+- It is the job that says its pid. A caller that is hung up on before it has heard one starts the job itself: nothing has
   begun. So a job is done once, whatever happens to the process that forks.
 - The caller stays, holds the terminal and the exit status, passes on signals; when it is killed, the job ends too.
 - Snakemake's benchmark files then see the caller, not the job: their wall time holds, their memory and CPU time do not.
@@ -130,9 +130,9 @@ def warm(command: Sequence[str]) -> int:
                 signal.signal(number, lambda received, frame: running.send_signal(received))
             return running.wait()
         finally:
-            signal.signal(signal.SIGINT, earlier)
             server.terminate()
             server.wait()
+            signal.signal(signal.SIGINT, earlier)
 
 
 @contextmanager

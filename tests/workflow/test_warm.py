@@ -302,9 +302,8 @@ def test_ctrl_c_ends_a_command_that_swallows_the_interrupt() -> None:
     code = (
         "import signal, time; from recollect import warm; warm._GRACE = 1\n"
         "signal.signal(signal.SIGINT, warm.interrupted)\n"
-        "print('ready', flush=True)\n"
-        "try: time.sleep(60)\n"
-        "except KeyboardInterrupt: time.sleep(60)\n"
+        "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
