@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-
-from recollect import warm
 
 
 def main() -> None:
     """The console script."""
+    answered = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so beneath nohup and the like
+    if answered:
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # imports may swallow a KeyboardInterrupt; there is nothing to tidy
+    from recollect import warm
+
     address = os.environ.get(warm.ADDRESS)
     if address and warm.one_thread(sys.argv):
         status = warm.ask(address, sys.argv)
@@ -17,4 +23,6 @@ def main() -> None:
             sys.exit(status)
     from recollect.cli import main as command_line
 
+    if answered:
+        signal.signal(signal.SIGINT, warm.interrupted)
     command_line()

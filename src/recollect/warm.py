@@ -6,17 +6,20 @@ command beneath it fork from there: the same code on the same files with the sam
 
 - A job forks only where nothing can differ from a start of its own: same interpreter, same package whose files are
   unchanged since they were imported, one thread (thread pools do not survive a fork). Otherwise it starts on its own.
+- It is the job that says its pid. A caller that is hung up on before it has heard one starts the job itself: nothing has
+  begun. So a job is done once, whatever happens to the process that forks.
 - The caller stays, holds the terminal and the exit status, passes on signals; when it is killed, the job ends too.
 - Snakemake's benchmark files then see the caller, not the job: their wall time holds, their memory and CPU time do not.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import itertools
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -26,12 +29,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 ADDRESS = "RECOLLECT_WARM"
 """Environment variable: the socket of the process that forks jobs."""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = 10.0
+_GRACE = 5
+"""Seconds for tidying up after Ctrl-C."""
+_PREFIX = "recollect-warm-"
 _PRELOADED = (
     "recollect.cli",
     "recollect.artifacts.run",
@@ -42,6 +49,14 @@ _PRELOADED = (
     "recollect.radt.radt",
     "recollect.radt.ad",
 )
+
+
+def interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, which must end a command: where an import swallows the KeyboardInterrupt, an alarm ends it soon after."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would tear the tidying up
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_GRACE)
+    raise KeyboardInterrupt
 
 
 def one_thread(argv: Sequence[str]) -> bool:
@@ -70,10 +85,10 @@ def ask(address: str, argv: Sequence[str]) -> int | None:
                 line.connect(path)
             socket.send_fds(line, [b"\n"], (0, 1, 2))
             _send(line, {"argv": list(argv), "cwd": os.getcwd(), "env": dict(os.environ), "identity": identity()})
-            pid = json.loads(answers.readline())["pid"]
+            pid = json.loads(answers.readline()).get("pid")
         except (OSError, ValueError):
             return None
-        if pid is None:
+        if pid is None:  # it ended before it could say so
             return None
         for number in _PASSED_ON:
             signal.signal(number, lambda received, frame: _signal(pid, received))
@@ -100,24 +115,57 @@ def warm(command: Sequence[str]) -> int:
     """Run a command whose `recollect` jobs fork from a process that has imported everything; returns its exit status."""
     if not sys.platform.startswith("linux"):  # elsewhere a fork after such imports is not safe
         return subprocess.call(list(command))
-    with tempfile.TemporaryDirectory(prefix="recollect-") as folder:
-        address = str(Path(folder) / "socket")
+    earlier = signal.signal(signal.SIGINT, lambda received, frame: None)  # the command has it from the terminal
+    with _private_folder() as folder:
+        address = str(folder / "socket")
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         server = subprocess.Popen(
             [sys.executable, "-c", "import sys; from recollect.warm import serve; serve(sys.argv[1])", address],
             env=os.environ | threads,
             stdin=subprocess.DEVNULL,
         )
-        earlier = signal.signal(signal.SIGINT, lambda received, frame: None)  # the command has it from the terminal
         try:
             running = subprocess.Popen(list(command), env=os.environ | {ADDRESS: address})
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, lambda received, frame: running.send_signal(received))
             return running.wait()
         finally:
-            signal.signal(signal.SIGINT, earlier)
             server.terminate()
             server.wait()
+            signal.signal(signal.SIGINT, earlier)
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder of this user alone, held by an flock and removed at the end; those of killed ones are removed first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError), _opened(left) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error where its maker lives
+            _remove(left)
+    folder = Path(tempfile.mkdtemp(prefix="recollect-new-"))
+    with _opened(folder) as descriptor:
+        with suppress(OSError):  # without locks there, nobody sweeps either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        folder = folder.rename(folder.with_name(_PREFIX + folder.name.removeprefix("recollect-new-")))  # held by now
+        try:
+            yield folder
+        finally:
+            with suppress(OSError):
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    (folder / "socket").unlink(missing_ok=True)
+    folder.rmdir()
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def serve(address: str) -> NoReturn:
@@ -129,64 +177,71 @@ def serve(address: str) -> NoReturn:
     mine = identity()
     for name in _PRELOADED:
         importlib.import_module(name)
+    # The end of a job is known by SIGCHLD, which there is everywhere; pidfd_open is refused in some containers.
+    ended, ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(ends)
+    signal.signal(signal.SIGCHLD, lambda received, frame: None)
     listener = socket.socket(socket.AF_UNIX)
     with _short(address) as path:
         listener.bind(path)
     listener.listen(64)
-    waiting = selectors.DefaultSelector()
-    waiting.register(listener, selectors.EVENT_READ)
+    sources: list[Any] = [listener, ended]
+    jobs: dict[int, socket.socket] = {}
     while True:
-        for key, _ in waiting.select():
-            if key.fileobj is listener:
-                line, _ = listener.accept()
-                with suppress(OSError, ValueError):
-                    _fork(line, mine, waiting)
-            else:
-                line, pid = key.data
-                waiting.unregister(key.fileobj)
-                os.close(key.fd)
-                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with line, suppress(OSError):
-                    _send(line, {"status": status})
+        ready, _, _ = select.select(sources, [], [])
+        if listener in ready:
+            line, _ = listener.accept()
+            try:
+                jobs[_fork(line, mine, [listener, *jobs.values()])] = line
+            except Exception:  # whatever it said, nothing has begun: it starts its job itself
+                line.close()
+        if ended in ready:
+            os.read(ended, 4096)
+            for pid in list(jobs):
+                gone, status = os.waitpid(pid, os.WNOHANG)
+                if gone:
+                    with jobs.pop(pid) as line, suppress(OSError):
+                        _send(line, {"status": os.waitstatus_to_exitcode(status)})
 
 
-def _fork(line: socket.socket, mine: list[Any], waiting: selectors.BaseSelector) -> None:
+def _fork(line: socket.socket, mine: list[Any], of_others: list[socket.socket]) -> int:
+    """Fork what a caller asks for and return its pid; an error of any type means that nothing has begun."""
     line.settimeout(_PATIENCE)
     _, descriptors, _, _ = socket.recv_fds(line, 1, 3)
-    with line.makefile() as said:
-        request = json.loads(said.readline())
-    line.settimeout(None)
-    if request["identity"] != mine:
-        _send(line, {"pid": None})
-        line.close()
+    try:
+        with line.makefile() as said:
+            request = json.loads(said.readline())
+        line.settimeout(None)
+        if request["identity"] != mine:
+            raise ValueError("the code is not the one that was imported")
+        pid = os.fork()
+        if pid == 0:
+            _work(line, request, descriptors, of_others)
+    finally:
         for descriptor in descriptors:
             os.close(descriptor)
-        return
-    pid = os.fork()
-    if pid == 0:
-        for key in list(waiting.get_map().values()):  # what belongs to the others
-            os.close(key.fd)
-            if key.data is not None:
-                key.data[0].close()
-        _work(line, request, descriptors)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (line, pid))
-    _send(line, {"pid": pid})
+    return pid
 
 
-def _work(line: socket.socket, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+def _work(
+    line: socket.socket, request: dict[str, Any], descriptors: list[int], of_others: list[socket.socket]
+) -> NoReturn:
     status = 1
     try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in of_others:
+            other.close()
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupted)
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
         sys.argv = request["argv"]
         threading.Thread(target=_end_with_caller, args=(os.dup(line.fileno()),), daemon=True).start()
+        _send(line, {"pid": os.getpid()})
         importlib.import_module("recollect.cli").main()
         status = 0
     except SystemExit as end:

@@ -35,6 +35,37 @@ RUN = [
 ]
 
 
+BARE = """
+import sys, time, types
+from pathlib import Path
+from recollect import warm
+
+def main():
+    time.sleep(float(sys.argv[1]))
+    Path(sys.argv[2]).touch()
+
+sys.modules["recollect.cli"] = types.SimpleNamespace(main=main)
+work = warm._work
+warm._work = lambda *arguments: (time.sleep(float(sys.argv[2])), work(*arguments))
+warm._PRELOADED = ()
+warm.serve(sys.argv[1])
+"""
+"""A process that forks and has imported nothing; a job `SECONDS FILE` takes as long, then makes the file."""
+
+
+@contextmanager
+def bare(folder: Path, *, slow_to_fork: float = 0.0) -> Iterator[dict[str, str]]:
+    """The environment of a caller of such a process."""
+    address = str(folder / "socket")
+    server = subprocess.Popen([sys.executable, "-c", BARE, address, str(slow_to_fork)])
+    try:
+        wait_for(lambda: os.path.exists(address), 60)
+        yield {**os.environ, forks.ADDRESS: address}
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
 @contextmanager
 def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     """The environment of a caller whose jobs fork."""
@@ -49,6 +80,17 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     finally:
         server.terminate()
         server.wait(10)
+
+
+def beneath_warm(job: list[str]) -> list[str]:
+    """`recollect warm` with a command that waits for the preloaded process and runs a job."""
+    script = (
+        "import os, subprocess, sys, time\n"
+        f"address = os.environ['{forks.ADDRESS}']\n"
+        "while not os.path.exists(address): time.sleep(0.01)\n"
+        f"sys.exit(subprocess.call({job!r}))\n"
+    )
+    return [sys.executable, "-m", "recollect.cli", "warm", sys.executable, "-c", script]
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +146,7 @@ def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path,
 
 
 def test_jobs_beneath_warm_fork_and_nothing_of_it_stays(smoke_workdir: Path, tmp_path: Path) -> None:
-    script = (
-        "import os, subprocess, sys, time\n"
-        f"address = os.environ['{forks.ADDRESS}']\n"
-        "while not os.path.exists(address): time.sleep(0.01)\n"
-        f"sys.exit(subprocess.call({[*CALLER, 'train', *RUN]!r}))\n"
-    )
-    command = [sys.executable, "-m", "recollect.cli", "warm", sys.executable, "-c", script]
+    command = beneath_warm([*CALLER, "train", *RUN])
     # The socket's folder, which stands in the command line of the process that forks; with a name longer than sockets'.
     mark = tmp_path / ("temporary" * 20)
     mark.mkdir()
@@ -120,6 +156,37 @@ def test_jobs_beneath_warm_fork_and_nothing_of_it_stays(smoke_workdir: Path, tmp
     assert "policy.safetensors" in run_files(smoke_workdir)
     assert not list(mark.glob("recollect-*"))
     assert not [entry for entry in Path("/proc").glob("[0-9]*/cmdline") if str(mark).encode() in words_of(entry)]
+
+
+REFUSALS = {
+    "EPERM": "def refused(*_): raise PermissionError(1, 'Operation not permitted')\nos.pidfd_open = refused\n",
+    "ENOSYS": "def refused(*_): raise OSError(38, 'Function not implemented')\nos.pidfd_open = refused\n",
+    "missing": "del os.pidfd_open\n",
+}
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["EPERM", pytest.param("ENOSYS", marks=pytest.mark.slow), pytest.param("missing", marks=pytest.mark.slow)],
+)
+def test_where_pidfds_are_refused_a_job_ends_once_with_the_same_bytes(
+    how: str, smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]
+) -> None:
+    whole = tmp_path / "whole"
+    shutil.copytree(smoke_workdir, whole)
+    subprocess.run([*CALLER, "train", *RUN], cwd=whole, env=warm, check=True, capture_output=True)
+    (tmp_path / "sitecustomize.py").write_text(f"import os\n{REFUSALS[how]}")
+    done = subprocess.run(
+        beneath_warm([*CALLER, "train", *RUN]),
+        cwd=smoke_workdir,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("$ recollect train") == 1, done.stderr
+    assert run_files(smoke_workdir) == run_files(whole)
 
 
 @pytest.mark.parametrize("first", [[], ["--"]])
@@ -193,3 +260,80 @@ def test_a_caller_that_says_nothing_does_not_hold_up_the_others(tmp_path: Path, 
             [*CALLER, "check", "--threads", "1"], cwd=tmp_path, env=warm, capture_output=True, timeout=60
         )
         assert done.returncode == 2  # `check` knows no --threads: it is the command line that says so
+
+
+MALFORMED = [b"", b"\n", b"[]\n", b"7\n", b"{}\n", b"\xff\n", b"[" * 10_000 + b"\n", b'{"identity": 1}\n']
+
+
+def test_a_malformed_message_ends_neither_the_process_that_forks_nor_a_job_in_hand(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    with bare(tmp_path) as environment:
+        caller = [
+            sys.executable,
+            "-c",
+            "import sys; from recollect import warm\nsys.exit(warm.ask(*sys.argv[1:2], sys.argv[2:]))",
+        ]
+        at_work = subprocess.Popen([*caller, environment[forks.ADDRESS], "job", "0.5", str(done)])
+        for message in MALFORMED:
+            with socket.socket(socket.AF_UNIX) as line:
+                line.settimeout(10)
+                line.connect(environment[forks.ADDRESS])
+                socket.send_fds(line, [b"\n"], (0, 1, 2))
+                line.sendall(message)
+                line.shutdown(socket.SHUT_WR)
+                assert line.recv(1) == b"", "it was not hung up on"
+        assert at_work.wait(30) == 0
+        assert done.exists()
+
+
+def test_ctrl_c_reaches_a_job_that_is_about_to_fork(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    with bare(tmp_path, slow_to_fork=0.5) as environment:
+        caller = subprocess.Popen([*CALLER, "0.5", str(done), "--threads", "1"], env=environment)
+        time.sleep(0.4)
+        caller.send_signal(signal.SIGINT)
+        assert caller.wait(30) != 0
+        time.sleep(1)
+    assert not done.exists()
+
+
+def test_ctrl_c_ends_a_command_that_swallows_the_interrupt() -> None:
+    code = (
+        "import signal, time; from recollect import warm; warm._GRACE = 1\n"
+        "signal.signal(signal.SIGINT, warm.interrupted)\n"
+        "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGALRM
+
+
+def test_what_a_killed_warm_left_is_swept_by_the_next_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("recollect-*"))
+
+    def started() -> subprocess.Popen[bytes]:
+        script = "import sys; from recollect.warm import warm; warm(['sleep', sys.argv[1]])"
+        before = folders()
+        process = subprocess.Popen([sys.executable, "-c", script, "60"], env=env, start_new_session=True)
+        wait_for(lambda: any(folder.name.startswith("recollect-warm-") for folder in folders() - before), 30)
+        return process
+
+    killed = started()
+    left = folders()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert folders() == left != set()
+    living = started()
+    try:
+        assert not folders() & left
+        kept = folders()
+        subprocess.run([sys.executable, "-c", "from recollect.warm import warm; warm(['true'])"], env=env, check=True)
+        assert folders() == kept
+    finally:
+        os.killpg(living.pid, signal.SIGKILL)
+        living.wait()

@@ -5,6 +5,8 @@ per device (flock: the kernel lets it go when the job dies, even by SIGKILL) and
 
 - A ``CUDA_VISIBLE_DEVICES`` that is already set (SLURM, or the user) is the list to choose from.
 - Lock files are named by the device's UUID where nvidia-smi tells it, so that index and UUID mean one device.
+- Users of one machine meet on its GPUs, so their lock files stand in one folder (``/tmp``), open to all. Nothing is ever
+  written to them and no link is followed, so that a file that another user put there does no harm.
 - ``pack=N`` shares a device among N jobs that all say so; a job with ``pack=1`` never meets any of them.
 - torch is not imported: the variable must be set before CUDA starts.
 """
@@ -19,7 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -48,13 +50,13 @@ def device_lease(
         wanted: "cuda" insists on a GPU, "auto" takes one where there is one, "cpu" takes none.
         pack: how many jobs may share one device; they spread over the devices before they share. Every job on a device
             should name the same number.
-        lease_folder: where the lock files stand; local to the machine. Default: ``$RECOLLECT_LEASES`` or a folder of
-            this user under the temporary folder.
+        lease_folder: where the lock files stand; local to the machine. Default: ``$RECOLLECT_LEASES`` or ``/tmp``.
         devices: names for ``CUDA_VISIBLE_DEVICES`` to choose from; default: what the machine has.
         wait_seconds: how long to wait while all are taken; None waits until one is free.
 
     Raises:
-        UserError: "cuda" is wanted and there is none, an unknown `wanted`, or no device got free in time.
+        UserError: "cuda" is wanted and there is none, an unknown `wanted`, no device got free in time, or the folder
+            or a lock file in it cannot be used.
     """
     if wanted not in ("cpu", "cuda", "auto") or pack < 1:
         what = f"device '{wanted}' with pack {pack} is not known"
@@ -69,9 +71,18 @@ def device_lease(
             )
         yield "cpu"
         return
-    folder = Path(lease_folder or os.environ.get(FOLDER_VARIABLE) or _default_folder())
-    folder.mkdir(parents=True, exist_ok=True)
-    device, held = _wait_for_one(found, pack, folder, wait_seconds)
+    named = lease_folder or os.environ.get(FOLDER_VARIABLE)
+    folder = Path(named) if named else _shared_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        device, held = _wait_for_one(found, pack, folder / ("recollect-" if named else _prefix()), wait_seconds)
+    except OSError as error:
+        raise UserError(
+            f"the lock files of GPUs cannot be used: {error.strerror}",
+            where=error.filename or folder,
+            do=f"put a folder there in which all users may write, or name one by {FOLDER_VARIABLE}; of a single file, have"
+            " its owner remove it (jobs that look in different folders can meet on a GPU)",
+        ) from error
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = device
     try:
@@ -85,19 +96,19 @@ def device_lease(
             os.close(descriptor)
 
 
-def _wait_for_one(devices: list[str], pack: int, folder: Path, wait_seconds: float | None) -> tuple[str, list[int]]:
+def _wait_for_one(devices: list[str], pack: int, begin: Path, wait_seconds: float | None) -> tuple[str, list[int]]:
     deadline = None if wait_seconds is None else time.monotonic() + wait_seconds
     told = False
     while True:
         for slot in range(pack):
             for device in devices:
-                held = _try(device, slot, pack, folder)
+                held = _try(device, slot, pack, begin)
                 if held is not None:
                     return device, held
         if deadline is not None and time.monotonic() >= deadline:
             raise UserError(
                 f"all {len(devices)} devices are taken by other jobs ({pack} per device)",
-                where=folder,
+                where=begin.parent,
                 do="run fewer jobs at once (snakemake --resources gpu=N), or share a device on purpose with pack",
             )
         if not told:
@@ -106,21 +117,36 @@ def _wait_for_one(devices: list[str], pack: int, folder: Path, wait_seconds: flo
         time.sleep(_POLL_SECONDS)
 
 
-def _try(device: str, slot: int, pack: int, folder: Path) -> list[int] | None:
+def _try(device: str, slot: int, pack: int, begin: Path) -> list[int] | None:
     """Take a slot of a device: the device's own lock (shared when packed), then the slot's. None when taken."""
-    name = re.sub(r"[^A-Za-z0-9-]", "_", device)
-    locks = [(folder / f"{name}.lock", fcntl.LOCK_EX if pack == 1 else fcntl.LOCK_SH)]
+    name = begin.name + re.sub(r"[^A-Za-z0-9-]", "_", device)
+    locks = [(begin.with_name(f"{name}.lock"), fcntl.LOCK_EX if pack == 1 else fcntl.LOCK_SH)]
     if pack > 1:
-        locks.append((folder / f"{name}.slot{slot}.lock", fcntl.LOCK_EX))
+        locks.append((begin.with_name(f"{name}.slot{slot}.lock"), fcntl.LOCK_EX))
     held: list[int] = []
     for path, operation in locks:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _opened(path)
         held.append(descriptor)
         if not take(descriptor, path, operation):
             for each in held:
                 os.close(each)
             return None
+    for descriptor in held:
+        with suppress(OSError):  # what is old in /tmp may be cleared away, and with it the lock
+            os.utime(descriptor)
     return held
+
+
+def _opened(path: Path) -> int:
+    """Open a lock file that every user of the machine can open; made when missing. Links are refused."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    while True:
+        with suppress(FileNotFoundError):  # without O_CREAT, with which the kernel may refuse the file of another user
+            return os.open(path, flags)
+        with suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)  # whatever the umask
+            return descriptor
 
 
 def _cuda_devices() -> list[str]:
@@ -178,8 +204,13 @@ def _why_none(devices: list[str] | None) -> str:
     return "nvidia-smi lists none"
 
 
-def _default_folder() -> Path:
-    """Of this user on this machine; under SLURM of this job (SLURM keeps jobs apart; there "0" is many devices)."""
-    folder = Path(tempfile.gettempdir()) / f"recollect-leases-{os.getuid()}"
+def _shared_folder() -> Path:
+    """Where all users of this machine may write, whatever their TMPDIR."""
+    folder = Path("/tmp")
+    return folder if os.access(folder, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def _prefix() -> str:
+    """How names of lock files begin; under SLURM with its job (SLURM keeps jobs apart; there "0" is many devices)."""
     job = os.environ.get("SLURM_JOB_ID")
-    return folder / f"slurm-{job}" if job else folder
+    return f"recollect-slurm-{job}-" if job else "recollect-"

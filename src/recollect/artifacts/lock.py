@@ -24,6 +24,7 @@ from recollect.settings.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.05
+_WATCH_SECONDS = 0.5
 
 
 @contextmanager
@@ -65,7 +66,8 @@ def take(descriptor: int, path: Path, operation: int = fcntl.LOCK_EX) -> bool:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
         what = f"this file system cannot lock files ({error.strerror})"
-        raise UserError(what, where=path, do="put the folder on one that can (most local disks, NFS v4)") from error
+        do = "put the folder on one that can (most local disks, NFS v4, Lustre mounted with -o flock)"
+        raise UserError(what, where=path, do=do) from error
     return True
 
 
@@ -91,21 +93,34 @@ def dies_with_scheduler(name: str = "snakemake") -> int | None:
     seeing it. Where there is no such ancestor (a command pasted into a shell) nothing is done and None returned.
     """
     pid = _ancestor(name)
-    if pid is None or not hasattr(os, "pidfd_open"):
+    since = _lives_since(pid) if pid is not None else None
+    if pid is None or since is None:
         return None
     try:
         watched = os.pidfd_open(pid)
-    except OSError:
-        return None
+    except (AttributeError, OSError):  # old Python, old kernel, or a container that refuses it
+        watched = None
 
     def wait() -> None:
         import select
 
-        select.select([watched], [], [])
+        if watched is not None:
+            select.select([watched], [], [])
+        while _lives_since(pid) == since:  # the same process: another may get its pid
+            time.sleep(_WATCH_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="dies_with_scheduler", daemon=True).start()
     return pid
+
+
+def _lives_since(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks; None when it has ended."""
+    try:
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if facts[0] in "ZX" else facts[19]
 
 
 def _ancestor(name: str) -> int | None:

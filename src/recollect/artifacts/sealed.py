@@ -42,6 +42,7 @@ _HOST = re.sub(r"[^A-Za-z0-9]", "_", platform.node()) or "host"
 _TEMPORARY = re.compile(rf"^\..+\.{_HOST}-(\d+)-\d+\.tmp(\.[^.]*)?$")
 _SAID_ERRORS = {
     errno.EEXIST,
+    errno.EFBIG,
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EROFS,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,12 +123,14 @@ def test_a_job_dies_with_its_killed_parent(start) -> None:
     assert gone(job)
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's process file descriptors")
-def test_a_job_behind_a_shell_dies_with_its_killed_scheduler(tmp_path: Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parents of a process are known from /proc")
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_a_job_behind_a_shell_dies_with_its_killed_scheduler(pidfd: bool, tmp_path: Path) -> None:
     program = tmp_path / "snakemake"
     program.write_text("import subprocess, sys; subprocess.run(['bash', '-c', sys.argv[1] + '; true'])")
     code = tmp_path / "job.py"
-    code.write_text(ORPHAN.format(call="assert dies_with_scheduler() == int(os.environ['SCHEDULER'])"))
+    refused = "" if pidfd else "def refused(pid): raise PermissionError(1, 'refused')\nos.pidfd_open = refused\n"
+    code.write_text(ORPHAN.format(call=refused + "assert dies_with_scheduler() == int(os.environ['SCHEDULER'])"))
     code_alone = tmp_path / "alone.py"
     code_alone.write_text(ORPHAN.format(call="assert dies_with_scheduler('no-such-scheduler') is None"))
     for script, dies in ((code, True), (code_alone, False)):
@@ -261,8 +267,98 @@ def test_a_visibility_that_is_already_set_is_what_is_chosen_from(visible, expect
     assert lease._cuda_devices() == expected
 
 
-def test_under_slurm_the_default_lease_folder_is_the_jobs_own(monkeypatch) -> None:
+def test_users_with_a_tmpdir_each_share_the_default_folder_and_jobs_of_slurm_do_not_meet(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("RECOLLECT_LEASES", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(lease.tempfile, "tempdir", None)
+    assert lease._shared_folder() == Path("/tmp")
+
+    monkeypatch.setattr(lease, "_shared_folder", lambda: tmp_path)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    alone = lease._default_folder()
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    assert lease._default_folder() == alone / "slurm-77"
+    with ExitStack() as held:
+        for job in (None, "77", "78"):  # SLURM keeps its jobs apart: "0" of each is a device of its own
+            if job:
+                monkeypatch.setenv("SLURM_JOB_ID", job)
+            held.enter_context(device_lease("cuda", 1, None, ["0"], wait_seconds=0))
+            with pytest.raises(UserError, match="are taken"), device_lease("cuda", 1, None, ["0"], wait_seconds=0):
+                pass
+
+
+@contextmanager
+def shared_by_all() -> Iterator[Path]:
+    """A folder like /tmp, which pytest's own are not: those are closed to other users."""
+    with tempfile.TemporaryDirectory(prefix="recollect-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        yield folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_two_users_of_one_machine_do_not_meet_on_a_gpu() -> None:
+    with shared_by_all() as folder:
+        before = os.umask(0o077)
+        try:
+            for holder, other in ((0, 65534), (65534, 0)):
+                os.seteuid(holder)
+                with device_lease("cuda", 1, folder, [f"GPU-{holder}"], wait_seconds=0):
+                    os.seteuid(0)
+                    os.seteuid(other)
+                    with (
+                        pytest.raises(UserError, match="are taken"),
+                        device_lease("cuda", 1, folder, [f"GPU-{holder}"], wait_seconds=0),
+                    ):
+                        pass
+                with device_lease("cuda", 1, folder, [f"GPU-{holder}"], wait_seconds=0):
+                    pass
+                os.seteuid(0)
+        finally:
+            os.seteuid(0)
+            os.umask(before)
+
+
+def test_a_lock_file_is_open_to_all_and_an_old_one_is_not_made_again(tmp_path: Path, monkeypatch) -> None:
+    before = os.umask(0o077)
+    try:
+        with device_lease("cuda", 1, tmp_path, ["GPU-a"]):
+            pass
+    finally:
+        os.umask(before)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o666
+    os.utime(file, (0, 0))
+    real = os.open
+
+    def protected(path, flags, *more, **others):
+        """As the kernel does where fs.protected_regular is set and the file is another user's."""
+        if flags & os.O_CREAT and Path(path).exists():
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", protected)
+    with device_lease("cuda", 1, tmp_path, ["GPU-a"]):
+        assert file.stat().st_mtime > 0  # else it might be cleared out of /tmp while it is held
+
+
+def test_a_link_in_the_place_of_a_lock_file_is_not_followed(tmp_path: Path) -> None:
+    folder, aim = tmp_path / "leases", tmp_path / "aim"
+    with device_lease("cuda", 1, folder, ["GPU-a"]):
+        pass
+    (file,) = folder.iterdir()
+    for there in (False, True):
+        file.unlink()
+        file.symlink_to(aim)
+        if there:
+            aim.write_text("kept")
+        with pytest.raises(UserError, match="lock files of GPUs") as caught, device_lease("cuda", 1, folder, ["GPU-a"]):
+            pass
+        assert caught.value.where == str(file) and "RECOLLECT_LEASES" in caught.value.do
+        assert aim.exists() == there
+    assert aim.read_text() == "kept"
+
+
+def test_a_file_where_the_lease_folder_should_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "leases").write_text("a file")
+    for folder in (tmp_path / "leases", tmp_path / "leases/below"):
+        with pytest.raises(UserError, match="lock files of GPUs") as caught, device_lease("cuda", 1, folder, ["GPU-a"]):
+            pass
+        assert "leases" in caught.value.where

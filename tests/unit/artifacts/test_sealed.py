@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -341,6 +342,16 @@ def test_a_full_disk_or_a_file_in_place_of_a_folder_is_said_plainly(tmp_path: Pa
     assert "free some space" in error.do
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_beyond_the_limit_of_ulimit_is_said_plainly(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        refused(lambda: write_json(tmp_path / "x.json", "x" * 2000, kind="j"), "File too large", "x.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
 
 
 def test_leftovers_of_dead_processes_are_swept_and_those_of_living_ones_are_not(tmp_path: Path) -> None:
