@@ -176,8 +176,9 @@ class Learner(Trainer):
         self.at.env_steps = steps * self.hp.actors
         return dict(results)
 
-    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        super().load(arrays, {**state, "buffer": None})
+    def load_buffer(self, state: Mapping[str, int]) -> int:
+        """The buffer stays as it is: what was collected since the checkpoint is as good."""
+        return self.store.check()
 
     def train(self) -> AmagoPolicy:
         self.resume()
