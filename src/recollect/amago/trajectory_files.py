@@ -102,9 +102,7 @@ class TrajectoryFiles:
         self._open: dict[Path, dict[str, np.ndarray]] = {}
         # An open map holds a file descriptor; half of what the process may have are left to others.
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self._needed: list[
-            int
-        ] = []  # the first trajectory that each kept checkpoint needs, the oldest checkpoint first
+        self._needed: list[int] = []  # of each kept checkpoint, the oldest first: the first trajectory that it needs
         self._damaged: set[Path] = set()  # files that are left out
         self._lengths: np.ndarray | None = None
         self._drawn: list[tuple[_File, int]] = []
