@@ -138,12 +138,10 @@ def run_in(folder: Path, kind: Any = Run) -> Any:
     return kind(folder, folder / "checkpoints", settings_text="same")
 
 
-SLOW = pytest.mark.slow
-KINDS = [
-    *("dt", "dqn", "amago", "ppo_cnn"),
-    *(pytest.param(kind, marks=SLOW) for kind in ("ad", "dpt", "radt", "sacd", "td3", "sac", "ppo_lstm", "helm")),
-    *(pytest.param(kind, marks=SLOW) for kind in ("amago_multi_task", "amago_slow_checkpoints")),
-]
+QUICK = ("dt", "amago")
+SLOW = ("ad", "dpt", "radt", "dqn", "sacd", "td3", "sac", "ppo_cnn", "ppo_lstm", "helm")
+AMAGO = ("amago_multi_task", "amago_slow_checkpoints")
+KINDS = [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW + AMAGO)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -144,7 +144,7 @@ def test_the_collector_of_a_killed_learner_keeps_the_lock_and_writes_no_more(
         end = time.monotonic() + 60
         while not list(folder.glob("buffer/fifo/*.json")):
             assert learner.is_alive() and time.monotonic() < end
-            time.sleep(0.01)
+            time.sleep(0.05)
         time.sleep(0.2)  # the collector is in its next chunk
         collector = collector_of_process(int(learner.pid or 0))
         os.kill(collector, signal.SIGSTOP)
