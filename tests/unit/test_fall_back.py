@@ -23,9 +23,9 @@ from recollect.common.contract import Inputs
 from recollect.helm import helm, ppo_cnn, ppo_lstm
 from recollect.memory_rl import dqn, sac, sacd, td3
 from recollect.radt import ad, dpt, dt, radt
-from recollect.radt.chunks import Chunks, memory_of
+from recollect.radt.chunks import chunk_settings, cut_chunks, memory_of
+from recollect.radt.embedding import load_embedder
 from recollect.radt.memory_index import build_index
-from recollect.radt.memory_keys import memory_entries
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
 
 SAVES = 4  # checkpoints before the kill
@@ -86,12 +86,15 @@ def online(module: Any, world: str, options: dict[str, Any], **chosen: Any) -> A
 def offline(tiny: Any, folder: Path, name: str) -> Any:
     room = tiny()
     settings = room.settings(name, **OFFLINE)
+    histories = room.histories()
     inputs = Inputs(histories=folder / "histories.safetensors")
-    write_arrays(inputs["histories"], room.histories().arrays(), kind="histories")
+    write_arrays(inputs["histories"], histories.arrays(), kind="histories")
     if name == "radt_agnostic":
-        arrays = memory_entries(settings, inputs)
-        chunks = Chunks.from_arrays({column: array for column, array in arrays.items() if column != "keys"})
-        index, kept = build_index(torch.from_numpy(arrays["keys"]), chunks, memory_of(settings))
+        memory, table = memory_of(settings), histories.episodes
+        chunks = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
+        width = load_embedder(settings, inputs, room.facts).width
+        keys = torch.randn(len(chunks), width, generator=torch.Generator().manual_seed(0))
+        index, kept = build_index(keys, chunks, memory)
         inputs = Inputs(index=folder / "memory.faiss", rows=folder / "rows.safetensors", **inputs)
         with sealing(inputs["index"], kind="index") as temporary:
             index.save(temporary)
