@@ -255,9 +255,14 @@ class Trainer:
         self.best = part(arrays, "best")
         if self.relabel is not None and self.relabel.rarity is not None:
             self.relabel.rarity.load(part(arrays, "rarity"))
-        if state["buffer"] is not None:
-            self.store.load(state["buffer"])
         self.at = Counters(**state["at"])
+        lost = self.load_buffer(state["buffer"])
+        if lost:
+            self.run.log(self.at.env_steps, buffer_trajectories_lost=lost)
+
+    def load_buffer(self, state: Mapping[str, int]) -> int:
+        """Go back to where the buffer stood; returns how many of its trajectories are lost."""
+        return self.store.load(state)
 
     def train(self) -> AmagoPolicy:
         self.resume()

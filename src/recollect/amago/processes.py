@@ -9,9 +9,10 @@ may be played with weights that know no update of epoch e - 1, and updates of ep
 not a function of its seed.
 
 A trajectory file is there once its manifest is, so neither process ever reads half of one; the learner alone removes old
-files. All else goes through one pipe, whose end both notice when the other process dies: no lock is shared that a killed
-process could hold. A run that was stopped goes on from the learner's checkpoint; what actors had in hand is lost, and
-steps that the learner had not counted yet are played again.
+files. All else goes through one pipe, whose end both notice when the other process dies: there is nothing else between them
+that a killed process could block. The lock on the run's folder is held by both. The collector of a killed learner ends at
+once and writes no more, and no other job can begin the run before it has. A run that was stopped goes on from the learner's
+checkpoint; what actors had in hand is lost, and steps that the learner had not counted yet are played again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from recollect.amago.loop import Collector, Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
+from recollect.artifacts.lock import SharedLock, dies_with_parent
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
@@ -82,6 +84,12 @@ class _Learner:
             self.look()
 
 
+def collect_alone(lock: Any, *arguments: Any) -> None:
+    """`collect` as a process, which the kernel ends when its learner ends. The lock is held by having been given."""
+    dies_with_parent()
+    collect(*arguments)
+
+
 def collect(
     agent: type[Agent], settings: Settings, folder: Path, pipe: Connection, actor_steps: int, threads: int
 ) -> None:
@@ -91,6 +99,16 @@ def collect(
         pipe: see `_Learner`; gets (steps that every actor has played, `Collector.results`) after each epoch.
         actor_steps: how many of these steps are played already.
     """
+    learner = _Learner(pipe)
+    with suppress(Stop):
+        learner.look()  # it may have ended while this process began
+        play(agent, settings, folder, learner, actor_steps, threads)
+
+
+def play(
+    agent: type[Agent], settings: Settings, folder: Path, learner: _Learner, actor_steps: int, threads: int
+) -> None:
+    """All epochs, see `collect`. Raises Stop if the learner is gone."""
     torch.set_num_threads(threads)
     hp: AmagoHyperparameters = settings.method.hyperparameters
     seed = seed_of("collector", settings.seed, actor_steps)  # after a restart, other numbers
@@ -98,20 +116,20 @@ def collect(
     player = agent(hp, world_shape(settings.environment), seed=settings.seed, device="cpu")
     collector = Collector(hp, player.policy(), world, seed=seed)
     collector.actor_steps = actor_steps
-    store, learner = TrajectoryFiles(folder / "buffer", UNLIMITED), _Learner(pipe)
+    store = TrajectoryFiles(folder / "buffer", UNLIMITED)
     first = hp.start_collecting_at_epoch
-    with suppress(Stop):
-        for epoch in range(first + actor_steps // hp.steps_per_epoch, hp.epochs):
-            learner.wait_for(max(first, epoch - AHEAD))
-            with suppress(UserError):  # just being written: the ones before will do
-                player.network.load_policy_arrays(read_arrays(folder / WEIGHTS, kind="policy"))
-            finished: list[Trajectory] = []
-            for done in range(0, hp.steps_per_epoch, CHUNK):
-                learner.look()
-                finished += collector.collect(min(CHUNK, hp.steps_per_epoch - done))
-            store.add(finished)
-            with suppress(OSError):  # gone: the next look says so
-                pipe.send((collector.actor_steps, collector.results()))
+    for epoch in range(first + actor_steps // hp.steps_per_epoch, hp.epochs):
+        learner.wait_for(max(first, epoch - AHEAD))
+        with suppress(UserError):  # just being written: the ones before will do
+            player.network.load_policy_arrays(read_arrays(folder / WEIGHTS, kind="policy"))
+        finished: list[Trajectory] = []
+        for done in range(0, hp.steps_per_epoch, CHUNK):
+            learner.look()
+            finished += collector.collect(min(CHUNK, hp.steps_per_epoch - done))
+        learner.look()
+        store.add(finished)
+        with suppress(OSError):  # gone: the next look says so
+            learner.pipe.send((collector.actor_steps, collector.results()))
 
 
 class Learner(Trainer):
@@ -129,8 +147,9 @@ class Learner(Trainer):
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         actor_steps = self.at.env_steps // self.hp.actors
-        arguments = (self.agent_class, self.settings, self.folder, other, actor_steps, torch.get_num_threads())
-        self.process = context.Process(target=collect, args=arguments, name=NAME, daemon=True)
+        what = (self.agent_class, self.settings, self.folder, other, actor_steps, torch.get_num_threads())
+        arguments = (SharedLock(self.folder), *what)
+        self.process = context.Process(target=collect_alone, args=arguments, name=NAME, daemon=True)
         self.process.start()
         other.close()  # the collector alone holds it, so that the pipe ends with it
 
@@ -176,8 +195,9 @@ class Learner(Trainer):
         self.at.env_steps = steps * self.hp.actors
         return dict(results)
 
-    def load(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        super().load(arrays, {**state, "buffer": None})
+    def load_buffer(self, state: Mapping[str, int]) -> int:
+        """The buffer stays as it is: what was collected since the checkpoint is as good."""
+        return self.store.check()
 
     def train(self) -> AmagoPolicy:
         self.resume()

@@ -16,7 +16,8 @@ What differs from upstream, and why:
   per trajectory. All else is counted in trajectories, so "uniform over files" is as published.
 - Windows are slices of memory maps in the process that trains; upstream has 8 loader processes that load whole files.
 - What is drawn is a function of (contents, seed, counter). Names carry a number and neither time nor random word.
-- The buffer can go back to where a checkpoint stood: files that only the checkpoint still needs are kept until the next.
+- The buffer can go back to where a checkpoint stood, also to the one before the newest: files that only these still need
+  are kept. A file that was damaged or lost since is left out, and what is left out is said.
 - Trimmed to exactly the capacity, the oldest first (newer upstream; the older one drops a tenth when full).
 - ``done`` marks whatever ended the rollout, unless the recorder is told otherwise (AMAGO's `truncation`).
 - Padded windows that hang over the ends are not built.
@@ -24,6 +25,7 @@ What differs from upstream, and why:
 
 from __future__ import annotations
 
+import logging
 import re
 import resource
 from collections.abc import Callable, Mapping, Sequence
@@ -33,10 +35,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recollect.artifacts.sealed import manifest_path, read_arrays, remove_sealed, write_arrays
+from recollect.artifacts.checkpoints import KEPT
+from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path, read_arrays, remove_sealed, verify, write_arrays
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
+log = logging.getLogger(__name__)
 Trajectory = Mapping[str, np.ndarray]
 Relabel = Callable[[Trajectory, np.random.Generator], Trajectory]
 KIND = "trajectories"
@@ -74,6 +78,10 @@ class _File:
     first: int
     count: int
 
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
 
 class TrajectoryFiles:
     """The buffer of one run, in a folder of its own.
@@ -94,8 +102,8 @@ class TrajectoryFiles:
         self._open: dict[Path, dict[str, np.ndarray]] = {}
         # An open map holds a file descriptor; half of what the process may have are left to others.
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self._kept_from = 0  # trajectories before this one are needed by no checkpoint
-        self._saved = False
+        self._needed: list[int] = []  # of each kept checkpoint, the oldest first: the first trajectory that it needs
+        self._damaged: set[Path] = set()  # files that are left out
         self._lengths: np.ndarray | None = None
         self._drawn: list[tuple[_File, int]] = []
         self.refresh()
@@ -106,7 +114,7 @@ class TrajectoryFiles:
         """Look at the folder anew, which another process may write to."""
         self._files = {part: _files(self.folder / part) for part in ("fifo", "protected")}
         fifo = self._files["fifo"]
-        self._next = fifo[-1].first + fifo[-1].count if fifo else 0
+        self._next = fifo[-1].end if fifo else 0
         self._arrange()
 
     def __len__(self) -> int:
@@ -118,44 +126,41 @@ class TrajectoryFiles:
             file = self._write("fifo", trajectories, self._next)
             self._next += file.count
             self._arrange()
-            if not self._saved:
-                self._kept_from = self._first
             self._sweep()
 
     def protect(self, trajectories: Sequence[Trajectory]) -> None:
         """Write trajectories that are drawn like the others and never forgotten (demonstrations)."""
         before = self._files["protected"]
-        self._write("protected", trajectories, before[-1].first + before[-1].count if before else 0)
+        self._write("protected", trajectories, before[-1].end if before else 0)
         self._arrange()
 
     def clear(self) -> None:
         """Forget all but what is protected: a run begins."""
-        self.load({"next": 0, "first": 0})
-        self._saved = False
+        self._go_back(0)
+        self._needed = []
 
     def saved(self) -> dict[str, int]:
-        """For a checkpoint. Files that only the one before needed are removed, so keep at most the last two."""
+        """For a checkpoint that is to be written. What the newest two need is kept, so that either can be gone back to."""
         self._sweep()
-        self._kept_from, self._saved = self._first, True
+        self._needed = [*self._needed, self._first][-KEPT:]
         return {"first": self._first, "next": self._next}
 
-    def load(self, state: Mapping[str, int]) -> None:
-        """Go back to where `saved` was called: what was written since is removed.
+    def load(self, state: Mapping[str, int]) -> int:
+        """Go back to where `saved` was called: what was written since is removed, what is damaged is left out.
 
-        Raises:
-            UserError: files that stood there are missing.
+        Returns:
+            How many trajectories of then are damaged or missing; logged warnings name them.
         """
-        files = self._files["fifo"]
-        for file in files:
-            if file.first >= state["next"]:
-                self._remove(file)
-        self._files["fifo"] = kept = [file for file in files if file.first < state["next"]]
-        found = sum(file.count for file in kept if file.first + file.count > state["first"])
-        if found < state["next"] - state["first"] or (kept and kept[-1].first + kept[-1].count != state["next"]):
-            what = f"the buffer does not hold trajectories {state['first']} to {state['next']} of the checkpoint"
-            raise UserError(what, where=self.folder, do="delete the run's checkpoints and start it anew")
-        self._next, self._kept_from, self._saved = state["next"], state["first"], True
-        self._arrange()
+        self._go_back(state["next"])
+        # The checkpoint before this one may stand too: what is older stays until it is known that none needs it.
+        oldest = [file.first for file in self._files["fifo"][:1]]
+        self._needed = [*oldest, state["first"]]
+        return self._leave_out(state["first"])
+
+    def check(self) -> int:
+        """Stay where the folder stands, and leave out what is damaged; returns and warns as `load` does."""
+        self._go_back(self._next)
+        return self._leave_out(self._first)
 
     # ---- sampling
 
@@ -217,10 +222,11 @@ class TrajectoryFiles:
         self._first = max(oldest, self._next - self.capacity)
         self._drawn = []
         for file in fifo:
-            if file.first + file.count > self._first:
+            if file.end > self._first:
                 self._drawn.append((file, max(0, self._first - file.first)))
         for file in self._files["protected"]:
             self._drawn.append((file, 0))
+        self._drawn = [drawn for drawn in self._drawn if drawn[0].path not in self._damaged]
         counts = [file.count - skipped for file, skipped in self._drawn]
         self._ends = np.cumsum(counts, dtype=np.int64)
 
@@ -259,13 +265,55 @@ class TrajectoryFiles:
         files.append(file)
         return file
 
-    def _sweep(self) -> None:
-        while self._files["fifo"] and (file := self._files["fifo"][0]).first + file.count <= self._kept_from:
-            self._remove(self._files["fifo"].pop(0))
+    def _go_back(self, end: int) -> None:
+        """Remove what was added from trajectory `end` on, and what a kill left half written or half removed."""
+        folder = self.folder / "fifo"
+        for manifest in folder.glob(f"*{MANIFEST_SUFFIX}"):
+            if not manifest.with_name(manifest.name.removesuffix(MANIFEST_SUFFIX)).exists():
+                manifest.unlink(missing_ok=True)
+        for path in folder.glob("*.safetensors"):
+            match = NAME.fullmatch(path.name)
+            if match and path.is_file() and int(match[1]) + int(match[2]) > end:
+                remove_sealed(path)
+                self._forget(path)
+        self._files["fifo"] = [file for file in self._files["fifo"] if file.end <= end]
+        self._next = end
+        self._arrange()
 
-    def _remove(self, file: _File) -> None:
-        self._open.pop(file.path, None)
-        remove_sealed(file.path)
+    def _leave_out(self, first: int) -> int:
+        """Draw from no file that is damaged. How many trajectories from `first` on cannot be drawn, which is warned of."""
+        lost, reached = 0, first
+        for file in [*self._files["fifo"], _File(self.folder, self._next, 0)]:
+            if file.first > reached:
+                log.warning(
+                    "trajectories %d to %d are missing in %s: going on without them, so this run ends with other numbers",
+                    reached,
+                    file.first - 1,
+                    self.folder / "fifo",
+                )
+                lost += file.first - reached
+            reached = max(reached, file.end)
+        for file, skipped in self._drawn:
+            try:
+                verify(file.path, kind=KIND)
+            except (UserError, OSError) as error:
+                reason = error.what if isinstance(error, UserError) else error
+                log.warning("%s: %s: going on without it, so this run ends with other numbers", file.path, reason)
+                self._damaged.add(file.path)
+                lost += file.count - skipped
+        self._arrange()
+        return lost
+
+    def _sweep(self) -> None:
+        needed_from = min([self._first, *self._needed])
+        while self._files["fifo"] and (file := self._files["fifo"][0]).end <= needed_from:
+            remove_sealed(file.path)
+            self._forget(file.path)
+            self._files["fifo"].pop(0)
+
+    def _forget(self, path: Path) -> None:
+        self._open.pop(path, None)
+        self._damaged.discard(path)
 
 
 def _files(folder: Path) -> list[_File]:
@@ -273,7 +321,7 @@ def _files(folder: Path) -> list[_File]:
     found = []
     for path in folder.glob("*.safetensors") if folder.is_dir() else ():
         match = NAME.fullmatch(path.name)
-        if match and manifest_path(path).is_file():
+        if match and path.is_file() and manifest_path(path).is_file():
             found.append(_File(path, int(match[1]), int(match[2])))
     return sorted(found, key=lambda file: file.first)
 

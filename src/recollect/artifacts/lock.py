@@ -1,7 +1,8 @@
 """One writer per run folder, and no orphans.
 
 `run_lock` holds an flock on ``folder/.lock``: the kernel lets it go when the holder dies, however it dies, so there is
-no stale lock to remove by hand. `dies_with_parent` and `dies_with_scheduler` end a job whose scheduler was killed.
+no stale lock to remove by hand. A process that works for the holder is given a `SharedLock`. `dies_with_parent` and
+`dies_with_scheduler` end a job whose scheduler was killed.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from recollect.settings.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 0.5
+_ORPHANS_SECONDS = 30.0  # that processes of a killed holder get to notice; one may be importing torch at that moment
+_descriptors: dict[Path, int] = {}  # of the locks that this process holds, by folder
 
 
 @contextmanager
@@ -33,7 +37,8 @@ def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]
 
     Args:
         folder: made when missing. The lock is the file ``.lock`` in it, which stays (else two could come to hold it).
-        wait_seconds: how long to wait for another holder to end; 0 refuses at once.
+        wait_seconds: how long to wait for another holder to end; 0 refuses at once. Where the holder is dead already, what
+            it left behind is waited for.
 
     Raises:
         UserError: another process holds it (named by pid and host), or the file system cannot lock.
@@ -46,16 +51,46 @@ def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]
         do = "make room for the folder or make it writable, then run the same command again"
         raise UserError(f"the folder cannot be used: {error.strerror}", where=folder, do=do) from error
     try:
-        deadline = time.monotonic() + wait_seconds
+        began = time.monotonic()
         while not take(descriptor, path):
-            if time.monotonic() >= deadline:
+            patience = max(wait_seconds, _ORPHANS_SECONDS) if _holder_is_gone(path) else wait_seconds
+            if time.monotonic() - began >= patience:
                 raise _held(path)
             time.sleep(_POLL_SECONDS)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode(), 0)
+        _descriptors[path.parent.resolve()] = descriptor
         yield
     finally:
+        _descriptors.pop(path.parent.resolve(), None)
         os.close(descriptor)
+
+
+class SharedLock:
+    """The lock on a folder for another process: given to it as an argument, it is held until both have ended.
+
+    Args:
+        folder: one that this process holds; else there is nothing to share.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.descriptor = _descriptors.get(Path(folder).resolve())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.descriptor is None:
+            return _received, (None,)
+        from multiprocessing.reduction import DupFd
+
+        return _received, (DupFd(self.descriptor),)
+
+
+def _received(descriptor: Any) -> int | None:
+    """What the other process gets: the number of a descriptor that stays open until it ends."""
+    if descriptor is None:
+        return None
+    number: int = descriptor.detach()
+    os.set_inheritable(number, False)
+    return number
 
 
 def take(descriptor: int, path: Path, operation: int = fcntl.LOCK_EX) -> bool:
@@ -138,13 +173,31 @@ def _ancestor(name: str) -> int | None:
     return None
 
 
-def _held(path: Path) -> UserError:
-    time.sleep(_POLL_SECONDS)  # a holder writes its name just after it takes the lock
+def _holder(path: Path) -> tuple[Any, Any]:
+    """Pid and host of who wrote its name last."""
     try:
         holder = json.loads(path.read_bytes())
-        pid, host = holder["pid"], holder["host"]
+        return holder["pid"], holder["host"]
     except (OSError, ValueError, KeyError, TypeError):
-        pid = host = "unknown"
+        return "unknown", "unknown"
+
+
+def _holder_is_gone(path: Path) -> bool:
+    pid, host = _holder(path)
+    if host != platform.node() or not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _held(path: Path) -> UserError:
+    time.sleep(_POLL_SECONDS)  # a holder writes its name just after it takes the lock
+    pid, host = _holder(path)
     return UserError(
         f"another process is working in this folder (pid {pid} on host {host})",
         where=path.parent,

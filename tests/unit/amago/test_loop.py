@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_amago import GOALS, MAZE, ROOM, collector_of, goes_on_to_the_bit, run_in, settings_of
+from tiny_amago import GOALS, MAZE, ROOM, Stopped, StoppingRun, collector_of, goes_on_to_the_bit, run_in, settings_of
 
 from recollect.amago import amago, amago_multi_task
 from recollect.amago import loop as amago_loop
@@ -249,6 +249,25 @@ def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_pat
 def test_a_stopped_run_goes_on_to_the_bit(world: Any, changes: dict[str, Any], module: Any, tmp_path: Path) -> None:
     settings = settings_of(world, module=module, steps_per_epoch=14, **changes)
     goes_on_to_the_bit(module, settings, tmp_path)
+
+
+def test_a_run_goes_on_without_a_damaged_file_of_its_buffer_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_of(evaluate_every=100)
+    StoppingRun.saves = 0
+    with pytest.raises(Stopped):
+        amago.train(settings, Inputs(), run_in(tmp_path, StoppingRun))
+    path = min((tmp_path / "checkpoints/buffer/fifo").glob("*.safetensors"))
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    run = run_in(tmp_path)
+    amago.train(settings, Inputs(), run)
+    assert str(path) in caplog.text and "going on without it" in caplog.text
+    table = run.table()
+    lost = table[table["metric"] == "buffer_trajectories_lost"]
+    assert lost["value"].tolist() == [int(path.stem.partition("-")[2])] and lost["step"].tolist() == [2 * 9 * 4]
+    assert table[table["metric"] == "updates"]["value"].max() == 4 * 3  # to the end
 
 
 def test_another_seed_is_another_run(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from recollect.amago import amago
 from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
 from recollect.amago.trajectory_files import TrajectoryFiles
+from recollect.artifacts import lock
+from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import verify
 from recollect.common.contract import Inputs
@@ -91,13 +95,85 @@ def test_two_processes_learn_from_protected_data_before_they_collect(tmp_path: P
     assert (table["metric"] == "critic_loss").sum() == 4
 
 
+class SlowAgent(Agent):
+    """Plays 20 steps a second: an epoch of 20 steps is one chunk of a second, behind which a file is written."""
+
+    def policy(self) -> Any:
+        policy = super().policy()
+        outputs = policy.outputs
+
+        def slow(*arguments: Any) -> Any:
+            time.sleep(0.05)
+            return outputs(*arguments)
+
+        policy.outputs = slow  # type: ignore[method-assign]
+        return policy
+
+
+def learn_slowly(folder: Path) -> None:
+    settings = settings_of(processes=2, epochs=100, updates_per_epoch=1, steps_per_epoch=20, evaluate_every=1000)
+    run = run_in(folder)
+    with run_lock(run.checkpoint_folder):
+        amago_processes.train(SlowAgent, settings, Inputs(), run)
+
+
+def collector_of_process(pid: int) -> int:
+    """The process that this one started to collect."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return int(child)
+    raise AssertionError("there is no collector")
+
+
+def files_in(folder: Path) -> dict[str, tuple[int, int]]:
+    found = {}
+    for path in folder.rglob("*"):
+        found[str(path)] = (path.stat().st_size, path.stat().st_mtime_ns)
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+def test_the_collector_of_a_killed_learner_keeps_the_lock_and_writes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoints"
+    learner = multiprocessing.get_context("fork").Process(target=learn_slowly, args=(tmp_path,))
+    learner.start()
+    collector = 0
+    try:
+        end = time.monotonic() + 60
+        while not list(folder.glob("buffer/fifo/*.json")):
+            assert learner.is_alive() and time.monotonic() < end
+            time.sleep(0.05)
+        time.sleep(0.2)  # the collector is in its next chunk
+        collector = collector_of_process(int(learner.pid or 0))
+        os.kill(collector, signal.SIGSTOP)
+        os.kill(int(learner.pid or 0), signal.SIGKILL)
+        learner.join()
+        monkeypatch.setattr(lock, "_ORPHANS_SECONDS", 0.1)
+        with pytest.raises(UserError, match="another process is working in this folder"), run_lock(folder):
+            pass
+        monkeypatch.undo()
+        os.kill(collector, signal.SIGCONT)
+        with run_lock(folder):  # waits for the collector's end by itself
+            before = files_in(folder / "buffer")
+            time.sleep(1.3)  # longer than a chunk takes
+            assert files_in(folder / "buffer") == before
+    finally:
+        learner.kill()
+        learner.join()
+        if collector:
+            with suppress(ProcessLookupError):
+                os.kill(collector, signal.SIGKILL)
+
+
 # ---- the collector, in a thread
 
 
-def collecting(tmp_path: Path, **changes: Any) -> tuple[Any, threading.Thread]:
-    settings = settings_of(MAZE, processes=2, epochs=5, steps_per_epoch=12, **changes)
+def collecting(tmp_path: Path, agent: type[Agent] = Agent) -> tuple[Any, threading.Thread]:
+    settings = settings_of(MAZE, processes=2, epochs=5, steps_per_epoch=12)
     ours, its = multiprocessing.Pipe()
-    thread = threading.Thread(target=amago_processes.collect, args=(Agent, settings, tmp_path, its, 0, 1), daemon=True)
+    thread = threading.Thread(target=amago_processes.collect, args=(agent, settings, tmp_path, its, 0, 1), daemon=True)
     thread.start()
     return ours, thread
 
@@ -126,3 +202,13 @@ def test_the_collector_ends_when_its_learner_is_gone(epochs_begun: int, tmp_path
     pipe.close()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_the_collector_writes_nothing_when_its_learner_ended_within_a_chunk(tmp_path: Path) -> None:
+    pipe, thread = collecting(tmp_path, SlowAgent)
+    pipe.send(0)
+    time.sleep(0.3)
+    pipe.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not list(tmp_path.rglob("*.safetensors"))

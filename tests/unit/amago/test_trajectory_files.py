@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from recollect.amago.recorder import Recorder
 from recollect.amago.trajectory_files import Batch, TrajectoryFiles
+from recollect.artifacts.sealed import manifest_path
 from recollect.settings.errors import UserError
 
 
@@ -137,10 +138,85 @@ def test_a_buffer_goes_back_to_a_checkpoint_though_its_oldest_were_forgotten_sin
     assert numbers(after) == numbers(before) and (after.time_BT == before.time_BT).all()
     again.add([trajectory(50, 4)])
     assert sorted(set(numbers(again.sample(99, 3, seed=0, counter=8)))) == [5, 6, 7, 50]
-    for path in (tmp_path / "fifo").glob("0000000006*"):
+
+
+def firsts(folder: Path) -> list[int]:
+    return sorted(int(path.name[:10]) for path in (folder / "fifo").glob("*.safetensors"))
+
+
+def test_each_of_the_two_kept_checkpoints_can_be_gone_back_to_though_the_buffer_is_full(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 4)
+    at: list[tuple[dict[str, int], list[int]]] = []
+    for i in range(13):
+        files.add([trajectory(2 * i, 4), trajectory(2 * i + 1, 4)])
+        assert (
+            len(firsts(tmp_path)) <= 2 + 2 * 3
+        )  # those that can be drawn, and those since the checkpoint before the newest
+        if i % 3 == 2:
+            at.append((files.saved(), numbers(files.sample(20, 3, seed=0, counter=0))))
+    for state, drawn in reversed(at[-2:]):
+        files = TrajectoryFiles(tmp_path, 4)
+        assert files.load(state) == 0
+        assert numbers(files.sample(20, 3, seed=0, counter=0)) == drawn
+    # What was gone back to stays when the run goes on and is stopped again.
+    files.add([trajectory(18, 4), trajectory(19, 4)])
+    files.saved()
+    files.add([trajectory(20, 4), trajectory(21, 4)])
+    files = TrajectoryFiles(tmp_path, 4)
+    assert files.load(at[-2][0]) == 0
+    assert numbers(files.sample(20, 3, seed=0, counter=0)) == at[-2][1]
+
+
+def buffer_of_four_files(folder: Path) -> dict[str, int]:
+    files = TrajectoryFiles(folder, 7)
+    for i in range(4):
+        files.add([trajectory(2 * i, 4), trajectory(2 * i + 1, 4)])
+    return files.saved()
+
+
+@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("damage", ["flipped", "gone", "manifest flipped", "folder"])
+def test_what_is_damaged_or_missing_is_left_out_and_said(
+    place: int, damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = buffer_of_four_files(tmp_path)
+    path = tmp_path / "fifo" / f"{2 * place:010d}-2.safetensors"
+    if damage in ("gone", "folder"):
         path.unlink()
-    with pytest.raises(UserError, match="does not hold trajectories 4 to 8"):
-        TrajectoryFiles(tmp_path, 4).load(state)
+        if damage == "folder":
+            path.mkdir()
+    else:
+        broken = path if damage == "flipped" else manifest_path(path)
+        data = bytearray(broken.read_bytes())
+        data[len(data) // 2] ^= 255
+        broken.write_bytes(bytes(data))
+    files = TrajectoryFiles(tmp_path, 7)
+    left = sorted({1, 2, 3, 4, 5, 6, 7} - {2 * place, 2 * place + 1})
+    assert files.load(state) == 7 - len(left)
+    assert (str(path) if "flipped" in damage else str(path.parent)) in caplog.text
+    for _ in range(2):  # also when the run is stopped and goes on once more
+        assert sorted(set(numbers(files.sample(200, 4, seed=0, counter=0)))) == left
+        state = files.saved()
+        files = TrajectoryFiles(tmp_path, 7)
+        assert files.load(state) == (7 - len(left) if state["first"] == 1 else 0)
+    files.add([trajectory(8, 4), trajectory(9, 4)])  # numbers go on as if nothing were missing
+    assert sorted(set(numbers(files.sample(300, 4, seed=0, counter=1)))) == [*[n for n in left if n > 2], 8, 9]
+    for i in range(5, 20):
+        files.add([trajectory(2 * i, 4), trajectory(2 * i + 1, 4)])
+        files.saved()
+    assert damage == "folder" or min(firsts(tmp_path)) >= 24  # what was damaged is forgotten like the others
+
+
+def test_what_a_kill_left_half_removed_or_half_written_is_swept(tmp_path: Path) -> None:
+    state = buffer_of_four_files(tmp_path)
+    whole = sorted(path.name for path in (tmp_path / "fifo").iterdir())
+    (tmp_path / "fifo" / "0000000000-9.safetensors.manifest.json").write_text("{}")  # its file was removed
+    (tmp_path / "fifo" / "0000000008-3.safetensors").write_bytes(b"")  # its manifest was to follow
+    again = TrajectoryFiles(tmp_path, 7)
+    again.check()
+    assert sorted(path.name for path in (tmp_path / "fifo").iterdir()) == whole
+    assert again.load(state) == 0
+    assert sorted(path.name for path in (tmp_path / "fifo").iterdir()) == whole
 
 
 def test_named_observations_continuous_actions_and_goals_come_back(tmp_path: Path) -> None:
