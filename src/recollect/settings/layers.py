@@ -179,7 +179,7 @@ def _names_another_source(below: Mapping[str, Any], layer: Mapping[str, Any]) ->
 
 def method_path(method: str) -> Path:
     """The file of a method, or of the method that it is a variant of."""
-    return config_path("methods", base_method(method))
+    return config_path("methods", base_method(method) or method)
 
 
 def base_method(method: str) -> str:
