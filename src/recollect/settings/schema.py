@@ -26,7 +26,7 @@ class Frozen(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, field: ValidationInfo) -> Any:
-        if _has_truth_values(value) and _takes_only_numbers(cls.model_fields[str(field.field_name)].annotation):
+        if _has_truth_values(value) and _takes_only_numbers(cls, str(field.field_name)):
             raise ValueError("true and false are no numbers")
         return value
 
@@ -40,9 +40,9 @@ def _has_truth_values(value: Any) -> bool:
 
 
 @cache
-def _takes_only_numbers(annotation: Any) -> bool:
+def _takes_only_numbers(model: type[Frozen], field: str) -> bool:
     """Whether numbers may stand in a field, and neither truth values nor settings models, which check their own."""
-    inner = _inside(annotation)
+    inner = _inside(model.model_fields[field].annotation)
     others = [item for item in inner if isinstance(item, type) and issubclass(item, bool | BaseModel)]
     return not others and Any not in inner and any(item in (int, float) for item in inner)
 

@@ -22,7 +22,7 @@ class _Loader(_FAST):  # type: ignore[misc, valid-type]
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """PyYAML does this first with every mapping: what `<<` merges is put among its keys, and may be among them already."""
         if not hasattr(node, "keys_stand_once"):
-            node.keys_stand_once = True
+            node.keys_stand_once = True  # type: ignore[attr-defined]
             if len({str(key.value) for key, _ in node.value}) < len(node.value):
                 self._refuse_doubled(node)
         super().flatten_mapping(node)
