@@ -12,8 +12,10 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.overrides import method_with
+from recollect.settings.resolve import scale_settings
+from recollect.settings.schema import LARGEST_SEED
 from recollect.settings.still import hold_still
 from recollect.stages import check as checking
 from recollect.stages import paths
@@ -32,18 +34,23 @@ app = typer.Typer(
     help="Regenerates the results of four lines of research on memory in reinforcement learning.",
 )
 
+MOST_THREADS = 1024  # no job is faster with more, and a system cannot start any number of them
+
 Scale = Annotated[str, typer.Option(help="smoke, demo, paper, or a file of yours in config/scales.")]
 WILDCARDS: dict[str, Any] = {
     "scale": Scale,
     "env": Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")],
     "method": Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")],
-    "seed": Annotated[int, typer.Option(help="Seed of the run.")],
+    "seed": Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the run.")],
     "figure": Annotated[str, typer.Option(help="Figure: a file of config/figures.")],
     "model": Annotated[str, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")],
     "dataset": Annotated[str, typer.Option("--data", help="A name of config/published_data.yaml.")],
     "vocabulary": Annotated[str, typer.Option(help="A name of config/token_vocabularies.yaml.")],
 }
-Seeds = Annotated[list[int], typer.Option("--seed", help="Seed of the run, again for more, one after the other.")]
+Seeds = Annotated[
+    list[int],
+    typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the run, again for more, one after the other."),
+]
 DefaultScale = Annotated[str | None, typer.Option(help="As `scale`; none: that of config/config.yaml.")]
 Change = Annotated[
     list[str] | None,
@@ -53,7 +60,7 @@ Change = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
 Pack = Annotated[int, typer.Option(min=1, envvar="RECOLLECT_PACK", help="How many jobs may share one GPU.")]
-Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0: as many as cores.")]
+Threads = Annotated[int, typer.Option(min=0, max=MOST_THREADS, help="CPU threads; 0: as many as cores.")]
 
 
 @contextmanager
@@ -173,9 +180,8 @@ def together(seeds: list[int], work: Callable[[int], None]) -> None:
             work(seed)
         except Exception as error:
             failed.append(seed)
-            logging.getLogger("recollect").error(
-                "seed %d failed: %s", seed, error, exc_info=not isinstance(error, UserError)
-            )
+            said = as_user_error(error)
+            logging.getLogger("recollect").error("seed %d failed: %s", seed, said or error, exc_info=said is None)
     if failed:
         what = f"{len(failed)} of {len(seeds)} runs failed: seeds {', '.join(map(str, failed))}"
         raise UserError(what, where="the messages above", do="mend it and run the same command: what is made is kept")
@@ -252,6 +258,7 @@ def finished(scale: DefaultScale = None) -> None:
     """Name the figures and the report of a scale."""
     default = default_selection()
     scale = scale or default.scale
+    scale_settings(scale)
     print(f"Figures at {scale} scale:")
     for name in default.figures:
         path = paths.figure(scale, name, ".pdf")
@@ -275,7 +282,7 @@ Figures = Annotated[
 def forecast(
     figures: Figures = None,
     scale: DefaultScale = None,
-    devices: Annotated[int, typer.Option(help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
     device: Annotated[str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without.")] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
     threads: Threads = 1,
@@ -301,14 +308,17 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 
 def main() -> None:
-    """Run a command; a `UserError` becomes one message and exit status 2."""
+    """Run a command; what a user can mend becomes one message and exit status 2."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("recollect").setLevel(logging.INFO)
     hold_still()  # a command is about the configuration as it stands when it starts
     try:
         app()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        said = as_user_error(error)
+        if said is None:
+            raise
+        print(f"error: {said}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -246,6 +246,32 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
         TRAIN,
         ("not valid YAML", "config/methods/dt.yaml", "correct the file"),
     ),
+    # what cannot be meant
+    "environment that a scale overrides": (
+        edited("scales/smoke", environments__dark_rom_10x10={}),
+        TRAIN,
+        ("'dark_rom_10x10' is overridden", "config/scales/smoke.yaml: environments", "'dark_room_10x10'"),
+    ),
+    "key that stands twice": (
+        lambda folder: (folder / "config/methods/dt.yaml").write_text("data: histories\ntitle: a\ndata: online\n"),
+        TRAIN,
+        ("'data' stands twice", "config/methods/dt.yaml:1 and config/methods/dt.yaml:3", "remove one"),
+    ),
+    "infinity": (
+        edited("scales/smoke", methods__dt__hyperparameters__optimisation__learning_rate=float("inf")),
+        TRAIN,
+        ("'optimisation.learning_rate' is inf", "scale smoke", "correct 'optimisation.learning_rate'"),
+    ),
+    "no number on the command line": (
+        None,
+        ["train", *DT, "--set", "optimisation.learning_rate=true"],
+        ("'optimisation.learning_rate' is True", "variant", "correct 'optimisation.learning_rate'"),
+    ),
+    "path for the name of a scale": (
+        None,
+        ["train", "--scale", "../scales/smoke", *DT[2:]],
+        ("'../scales/smoke' cannot be a name in scales", "config/scales", "did you mean 'smoke'"),
+    ),
     # missing files
     "histories": (None, TRAIN, ("is missing", HISTORIES, f"snakemake {HISTORIES}")),
     "policy": (None, ["evaluate", *DT], ("is missing", POLICY, f"snakemake {POLICY}")),
@@ -289,6 +315,9 @@ def test_the_installed_command_says_the_same(case: str, folder: Path) -> None:
         (TRAIN[:7], "Missing option '--seed'"),
         ([*TRAIN[:8], "first"], "valid integer"),
         ([*TRAIN, "--pack", "0"], "--pack"),
+        ([*TRAIN[:8], "-1"], "--seed"),
+        ([*TRAIN[:8], str(2**63)], "--seed"),
+        ([*TRAIN, "--threads", "100000"], "--threads"),
         (["trian"], "No such command 'trian'"),
     ],
 )
@@ -299,6 +328,13 @@ def test_a_wrong_command_line_says_how_it_is_used(command: list[str], message: s
     said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stderr).split())
     assert message in said and "Usage:" in said and "Traceback" not in said
     assert files(folder) == before
+
+
+def test_a_batch_that_no_memory_holds_is_a_message(smoke_workdir: Path, run: Run) -> None:
+    done = run("train", *DT, "--set", f"optimisation.batch_size={10**15}", cwd=smoke_workdir)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert re.search(r"error: memory does not suffice\n.*Unable to allocate .*\n  to do: .*batch_size", done.stderr)
+    assert not list(smoke_workdir.glob("results/smoke/runs/*/*batch_size*/**/policy*"))
 
 
 # ----------------------------------------------------------------------------------------- files that are not right

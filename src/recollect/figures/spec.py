@@ -78,16 +78,6 @@ class FigureSpec(FigureSettings):
     wiring_test: bool = Field(False, description="Its scale is one whose numbers mean nothing.")
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
 
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        for name in ("environments", "methods", "seeds"):
-            values = getattr(self, name)
-            if not values:
-                raise ValueError(f"{name} is empty")
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name} names something twice: {', '.join(map(str, values))}")
-        return self
-
     @property
     def is_wiring_test(self) -> bool:
         """Whether its numbers mean nothing, which the figure then says."""

@@ -20,6 +20,33 @@ class UserError(Exception):
         super().__init__(f"{what}\n  where: {where}\n  to do: {do}")
 
 
+# What numpy and PyTorch say where more memory is asked for than there is, or than a number can count.
+_NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "Maximum allowed dimension exceeded",
+    "array is too big",
+    "Storage size calculation overflowed",
+)
+
+
+def as_user_error(error: BaseException) -> UserError | None:
+    """What a user can mend although it was not raised as such: missing rights, too little memory. None: anything else."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, PermissionError):
+        do = "give yourself the right to it, e.g. with `chmod u+rwX`, or ask whose it is"
+        return UserError(f"not permitted: {error.strerror}", where=error.filename, do=do)
+    if isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY):
+        said = " ".join(str(error).split())[:300]
+        do = (
+            "make smaller what has this size (of a run: batch_size, context, rollout, actors, a replay buffer or a width; "
+            "`recollect settings` shows them), or run it where there is more memory"
+        )
+        return UserError("memory does not suffice", where=said or "no array is named", do=do)
+    return None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name is nearest to an unknown one, or list what is known.
 

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import DEFAULT, config_path, merge, names, read_yaml, validated
+from recollect.settings.loading import DEFAULT, config_path, merge, names, plugin_that_has, read_yaml, stamp, validated
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import ScaleSettings
 from recollect.settings.still import remembered
@@ -60,8 +61,23 @@ def merged(layers: Iterable[Layer]) -> dict[str, Any]:
 
 @remembered
 def scale_settings(scale: str) -> ScaleSettings:
+    """The checked settings of a scale, in which every name that it overrides is known."""
     path = _scale_path(scale)
-    return validated(ScaleSettings, read_yaml(path), where=path)
+    return _scale_settings(path, stamp(path))
+
+
+@cache
+def _scale_settings(path: Path, stamp: tuple[int, int]) -> ScaleSettings:
+    settings = validated(ScaleSettings, read_yaml(path), where=path)
+    for group in ("methods", "figures"):
+        for name in getattr(settings, group):
+            if not config_path(group, name).is_file():
+                what = f"the scale overrides '{name}', which is not among the {group}"
+                raise UserError(what, where=path, do=nearest(name, names(group)))
+    check_environment_names(Layer({"environments": settings.environments}, path))
+    for name, said in settings.methods.items():
+        check_environment_names(Layer(said, path, ("methods", name)))
+    return settings
 
 
 def _scale_path(scale: str) -> Path:
@@ -94,6 +110,35 @@ def environment_stem(env: str) -> tuple[str, int | str | None]:
     return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
 
 
+def environment_file(env: str) -> tuple[Path, str, int | str | None]:
+    """The file of an environment, and what `environment_stem` says. Raises UserError: there is no such environment."""
+    stem, value = environment_stem(env)
+    path = config_path("environments", stem)
+    if value is not None and not path.is_file():
+        do = f"{nearest(env, names('environments'))} (or add a file)"
+        raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
+    if value is not None and "parameter" not in read_yaml(path):
+        raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")
+    return path, stem, value
+
+
+def check_environment_names(layer: Layer) -> None:
+    """Refuse names of environments that there are not, in the `environments` of a layer and in those of its variants.
+
+    One of a plug-in of this repository may be named also where that is not installed.
+    """
+    for name in _entries(layer, "environments"):
+        try:
+            read_yaml(environment_file(str(name))[0])
+        except UserError as error:
+            if plugin_that_has("environments", str(name)):
+                continue
+            where = f"{layer.file}: {'.'.join((*layer.place, 'environments'))}"
+            raise UserError(f"'{name}' is overridden: {error.what}", where=where, do=error.do) from error
+    for variant in _entries(layer, "variants"):
+        check_environment_names(layer.inner("variants", variant))
+
+
 def gymnasium_id(words: str) -> str:
     """The id that `gymnasium.make` takes, of an environment's name behind its first dot.
 
@@ -107,16 +152,10 @@ def gymnasium_id(words: str) -> str:
 
 def environment_layers(scale: str, env: str) -> list[Layer]:
     """The layers of an environment, from the lowest to the highest."""
-    stem, value = environment_stem(env)
-    path = config_path("environments", stem)
-    if value is not None and not path.is_file():
-        do = f"{nearest(env, names('environments'))} (or add a file)"
-        raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
+    path, stem, value = environment_file(env)
     file = Layer(read_yaml(path), path)
     layers = [file]
     if value is not None:
-        if "parameter" not in file.content:
-            raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")
         layers.append(Layer({"options": {file.content["parameter"]: value}}, None, origin=f"the name '{env}'"))
     overrides = scale_settings(scale).environments
     for name in dict.fromkeys((stem, env)):
@@ -140,7 +179,7 @@ def _names_another_source(below: Mapping[str, Any], layer: Mapping[str, Any]) ->
 
 def method_path(method: str) -> Path:
     """The file of a method, or of the method that it is a variant of."""
-    return config_path("methods", base_method(method))
+    return config_path("methods", base_method(method) or method)
 
 
 def base_method(method: str) -> str:
@@ -170,9 +209,22 @@ def _own_layers(scale: str, env: str, method: str) -> list[Layer]:
     stem, _ = environment_stem(env)
     layers: list[Layer] = []
     for name in reversed(_base_chain(method)):
-        layers += _with_environment(Layer(read_yaml(method_path(name)), method_path(name)), stem, env)
+        layers += _with_environment(method_file(name), stem, env)
         layers += _with_environment(Layer(overrides.get(name, {}), _scale_path(scale), ("methods", name)), stem, env)
     return layers
+
+
+def method_file(method: str) -> Layer:
+    """What the file of a method says. Raises UserError: it names an environment that there is not."""
+    path = method_path(method)
+    layer = Layer(read_yaml(path), path)
+    _check_method_file(path, stamp(path))
+    return layer
+
+
+@cache
+def _check_method_file(path: Path, stamp: tuple[int, int]) -> None:
+    check_environment_names(Layer(read_yaml(path), path))
 
 
 def _base_chain(method: str) -> list[str]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
-from recollect.settings.catalogue import own_packages
+from recollect.settings.catalogue import own_packages, roots
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.still import remembered
+from recollect.settings.strict_yaml import parsed
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times faster, where PyYAML has it
+#: A name is a part of paths, so it must not lead out of a folder: no `/`, no `..`.
+NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 #: As a value: what the layers below said is taken back, and the default in Python holds again.
 DEFAULT = "default"
 
@@ -35,6 +37,9 @@ def config_folders() -> list[Path]:
 @remembered
 def config_path(group: str, name: str) -> Path:
     """The file of a name in a group, e.g. `scales`; where no folder has it, the path that it would have in ours."""
+    if not NAME.fullmatch(name):
+        what = f"'{name}' cannot be a name in {group}: a name is letters, digits, `_`, `-` and dots between them"
+        raise UserError(what, where=config_folder() / group, do=nearest(name, names(group)))
     paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
     there = [path for path in paths if path.is_file()]
     if len(there) > 1:
@@ -49,9 +54,11 @@ def names(group: str) -> list[str]:
     return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
 
 
-def _plugin_that_has(group: str, name: str) -> str | None:
+def plugin_that_has(group: str, name: str) -> str | None:
     """What installs the plug-in of this repository that has a name, or the name before its `_`; None: none has."""
-    for path in sorted(Path("plugins").glob(f"*/*/config/{group}/*.yaml")):
+    here = Path("plugins")
+    folder = here if here.is_dir() else roots()["recollect"].parent / "plugins"
+    for path in sorted(folder.glob(f"*/*/config/{group}/*.yaml")):
         if name == path.stem or name.startswith(f"{path.stem}_"):
             return f"it comes with a plug-in: run `pip install ./{path.parents[3]}`"
     return None
@@ -59,10 +66,7 @@ def _plugin_that_has(group: str, name: str) -> str | None:
 
 @cache
 def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"not valid YAML: {' '.join(str(error).split())}", where=path, do="correct the file") from error
+    content = parsed(path)
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -73,11 +77,23 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises UserError: the file is missing, is not YAML or is not a mapping."""
     if not path.is_file():
-        group = path.parent.name
-        do = _plugin_that_has(group, path.stem) or f"{nearest(path.stem, names(group))} (or add the file)"
-        raise UserError(f"no configuration named '{path.stem}'", where=path, do=do)
-    status = path.stat()
-    return _parse(path, (status.st_mtime_ns, status.st_size))
+        raise _missing(path)
+    return _parse(path, stamp(path))
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """What tells whether a file changed since it was read. Raises UserError: there is no such file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    return status.st_mtime_ns, status.st_size
+
+
+def _missing(path: Path) -> UserError:
+    group = path.parent.name
+    do = plugin_that_has(group, path.stem) or f"{nearest(path.stem, names(group))} (or add the file)"
+    return UserError(f"no configuration named '{path.stem}'", where=path, do=do)
 
 
 @remembered

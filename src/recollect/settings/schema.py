@@ -6,15 +6,68 @@ The hyper-parameters of an algorithm are declared in the algorithm's own file (c
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+LARGEST_SEED = 2**63 - 1
 
 
 class Frozen(BaseModel):
-    """A settings model that cannot be changed and refuses keys that it does not know."""
+    """A settings model that cannot be changed. It refuses keys that it does not know, and numbers that are none.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Those are infinities, NaN, and true or false where a number is needed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, field: ValidationInfo) -> Any:
+        if _has_truth_values(value) and _takes_only_numbers(cls, str(field.field_name)):
+            raise ValueError("true and false are no numbers")
+        return value
+
+
+def _has_truth_values(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(_has_truth_values(item) for item in value)
+    return isinstance(value, bool)
+
+
+@cache
+def _takes_only_numbers(model: type[Frozen], field: str) -> bool:
+    """Whether numbers may stand in a field, and neither truth values nor settings models, which check their own."""
+    inner = _inside(model.model_fields[field].annotation)
+    others = [item for item in inner if isinstance(item, type) and issubclass(item, bool | BaseModel)]
+    return not others and Any not in inner and any(item in (int, float) for item in inner)
+
+
+def _inside(annotation: Any) -> list[Any]:
+    """`dict[str, float] | None` -> `[str, float, NoneType]`."""
+    arguments = get_args(annotation)
+    found = [] if arguments else [annotation]
+    for argument in arguments:
+        found += _inside(argument)
+    return found
+
+
+def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("at least one is needed")
+    twice = [value for position, value in enumerate(values) if value in values[:position]]
+    if twice:
+        raise ValueError(f"it names something twice: {twice[0]}")
+    return values
+
+
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Seeds = Annotated[tuple[Seed, ...], AfterValidator(_each_once)]
+Names = Annotated[tuple[str, ...], AfterValidator(_each_once)]
 
 
 class SourceSettings(Frozen):
@@ -23,7 +76,7 @@ class SourceSettings(Frozen):
     algorithm: str = Field("ppo", description="Name of the module that plays and learns.")
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of that algorithm.")
     split: str = Field("train", description="The task split whose tasks are played.")
-    seed: int = Field(0, description="Seed of the source agents.")
+    seed: Seed = Field(0, description="Seed of the source agents.")
 
 
 class ReturnSettings(Frozen):
@@ -44,7 +97,7 @@ class EvaluationSettings(Frozen):
     protocol: Literal["in_context", "episodic"] = Field("in_context", description="See recollect.evaluation.")
     episodes: int = Field(40, ge=1, description="Episodes in a row per task (in_context), or in all (episodic).")
     splits: tuple[str, ...] = Field(("eval",), description="Task splits that are played.")
-    seed: int = Field(0, description="Seed of the evaluation environments and of sampled actions.")
+    seed: Seed = Field(0, description="Seed of the evaluation environments and of sampled actions.")
 
 
 class ImageSettings(Frozen):
@@ -54,7 +107,7 @@ class ImageSettings(Frozen):
     width: int = Field(512, ge=1, description="Numbers that an image becomes. RA-DT on Procgen: 768.")
     channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
     weights: str | None = Field(None, description="Sealed file of trained weights; null: random ones, never trained.")
-    seed: int = Field(0, description="Of random weights.")
+    seed: Seed = Field(0, description="Of random weights.")
 
 
 class EnvironmentSettings(Frozen):
@@ -94,7 +147,7 @@ class Settings(Frozen):
     """Everything that determines a run, besides code and input bytes."""
 
     scale: str
-    seed: int
+    seed: Seed
     environment: EnvironmentSettings
     method: MethodSettings
 
@@ -106,9 +159,9 @@ class FigureSettings(Frozen):
     kind: str = Field(description="Module under recollect.figures.")
     title: str = ""
     caption: str = ""
-    environments: tuple[str, ...]
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
+    environments: Names
+    methods: Names
+    seeds: Seeds
     options: dict[str, Any] = Field(default_factory=dict)
     references: tuple[dict[str, Any], ...] = ()
     category: str = Field("", description="Heading in the report.")
@@ -140,7 +193,7 @@ class ScaleSettings(Frozen):
     """One scale: seeds and overrides (config/scales/<name>.yaml)."""
 
     description: str
-    seeds: tuple[int, ...]
+    seeds: Seeds
     resources: Literal["small", "large"] = Field(
         "small",
         description="What a run asks of its machine. small: one or two cores. large: GPUs, more memory, hours, and seeds "

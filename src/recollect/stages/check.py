@@ -21,8 +21,9 @@ from recollect.helm.settings import (
     vision_language_model,
 )
 from recollect.settings.catalogue import roots
-from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folders, config_path, entries_of
+from recollect.settings.errors import UserError
+from recollect.settings.layers import method_file
+from recollect.settings.loading import config_folders, entries_of, read_yaml
 from recollect.settings.resolve import (
     base_method,
     dumped,
@@ -35,6 +36,7 @@ from recollect.settings.resolve import (
     scale_settings,
 )
 from recollect.settings.still import held_still, prepare
+from recollect.settings.strict_yaml import readable
 from recollect.stages.inputs import generate_inputs
 from recollect.stages.provenance import embedder_of
 
@@ -52,6 +54,7 @@ def check() -> str:
 @held_still()
 def resolve_all() -> dict[str, dict[str, Any]]:
     """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`."""
+    _read_all()
     settings: dict[str, dict[str, Any]] = {}
     runs: set[tuple[str, str, str]] = set()
     for run in _runs():
@@ -69,19 +72,22 @@ def resolve_all() -> dict[str, dict[str, Any]]:
     return settings | _resolve_vision()
 
 
+def _read_all() -> None:
+    """Read every file: one that no run needs may hold a doubled key, or overrides for an environment that there is not."""
+    for folder in config_folders():
+        for path in sorted(folder.rglob("*.yaml")):
+            read_yaml(path)
+    for method in names("methods"):
+        method_file(method)
+    for scale in names("scales"):
+        for env in scale_settings(scale).environments:
+            resolved_environment(scale, env)
+
+
 def _runs() -> set[tuple[str, str, str]]:
-    """(scale, environment, method) of the runs of all figures, after a look at the names that scales override."""
+    """(scale, environment, method) of the runs of all figures."""
     runs: set[tuple[str, str, str]] = set()
     for scale in names("scales"):
-        overrides = scale_settings(scale)
-        for group in ("environments", "methods", "figures"):
-            for name in getattr(overrides, group):
-                if name not in names(group) and not (group == "environments" and ("_" in name or "." in name)):
-                    raise UserError(
-                        f"the scale overrides '{name}', which is not among the {group}",
-                        where=config_path("scales", scale),
-                        do=nearest(name, names(group)),
-                    )
         for figure in names("figures"):
             chosen = figure_settings(scale, figure)
             runs |= {(scale, env, method) for env in chosen.environments for method in chosen.methods}
@@ -123,7 +129,7 @@ def state() -> str:
         total.update(pattern.encode())
         for path in sorted(folder.rglob(pattern)):
             inside = path.relative_to(folder).as_posix().encode()
-            total.update(inside + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+            total.update(inside + b"\0" + hashlib.sha256(readable(path)).digest())
     return total.hexdigest()
 
 
