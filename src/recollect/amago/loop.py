@@ -267,6 +267,7 @@ class Trainer:
     def resume(self) -> None:
         """Go back to the run's checkpoint; if it has none, forget what an earlier run left."""
         checkpoint = self.run.resume()
+        self.store.refresh()  # a generation of checkpoints may have been set aside or taken back
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
             return
