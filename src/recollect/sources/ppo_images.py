@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.artifacts.checkpoints import joined, part
+from recollect.artifacts.finite import check_arrays
 from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.image_encoders.registry import encoder_class
@@ -115,6 +116,7 @@ def generate(
                 progress.update(done, episode_return=agent.last_return())
                 if run is not None and done < total and run.due(done, settings.checkpoint_every):
                     run.save(done, agent.arrays(), {"task": number, "columns": columns.state()})
+            check_arrays(agent.network.state_dict(), f"PPO in {ordered[number].name}")
             if not agent.kept:
                 raise UserError(
                     f"no episode of '{ordered[number].name}' ended within {agent.played // settings.actors} steps",
