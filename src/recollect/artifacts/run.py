@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from recollect.artifacts.differences import made_differently
 from recollect.artifacts.finite import check_arrays, check_metric
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.scores import BLANKS, NOT_ONE, SCORE_COLUMNS, SCORE_DTYPES, concat_scores, scores_frame
+from recollect.settings.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -139,6 +141,18 @@ class Run:
         log.info("taking back what was set aside in %s", aside.folder(wanted))
         aside.take(wanted)
         return self._checkpoints.newest()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """What is done from `resume` to the end. Where a trusted checkpoint breaks today's code, a UserError says so."""
+        try:
+            yield
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if self.trusted and self.trusted[-1]["step"] == self._last_saved:
+                what = f"the checkpoint that was trusted does not fit today's code: {type(error).__name__}: {error}"
+                do = "give the same command without --trust-checkpoint: it is set aside, and the run starts afresh"
+                raise UserError(what, where=self.checkpoint_folder, do=do) from error
+            raise
 
     def log(self, step: int, **metrics: float) -> None:
         """Add one row per metric at a training step (split "train", no single task or episode).

@@ -64,7 +64,8 @@ def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: s
             method=source.algorithm,
             seed=source.seed,
         )
-        arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run, **on)
+        with run.going_on():
+            arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run, **on)
         known |= {TRUSTED: run.trusted} if run.trusted else {}
         write_arrays(target, arrays, kind="histories", provenance=known)
         remove_growing(target.parent)

@@ -68,7 +68,8 @@ def train(
             method=method,
             seed=seed,
         )
-        arrays = module.train(settings, inputs, run).arrays()
+        with run.going_on():
+            arrays = module.train(settings, inputs, run).arrays()
         check_arrays(arrays, paths.policy(scale, env, method, seed))
         known = {**known, "seed": seed} | ({TRUSTED: run.trusted} if run.trusted else {})
         write_table(paths.train_table(scale, env, method, seed), run.table(), kind="train", provenance=known)

@@ -38,7 +38,8 @@ def train_vision_language(scale: str, name: str, *, trust_checkpoint: Trust = Fa
             made_of=STAGE.made_of(job, known),
             trust=trust_checkpoint,
         )
-        trained, about, judged = trained_encoder(chosen, model.language_model, run)
+        with run.going_on():
+            trained, about, judged = trained_encoder(chosen, model.language_model, run)
         arrays = {name: weight.detach().numpy() for name, weight in trained.network.state_dict().items()}
         check_arrays(arrays, paths.trained_model(scale, name))
         known |= {TRUSTED: run.trusted} if run.trusted else {}

@@ -19,6 +19,7 @@ from recollect.amago.loop import Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.terms import Draws, targets
 from recollect.amago.trajectory_files import Batch, _padded
+from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
@@ -378,6 +379,7 @@ def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
         amago.train(settings, Inputs(), run_in(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_buffer_is_set_aside_with_its_checkpoints_and_taken_back(tmp_path: Path) -> None:
     settings = settings_of(steps_per_epoch=14)
     expected = amago.train(settings, Inputs(), run_in(tmp_path / "whole")).arrays()

@@ -94,6 +94,7 @@ def test_a_world_without_an_expert_is_refused_by_name():
         source_policies.generate("tmaze", {}, [], Hyperparameters(policy="noise_annealed"), seed=0)
 
 
+@pytest.mark.slow
 def test_checkpoints_at_odd_moments_change_nothing(tmp_path):
     tasks = registry.tasks("key_door", {}, "train")[:2]
     settings = Hyperparameters(policy="noise_annealed", transitions=3500)
