@@ -198,8 +198,12 @@ class Run:
             UserError: a tensor holds NaN or infinity; the checkpoints from before stay.
         """
         began = self._clock()
-        # Networks and optimisers are tensors; what worlds and memories hold is numpy, and may have NaN for "none".
-        tensors = {name: array for name, array in arrays.items() if not isinstance(array, np.ndarray | np.generic)}
+        # Networks and optimisers are tensors. What worlds and memories hold is numpy and may have NaN for "none"; so may
+        # sums of metrics.
+        tensors: dict[str, Any] = {}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray | np.generic) and not name.startswith("sums/"):
+                tensors[name] = array
         check_arrays(tensors, f"{self.folder}, step {step}")
         columns, texts = _pack(self.table())
         own = {f"of/{name}": array for name, array in arrays.items()}
@@ -217,9 +221,9 @@ class Run:
             self._frames = [concat_scores(self._frames)]
         return self._frames[0].copy()
 
-    def progress(self, total: int, description: str, unit: str = "steps") -> Progress:
-        """A progress display that starts where the run resumed."""
-        return Progress(total, description, unit, start=self._last_saved)
+    def progress(self, total: int, description: str, unit: str = "steps", *, start: int | None = None) -> Progress:
+        """A progress display that starts where the run resumed, at the step of its checkpoint unless said otherwise."""
+        return Progress(total, description, unit, start=self._last_saved if start is None else start)
 
     def _settle(self) -> None:
         """Turn the rows logged one by one into a frame, behind those already there."""
