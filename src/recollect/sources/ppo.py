@@ -74,7 +74,9 @@ class Hyperparameters(PPOHyperparameters):
     )
 
     checkpoint_every: int = Field(
-        20_000, ge=0, description="Steps per task between checkpoints (taken at ends of rollouts); changes no result."
+        20_000,
+        ge=0,
+        description="Most steps per task between checkpoints (at ends of rollouts); they come by time, too.",
     )
 
     @model_validator(mode="after")

@@ -66,7 +66,7 @@ class Hyperparameters(PPOHyperparameters):
     width: int = Field(2048, gt=0, description="Features of an image. Paper: 2048.")
     channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
     normalise_rewards: bool = Field(True, description="Divide rewards by the deviation of returns. Paper: yes.")
-    checkpoint_every: int = Field(500_000, ge=0, description="Steps between checkpoints; changes no result.")
+    checkpoint_every: int = Field(500_000, ge=0, description="Most steps between checkpoints; they come by time, too.")
 
     @model_validator(mode="after")
     def _everything_fits(self) -> Hyperparameters:
