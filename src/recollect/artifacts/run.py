@@ -35,7 +35,7 @@ TRAIN_SPLIT = "train"
 LONGEST = 240.0  # seconds between checkpoints; a minute is left for writing one
 SHORTEST = 1.0  # seconds: what a run may lose that has just begun
 PART = 1 / 12  # of the time so far
-COST = 10.0  # times what the last checkpoint took, so that nine tenths of the time are work
+COST = 20.0  # times what the last checkpoint took, so that at most a twentieth of the time goes into them
 
 
 class Run:

@@ -212,7 +212,7 @@ def test_a_kill_costs_less_than_a_tenth_and_five_minutes_whatever_the_scale(
     assert saves <= 12 * np.log(whole) + whole / 120 + 3
 
 
-def test_the_time_that_checkpoints_take_is_a_tenth_at_most(tmp_path: Path) -> None:
+def test_the_time_that_checkpoints_take_is_a_twentieth_at_most(tmp_path: Path) -> None:
     clock = Clock()
     run = make_run(tmp_path, clock=clock)
     run._checkpoints = Mock(folder=tmp_path)  # type: ignore[assignment]
@@ -223,7 +223,7 @@ def test_the_time_that_checkpoints_take_is_a_tenth_at_most(tmp_path: Path) -> No
         if run.due(step, 0):
             run.save(step, {}, {})
             writing += 5
-    assert 100 < writing <= clock.now / 9
+    assert 50 < writing <= clock.now / 20
 
 
 def test_a_run_stopped_at_odd_moments_of_an_odd_clock_ends_with_the_same_bytes(tmp_path: Path) -> None:
