@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, facts_of
 from recollect.common.histories import Histories
 from recollect.common.language_models import load_language_model
@@ -26,6 +27,12 @@ from recollect.settings.schema import (
 
 MODULES: dict[str, Any] = {"dt": dt, "ad": ad, "dpt": dpt, "radt": radt, "radt_agnostic": radt}
 NETWORK = {"width": 16, "layers": 2, "heads": 2, "observation_embedding": "one_hot", "positions": 160, "timesteps": 32}
+
+
+@pytest.fixture(autouse=True)
+def checkpoints_by_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine makes no checkpoint that a test does not ask for: clocks of runs stand still."""
+    monkeypatch.setitem(Run.__init__.__kwdefaults__, "clock", lambda: 0.0)
 
 
 class Tiny:

@@ -101,7 +101,7 @@ class LoopHyperparameters(Frozen):
     keep_every: int = Field(
         0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
     )
-    checkpoint_every: int = Field(1, ge=1, description="Epochs between checkpoints; only what a kill costs.")
+    checkpoint_every: int = Field(1, ge=1, description="Most epochs between checkpoints; they come by time, too.")
     processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
 
     def context_of(self, horizon: int) -> int:

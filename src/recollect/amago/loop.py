@@ -4,8 +4,8 @@ Epoch e (specification 2.1): evaluate where e is a multiple of `evaluate_every`;
 going on where it stopped; the trajectories that ended are written as one file; `updates_per_epoch` updates. What differs
 from upstream, and why:
 
-- A run is a function of its seed. It stops and goes on between epochs bit-exactly: a checkpoint has the networks, the worlds,
-  what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
+- A run is a function of its seed. It stops and goes on between any two updates bit-exactly: a checkpoint has the networks, the
+  worlds, what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
 - All actors are one batch in one process. `processes: 2` collects beside learning, see `processes`.
 - An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
 - Losses on validation rollouts are not computed.
@@ -153,6 +153,7 @@ class Collector:
 @dataclass
 class Counters:
     epoch: int = 0
+    of_epoch: int = 0  # updates of this epoch that are done; above 0 it has been collected for
     updates: int = 0
     env_steps: int = 0
     evaluations: int = 0
@@ -160,7 +161,7 @@ class Counters:
 
 
 class Trainer:
-    """A run in epochs, between any two of which it can stop."""
+    """A run in epochs, between any two updates of which it can stop."""
 
     def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
         self.hp: AmagoHyperparameters = settings.method.hyperparameters
@@ -176,9 +177,24 @@ class Trainer:
         self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
         self.at = Counters()
         self.best: dict[str, np.ndarray] = {}
+        # Of an epoch: means over its rollouts, and sums over its updates so far.
+        self.results: dict[str, float] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.counts: Counter[str] = Counter()
         self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
 
+    @property
+    def step(self) -> int:
+        """The number of a checkpoint that is made now."""
+        return self.at.epoch * self.hp.updates_per_epoch + self.at.of_epoch
+
     def epoch(self) -> None:
+        if self.at.of_epoch == 0:
+            self.collect()
+        self.learn(self.results)
+        self.at.epoch += 1
+
+    def collect(self) -> None:
         hp, at = self.hp, self.at
         if at.epoch % hp.evaluate_every == 0:
             self.evaluate()
@@ -187,8 +203,7 @@ class Trainer:
             self.store.add(self.collector.collect(hp.steps_per_epoch))
             at.env_steps += hp.steps_per_epoch * hp.actors
         self.seconds["collection"] += time.perf_counter() - began
-        self.learn(self.collector.results())
-        at.epoch += 1
+        self.results = self.collector.results()
 
     def learn(self, results: dict[str, float]) -> None:
         """The updates of an epoch, where there are to be any, and its row in the log."""
@@ -197,9 +212,8 @@ class Trainer:
         updates = 0
         if len(self.store) and at.epoch >= hp.start_learning_at_epoch:
             updates = hp.updates_per_epoch
-        sums: dict[str, Tensor] = {}
-        counts: Counter[str] = Counter()
-        for update in range(updates):
+        sums, counts = self.sums, self.counts
+        for update in range(at.of_epoch, updates):
             batch = self.store.sample(
                 hp.batch_size, self.context, seed=self.seed, counter=at.updates, relabel=self.relabel
             )
@@ -209,9 +223,13 @@ class Trainer:
                 sums[name] = sums[name] + value if name in sums else value
                 counts[name] += 1
             at.updates += 1
+            at.of_epoch = update + 1
+            if at.of_epoch < updates and self.run.due(self.step, 0):
+                self.save()
         means = {name: float(sums[name]) / counts[name] for name in sorted(sums)}
         row = results | means | self.store.sizes()
         self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **row)
+        self.results, self.sums, self.counts, at.of_epoch = {}, {}, Counter(), 0
         self.seconds["updates"] += time.perf_counter() - began
 
     def evaluate(self) -> None:
@@ -239,10 +257,12 @@ class Trainer:
             collector=self.collector.arrays(),
             evaluation_world=self.evaluation_world.get_state(),
             best=self.best,
+            sums=self.sums,
         )
         if self.relabel is not None and self.relabel.rarity is not None:
             arrays |= joined(rarity=self.relabel.rarity.saved())
-        self.run.save(self.at.epoch, arrays, {"at": asdict(self.at), "buffer": self.store.saved()})
+        of_epoch = {"results": self.results, "counts": self.counts}
+        self.run.save(self.step, arrays, {"at": asdict(self.at), "buffer": self.store.saved(), "epoch": of_epoch})
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep a policy beside the checkpoints, for `recollect evaluate --checkpoint`."""
@@ -256,6 +276,9 @@ class Trainer:
         if self.relabel is not None and self.relabel.rarity is not None:
             self.relabel.rarity.load(part(arrays, "rarity"))
         self.at = Counters(**state["at"])
+        self.results, self.counts = state["epoch"]["results"], Counter(state["epoch"]["counts"])
+        for name, value in part(arrays, "sums").items():
+            self.sums[name] = torch.as_tensor(value).to(self.agent.device)
         lost = self.load_buffer(state["buffer"])
         if lost:
             self.run.log(self.at.env_steps, buffer_trajectories_lost=lost)
@@ -272,6 +295,7 @@ class Trainer:
     def resume(self) -> None:
         """Go back to the run's checkpoint; if it has none, forget what an earlier run left."""
         checkpoint = self.run.resume()
+        self.store.refresh()  # a generation of checkpoints may have been set aside or taken back
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
             return
@@ -281,13 +305,14 @@ class Trainer:
 
     def epochs(self) -> None:
         hp = self.hp
-        with self.run.progress(hp.epochs, "training", "epochs") as progress:
+        with self.run.progress(hp.epochs, "training", "epochs", start=self.at.epoch) as progress:
             while self.at.epoch < hp.epochs:
                 self.epoch()
                 if hp.keep_every and self.at.epoch % hp.keep_every == 0:  # before the checkpoint that goes on behind it
                     self.keep(f"epoch_{self.at.epoch:06d}", self.agent.network.policy_arrays())
                 progress.update(self.at.epoch)
-                if self.run.due(self.at.epoch, hp.checkpoint_every) and self.at.epoch < hp.epochs:
+                every = hp.checkpoint_every * hp.updates_per_epoch
+                if self.run.due(self.step, every) and self.at.epoch < hp.epochs:
                     self.save()
 
     def finished(self) -> AmagoPolicy:

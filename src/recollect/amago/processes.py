@@ -168,15 +168,15 @@ class Learner(Trainer):
         at, hp = self.at, self.hp
         with suppress(OSError):  # it is gone: known when something is wanted of it
             self.pipe.send(at.epoch)
-        if at.epoch % hp.evaluate_every == 0:
+        if at.epoch % hp.evaluate_every == 0 and at.of_epoch == 0:
             self.evaluate()
-        began, results = time.perf_counter(), {}
+        began = time.perf_counter()
         wanted = hp.actors * hp.steps_per_epoch * max(0, at.epoch + 1 - hp.start_collecting_at_epoch)
         while at.env_steps < wanted:
-            results = self.hear()
+            self.results = self.hear()
         self.store.refresh()
         self.seconds["collection"] += time.perf_counter() - began
-        self.learn(results)
+        self.learn(self.results)
         self.publish()
         self.store.saved()  # files beyond the capacity go
         at.epoch += 1

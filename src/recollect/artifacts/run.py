@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from recollect.artifacts import set_aside
 from recollect.artifacts.checkpoints import Checkpoint, Checkpoints, part
+from recollect.artifacts.differences import made_differently
+from recollect.artifacts.finite import check_arrays, check_metric
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.scores import BLANKS, NOT_ONE, SCORE_COLUMNS, SCORE_DTYPES, concat_scores, scores_frame
+from recollect.settings.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger(__name__)
 TRAIN_SPLIT = "train"
+
+# A kill costs at most five minutes and less than a tenth of a run (a second, if that is more).
+LONGEST = 240.0  # seconds between checkpoints; a minute is left for writing one
+SHORTEST = 1.0  # seconds: what a run may lose that has just begun
+PART = 1 / 12  # of the time so far
+COST = 20.0  # times what the last checkpoint took, so that at most a twentieth of the time goes into them
 
 
 class Run:
@@ -33,9 +45,12 @@ class Run:
         folder: where the run's results go.
         checkpoint_folder: where its checkpoints go; outside declared outputs.
         settings_text: everything the run is a function of (resolved settings, code fingerprint, input hashes). A
-            checkpoint made under another text is not used.
+            checkpoint made under another text is not used: it is set aside.
+        made_of: the same in parts, to say what differs (see `differences.made_differently`).
+        trust: go on with a checkpoint that was made under another text, also with one that was set aside.
         evaluate: ``evaluate(policy, step) -> score rows``, for methods that are judged while they learn; None when not.
         env, method, seed: fill these columns of the table where rows leave them out.
+        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -44,17 +59,25 @@ class Run:
         checkpoint_folder: str | Path,
         *,
         settings_text: str,
+        made_of: Mapping[str, Any] | None = None,
+        trust: bool = False,
         evaluate: Callable[[Any, int], pd.DataFrame] | None = None,
         env: str = "",
         method: str = "",
         seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = Path(folder)
         self.evaluate = evaluate
         self.labels: dict[str, Any] = {"env": env, "method": method, "seed": seed}
         self._settings = hashlib.sha256(settings_text.encode()).hexdigest()
         self._checkpoints = Checkpoints(Path(checkpoint_folder))
-        self._last_saved = 0
+        self._made_of = dict(made_of or {})
+        self._trust = trust
+        self.trusted: list[dict[str, Any]] = []  # checkpoints of another making that this run went on with
+        self._clock = clock
+        self._last_saved, self._cost = 0, 0.0
+        self._began = self._saved_at = self._asked_at = clock()
         self.resumed = False
         self._frames: list[pd.DataFrame] = []
         self._logged: list[tuple[int, str, float]] = []
@@ -69,25 +92,76 @@ class Run:
 
         The table goes back to what it was at that checkpoint.
         """
-        self._frames, self._logged, self._last_saved = [], [], 0
-        newest = self._checkpoints.newest()
+        self._frames, self._logged, self._last_saved, self.trusted = [], [], 0, []
+        newest = self._chosen()
+        self._began = self._saved_at = self._asked_at = self._clock()
         if newest is None:
-            return None
-        if newest.state.get("settings") != self._settings:
-            log.warning(
-                "the checkpoint of step %d in %s was made under other settings or code: starting afresh",
-                newest.step,
-                self._checkpoints.folder,
-            )
             return None
         self._frames = [_unpack(newest.arrays, newest.state["texts"])]
         self._last_saved = newest.step
+        self.trusted = list(newest.state.get("trusted", []))
+        if not self._is_own(newest):
+            self.trusted.append({"step": newest.step, "fingerprint": _name(newest), "differs": self._differs(newest)})
         self.resumed = True
         log.info("going on from the checkpoint of step %d", newest.step)
         return Checkpoint(newest.step, part(newest.arrays, "of"), newest.state["state"])
 
+    def _is_own(self, checkpoint: Checkpoint) -> bool:
+        return bool(checkpoint.state.get("settings") == self._settings)
+
+    def _differs(self, checkpoint: Checkpoint) -> str:
+        return made_differently(checkpoint.state.get("made_of", {}), self._made_of)
+
+    def _chosen(self) -> Checkpoint | None:
+        """The checkpoint to go on from; one of another making is set aside, or trusted where that is asked for."""
+        aside = set_aside.SetAside(self.checkpoint_folder, self.folder)
+        aside.finish()
+        newest, mine, names = self._checkpoints.newest(), self._settings[:12], aside.names()
+        own = newest is not None and self._is_own(newest)
+        others = [name for name in names if name != mine]
+        begun_afresh = newest is None or (own and not newest.state.get("trusted"))
+        wanted = mine if mine in names and not own else None
+        if self._trust and begun_afresh and others:
+            wanted = others[-1]
+        elif own or (self._trust and newest is not None):
+            return newest
+        if newest is not None:
+            aside.put(_name(newest), keep=wanted)
+            log.warning(
+                "the checkpoint of step %d in %s was made under %s: it is set aside in %s. %d such generations are kept; "
+                "to go on with the latest, give the same command --trust-checkpoint",
+                newest.step,
+                self.checkpoint_folder,
+                "today's settings and code" if own else f"other settings or code ({self._differs(newest)})",
+                aside.folder(_name(newest)),
+                set_aside.KEPT,
+            )
+        if wanted is None:
+            return None
+        log.info("taking back what was set aside in %s", aside.folder(wanted))
+        aside.take(wanted)
+        return self._checkpoints.newest()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """What is done from `resume` to the end. Where a trusted checkpoint breaks today's code, a UserError says so."""
+        try:
+            yield
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if self.trusted and self.trusted[-1]["step"] == self._last_saved:
+                what = f"the checkpoint that was trusted does not fit today's code: {type(error).__name__}: {error}"
+                do = "give the same command without --trust-checkpoint: it is set aside, and the run starts afresh"
+                raise UserError(what, where=self.checkpoint_folder, do=do) from error
+            raise
+
     def log(self, step: int, **metrics: float) -> None:
-        """Add one row per metric at a training step (split "train", no single task or episode)."""
+        """Add one row per metric at a training step (split "train", no single task or episode).
+
+        Raises:
+            UserError: a loss or the norm of a gradient is NaN or infinite; the checkpoints from before stay.
+        """
+        for name, value in metrics.items():
+            check_metric(name, float(value), f"{self.folder}, step {step}")
         self._logged.extend((step, name, float(value)) for name, value in metrics.items())
 
     def log_scores(self, rows: pd.DataFrame) -> None:
@@ -105,18 +179,40 @@ class Run:
             self.log_scores(self.evaluate(policy, step))
 
     def due(self, step: int, every: int) -> bool:
-        """Whether a checkpoint is due: a multiple of `every` was passed since the last one. 0: never.
+        """Whether a checkpoint is due, which is asked wherever one may be made; no result depends on the answer.
 
-        Steps may jump over the multiple, as those of a rollout do.
+        It is when a multiple of `every` was passed since the last one (0: never by steps), which steps may jump over as
+        those of a rollout do; and by time, before a kill would cost more than is promised. The piece of work that follows
+        is thought to take as long as the one that ended.
         """
-        return every > 0 and step // every > self._last_saved // every
+        now = self._clock()
+        piece, self._asked_at = now - self._asked_at, now
+        wait = min(LONGEST, max(SHORTEST, PART * (now - self._began), COST * self._cost))
+        passed = every > 0 and step // every > self._last_saved // every
+        return passed or now - self._saved_at + piece > wait
 
     def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> None:
-        """Seal a checkpoint: arrays, state, and the rows logged so far."""
+        """Seal a checkpoint: arrays, state, and the rows logged so far.
+
+        Raises:
+            UserError: a tensor holds NaN or infinity; the checkpoints from before stay.
+        """
+        began = self._clock()
+        # Networks and optimisers are tensors. What worlds and memories hold is numpy and may have NaN for "none"; so may
+        # sums of metrics.
+        tensors: dict[str, Any] = {}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray | np.generic) and not name.startswith("sums/"):
+                tensors[name] = array
+        check_arrays(tensors, f"{self.folder}, step {step}")
         columns, texts = _pack(self.table())
         own = {f"of/{name}": array for name, array in arrays.items()}
-        self._checkpoints.save(step, {**own, **columns}, {"settings": self._settings, "state": state, "texts": texts})
-        self._last_saved = step
+        known: dict[str, Any] = {"settings": self._settings, "state": state, "texts": texts}
+        known |= {"made_of": self._made_of} if self._made_of else {}
+        known |= {"trusted": self.trusted} if self.trusted else {}
+        self._checkpoints.save(step, {**own, **columns}, known)
+        self._last_saved, self._saved_at = step, self._clock()
+        self._asked_at, self._cost = self._saved_at, self._saved_at - began
 
     def table(self) -> pd.DataFrame:
         """All rows so far, in the order they were logged; columns and dtypes as in `recollect.artifacts.scores`."""
@@ -125,9 +221,9 @@ class Run:
             self._frames = [concat_scores(self._frames)]
         return self._frames[0].copy()
 
-    def progress(self, total: int, description: str, unit: str = "steps") -> Progress:
-        """A progress display that starts where the run resumed."""
-        return Progress(total, description, unit, start=self._last_saved)
+    def progress(self, total: int, description: str, unit: str = "steps", *, start: int | None = None) -> Progress:
+        """A progress display that starts where the run resumed, at the step of its checkpoint unless said otherwise."""
+        return Progress(total, description, unit, start=self._last_saved if start is None else start)
 
     def _settle(self) -> None:
         """Turn the rows logged one by one into a frame, behind those already there."""
@@ -144,6 +240,11 @@ class Run:
             )
             self._frames.append(rows)
             self._logged = []
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    """The name of the generation that a checkpoint is of."""
+    return str(checkpoint.state.get("settings", "unknown"))[:12]
 
 
 def _pack(table: pd.DataFrame) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:

@@ -22,7 +22,7 @@ from recollect.artifacts.sealed import read_arrays, remove_sealed, verify, write
 from recollect.settings.errors import UserError
 
 KIND = "encoded images"
-ROWS = 16_384
+ROWS = 4096  # of a part, in whole batches: a minute or two of a network on a CPU
 
 
 def encode_in_parts(

@@ -52,7 +52,7 @@ class Hyperparameters(Frozen):
     learning_rate: float = Field(2e-3, gt=0, description="Of Adam; falls to zero along half a cosine.")
     negatives: int = Field(64, ge=0, description="Words of no picture that every batch is compared with.")
     held_out: int = Field(1000, ge=1, description="Pictures of each kind that the result is judged on.")
-    checkpoint_every: int = Field(200, ge=1, description="Steps.")
+    checkpoint_every: int = Field(200, ge=1, description="Most steps between checkpoints; they come by time, too.")
 
 
 class TileEncoder(nn.Module):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
 
-from recollect.artifacts.progress import Progress
 from recollect.common.contract import Inputs, facts_of
+from recollect.common.encoding import encode_in_parts
 from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import load_embedder
 from recollect.radt.supervised import ExperienceStore, open_histories
 from recollect.settings.schema import Settings
 
 BATCH = 256
+ROWS = 16 * BATCH  # of a part: what a kill costs
 
 
 def evenly_spaced(chunks: Chunks, per_task: int | None) -> Chunks:
@@ -29,12 +33,15 @@ def evenly_spaced(chunks: Chunks, per_task: int | None) -> Chunks:
     return chunks.take(np.concatenate(kept))
 
 
-def memory_entries(settings: Settings, inputs: Inputs) -> dict[str, np.ndarray]:
-    """Cut the histories into chunks and embed the key window of each.
+def memory_entries(
+    settings: Settings, inputs: Inputs, folder: Path, *, provenance: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Cut the histories into chunks and embed the key window of each, going on from what a kill left.
 
     Args:
         settings: of a method with a memory.
         inputs: `histories`, and what the memory's embedder is read from.
+        folder, provenance: see `encode_in_parts`.
 
     Returns:
         `keys` float32 [N, width], and the arrays of the N chunks.
@@ -51,12 +58,14 @@ def memory_entries(settings: Settings, inputs: Inputs) -> dict[str, np.ndarray]:
     table = histories.episodes
     cut = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
     chunks = evenly_spaced(cut, memory.max_entries_per_task)
-    keys = np.zeros((len(chunks), embedder.width), np.float32)
-    with Progress(len(chunks), f"embedding {len(chunks)} windows", "windows") as progress:
-        for first in range(0, len(chunks), BATCH):
-            places = np.arange(first, min(first + BATCH, len(chunks)))
-            rows, mask = chunks.key_windows(places, memory.key_context)
+
+    def keys_of(places: np.ndarray) -> np.ndarray:
+        keys = np.zeros((len(places), embedder.width), np.float32)
+        for first in range(0, len(places), BATCH):
+            rows, mask = chunks.key_windows(places[first : first + BATCH], memory.key_context)
             with torch.inference_mode():
-                keys[places] = embedder.keys(store.windows(rows, mask)).float().cpu().numpy()
-            progress.update(places[-1] + 1)
+                keys[first : first + BATCH] = embedder.keys(store.windows(rows, mask)).float().cpu().numpy()
+        return keys
+
+    keys = encode_in_parts(np.arange(len(chunks)), keys_of, folder, provenance=provenance, rows=ROWS, what="windows")
     return {"keys": keys, **chunks.to_arrays()}

@@ -45,7 +45,7 @@ class Optimisation(Frozen):
     clip: float = Field(0.25, gt=0, description="Largest gradient norm.")
     precision: Precision = Field("auto", description="auto: bfloat16 autocast on a GPU.")
     compile: bool = Field(False, description="torch.compile the network (pays on GPUs, not in short CPU runs).")
-    checkpoint_every: int = Field(1000, ge=1, description="Steps between checkpoints; only what a kill costs.")
+    checkpoint_every: int = Field(1000, ge=1, description="Most steps between checkpoints; they come by time, too.")
     evaluate_every: int | None = Field(None, ge=1, description="Steps between evaluations in training; null: none.")
 
     def rate(self, step: int) -> float:

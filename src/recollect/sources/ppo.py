@@ -27,6 +27,7 @@ from gymnasium.spaces import Box
 from pydantic import Field, model_validator
 
 from recollect.artifacts.checkpoints import part
+from recollect.artifacts.finite import check_arrays
 from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
 from recollect.environments import registry
@@ -73,7 +74,9 @@ class Hyperparameters(PPOHyperparameters):
     )
 
     checkpoint_every: int = Field(
-        20_000, ge=0, description="Steps per task between checkpoints (taken at ends of rollouts); changes no result."
+        20_000,
+        ge=0,
+        description="Most steps per task between checkpoints (at ends of rollouts); they come by time, too.",
     )
 
     @model_validator(mode="after")
@@ -140,10 +143,13 @@ def train_ensembles(
                 if run is not None and not ensembles[0].finished and run.due(played, hyperparameters.checkpoint_every):
                     arrays: dict[str, np.ndarray] = {}
                     for shard, ensemble in enumerate(ensembles):
+                        check_arrays(ensemble.networks.arrays(), f"{kind.title} in {world}, step {played}")
                         arrays |= {f"{shard}/{name}": array for name, array in ensemble.arrays().items()}
                     run.save(played, arrays, {"algorithm": kind.title, "seed": seed, "shards": shards})
     finally:
         torch.set_num_threads(threads)
+    for ensemble in ensembles:
+        check_arrays(ensemble.networks.arrays(), f"{kind.title} in {world}")
     histories = [ensemble.recorder.histories() for ensemble in ensembles]
     return {name: np.concatenate([columns[name] for columns in histories]) for name in histories[0]}
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.artifacts.checkpoints import joined, part
+from recollect.artifacts.finite import check_arrays
 from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.image_encoders.registry import encoder_class
@@ -65,7 +66,7 @@ class Hyperparameters(PPOHyperparameters):
     width: int = Field(2048, gt=0, description="Features of an image. Paper: 2048.")
     channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
     normalise_rewards: bool = Field(True, description="Divide rewards by the deviation of returns. Paper: yes.")
-    checkpoint_every: int = Field(500_000, ge=0, description="Steps between checkpoints; changes no result.")
+    checkpoint_every: int = Field(500_000, ge=0, description="Most steps between checkpoints; they come by time, too.")
 
     @model_validator(mode="after")
     def _everything_fits(self) -> Hyperparameters:
@@ -115,6 +116,7 @@ def generate(
                 progress.update(done, episode_return=agent.last_return())
                 if run is not None and done < total and run.due(done, settings.checkpoint_every):
                     run.save(done, agent.arrays(), {"task": number, "columns": columns.state()})
+            check_arrays(agent.network.state_dict(), f"PPO in {ordered[number].name}")
             if not agent.kept:
                 raise UserError(
                     f"no episode of '{ordered[number].name}' ended within {agent.played // settings.actors} steps",

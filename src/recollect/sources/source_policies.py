@@ -37,7 +37,7 @@ class Hyperparameters(Frozen):
     )
     last_noise: float = Field(0.0, ge=0, le=1, description="The same at its end; the last episodes are this good.")
     power: float = Field(1.0, gt=0, description="1: noise falls linearly; above 1 it falls late, below 1 early.")
-    checkpoint_every: int = Field(0, ge=0, description="Steps between checkpoints; 0: none (a run takes seconds).")
+    checkpoint_every: int = Field(0, ge=0, description="Most steps between checkpoints; 0: by time alone.")
 
 
 def generate(

@@ -1,4 +1,7 @@
-"""embed: histories + embedder -> keys of every memory entry (`data/{scale}/{env}/{method}/embeddings.safetensors`)."""
+"""embed: histories + embedder -> keys of every memory entry (`data/{scale}/{env}/{method}/embeddings.safetensors`).
+
+Killed at any instant, the same command goes on from the last part and ends with the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
+    from recollect.common.encoding import remove_parts
     from recollect.radt.chunks import memory_of
     from recollect.radt.memory_keys import memory_entries
 
@@ -20,9 +24,11 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     memory_of(settings)  # refuses a method without one, before any file is read
     inputs = Inputs(device=device, **embed_inputs(scale, env, method))
     known = STAGE.provenance(Job("embed", scale, env, method), device)
-    target = paths.embeddings(scale, env, method)
+    target, parts = paths.embeddings(scale, env, method), paths.memory_checkpoints(scale, env, method)
     with run_lock(target.parent):
-        write_arrays(target, memory_entries(settings, inputs), kind="embeddings", provenance=known)
+        arrays = memory_entries(settings, inputs, parts, provenance=known)
+        write_arrays(target, arrays, kind="embeddings", provenance=known)
+        remove_parts(parts)
 
 
 def modules(scale: str, env: str, method: str) -> list[str]:
@@ -39,7 +45,7 @@ STAGE = Stage(
     modules=modules,
     keeps=True,  # the embedder's run may be a new job that made the same policy
     # Histories as they are, on the device; one batch of windows; the keys (160 k x 512 numbers).
-    asks=Resources((1500, 6000), (60, 240), threads=(1, 4), gpu=learns_from_histories),
+    asks=Resources((1500, 6000), (60, 240), threads=(1, 4), gpu=learns_from_histories, resumes=True),
     priority=50,
     packages="world",
     run=embed,

@@ -15,7 +15,7 @@ from recollect.settings.resolve import (
     uses_gpu,
 )
 from recollect.stages import inputs, paths, provenance
-from recollect.stages.stage import Job, Resources, Stage
+from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
 
 
 def learns_on_gpu(scale: str, env: str) -> bool:
@@ -24,11 +24,12 @@ def learns_on_gpu(scale: str, env: str) -> bool:
     return uses_gpu(str(source.get("algorithm", "ppo")))
 
 
-def generate(scale: str, env: str, *, device: str = "cpu") -> bool:
+def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: str = "cpu") -> bool:
     """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays
+    from recollect.artifacts.set_aside import SetAside
     from recollect.environments import registry
     from recollect.sources.columns import remove_growing
     from recollect.sources.published_fetch import hashes
@@ -44,7 +45,8 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> bool:
     module = algorithm_module(source.algorithm, where=f"{where}: source.algorithm", does="source")
     chosen = source_hyperparameters(scale, env, source)
     on = {"device": device} if uses_gpu(source.algorithm) else {}
-    known = STAGE.provenance(Job("generate", scale, env), on.get("device", "cpu"))
+    job = Job("generate", scale, env)
+    known = STAGE.provenance(job, on.get("device", "cpu"))
     options = {**environment.options, **environment.training_options}
     tasks = registry.tasks(environment.world, options, source.split)
     if hasattr(module, "files"):
@@ -56,13 +58,18 @@ def generate(scale: str, env: str, *, device: str = "cpu") -> bool:
             target.parent,
             checkpoints,
             settings_text=known["settings"] + known["code"],
+            made_of=STAGE.made_of(job, known),
+            trust=trust_checkpoint,
             env=env,
             method=source.algorithm,
             seed=source.seed,
         )
-        arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run, **on)
+        with run.going_on():
+            arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run, **on)
+        known |= {TRUSTED: run.trusted} if run.trusted else {}
         write_arrays(target, arrays, kind="histories", provenance=known)
         remove_growing(target.parent)
+        SetAside(checkpoints, target.parent).clear()  # with images it can be larger than the histories
     return run.resumed
 
 

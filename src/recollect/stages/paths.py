@@ -90,10 +90,11 @@ page = Place(f"{_RESULTS}/inspect/{_RUN}.html")
 report = Place(f"{_RESULTS}/report.html")
 
 # Checkpoints lie outside declared outputs, so that the workflow engine never deletes them: of runs, of the generation of
-# histories, of images and words embedded so far, of vision-language models.
+# histories, of images, windows and words embedded so far, of vision-language models.
 checkpoints = Place(f"{_CHECKPOINTS}/{_RUN}")
 history_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories")
 image_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_images")
+memory_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_memories/{{method}}")
 vocabulary_checkpoints = Place(f"{_CHECKPOINTS}/_token_vocabularies/{{vocabulary}}")
 model_checkpoints = Place(f"{_CHECKPOINTS}/_models/{{model}}")
 

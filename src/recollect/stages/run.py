@@ -14,19 +14,20 @@ from recollect.stages import evaluate, train
 from recollect.stages.inputs import has_memory, is_trained, learns_from_histories, train_inputs
 from recollect.stages.provenance import embedder_of
 from recollect.stages.records import timed
-from recollect.stages.stage import Job, Resources, Stage
+from recollect.stages.stage import Job, Resources, Stage, Trust
 
 log = logging.getLogger(__name__)
 
 
-def run(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> None:
+def run(scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust = False, device: str = "cpu") -> None:
     """Train one run and score its policy; what is there and of today is kept."""
     job = Job("run", scale, env, method, str(seed))
     for part, step in STAGE.steps(job):
         if part.is_made(step):
             log.info("%s: kept, it is of today's settings, code and inputs", step)
         else:
-            timed(part, step, device, partial(part.run, scale, env, method, seed, device=device))
+            told = {"trust_checkpoint": True} if part is train.STAGE and trust_checkpoint else {}
+            timed(part, step, device, partial(part.run, scale, env, method, seed, device=device, **told))
 
 
 def priority(scale: str, env: str, method: str, seed: str) -> int:

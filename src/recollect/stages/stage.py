@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from recollect.artifacts.fingerprint import code_fingerprint
+from recollect.artifacts.fingerprint import code_fingerprint, reachable
 from recollect.artifacts.sealed import verify
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import scale_settings
 from recollect.stages import provenance
 from recollect.stages.paths import Place
 
+TRUSTED = "trusted_checkpoint"
+"""In a manifest's provenance: checkpoints of other settings or code that the run went on with, told to."""
+Trust = Annotated[bool, "--trust-checkpoint", "Go on with a checkpoint that other settings or code made."]
 _OWN = ("scale", "env", "method", "seed")
 
 
@@ -145,6 +148,11 @@ class Stage:
         read = self.inputs(job) if inputs is None else inputs
         return provenance.describe(self.settings_text(job), self.code_text(job), read.values(), device)
 
+    def made_of(self, job: Job, known: Mapping[str, Any]) -> dict[str, Any]:
+        """What a checkpoint keeps, to say later what has changed: a job's provenance, with a hash of each module."""
+        modules = {name: digest[:16] for name, digest in reachable(*self.modules_of(job)).items()}
+        return {**known, "modules": modules, "seed": job.seed}
+
     def steps(self, job: Job) -> list[tuple[Stage, Job]]:
         """What a job runs: its parts, or itself."""
         return [(part, job._replace(stage=part.name)) for part in self.parts] or [(self, job)]
@@ -156,11 +164,14 @@ class Stage:
         return gpu and is_large(job.scale)
 
     def is_made(self, job: Job) -> bool:
-        """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device."""
+        """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device.
+
+        One that went on with a checkpoint from before was told to (`--trust-checkpoint`), and counts.
+        """
         try:
             made: list[dict[str, Any]] = [verify(path)["provenance"] for path in self.makes(job)]
             today = self.provenance(job)
         except UserError:  # an artifact is missing or damaged; or an input is, which the job itself says best
             return False
         wanted = {**today, "device": "", **({"seed": int(job.seed)} if job.seed else {})}
-        return all({**one, "device": ""} == wanted for one in made)
+        return all({**one, "device": "", TRUSTED: None} == {**wanted, TRUSTED: None} for one in made)

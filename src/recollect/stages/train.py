@@ -14,7 +14,7 @@ from recollect.settings.resolve import algorithm_module, method_path, played_met
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import is_trained, train_inputs
-from recollect.stages.stage import Job, Resources, Stage
+from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,11 @@ def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:
     return evaluate
 
 
-def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") -> bool:
+def train(
+    scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust = False, device: str = "cpu"
+) -> bool:
     """Train one run, or go on with it."""
+    from recollect.artifacts.finite import check_arrays
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
@@ -50,22 +53,27 @@ def train(scale: str, env: str, method: str, seed: int, *, device: str = "cpu") 
         )
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
-    known = STAGE.provenance(Job("train", scale, env, method, str(seed)), device)
+    job = Job("train", scale, env, method, str(seed))
+    known = STAGE.provenance(job, device)
     checkpoints = paths.checkpoints(scale, env, method, seed)
     with run_lock(checkpoints):
         run = Run(
             paths.run_folder(scale, env, method, seed),
             checkpoints,
             settings_text=provenance.digest(repr(known)) + f" seed {seed}",
+            made_of=STAGE.made_of(job, known),
+            trust=trust_checkpoint,
             evaluate=evaluator(settings),
             env=env,
             method=method,
             seed=seed,
         )
-        policy = module.train(settings, inputs, run)
-        known = {**known, "seed": seed}
+        with run.going_on():
+            arrays = module.train(settings, inputs, run).arrays()
+        check_arrays(arrays, paths.policy(scale, env, method, seed))
+        known = {**known, "seed": seed} | ({TRUSTED: run.trusted} if run.trusted else {})
         write_table(paths.train_table(scale, env, method, seed), run.table(), kind="train", provenance=known)
-        write_arrays(paths.policy(scale, env, method, seed), policy.arrays(), kind="policy", provenance=known)
+        write_arrays(paths.policy(scale, env, method, seed), arrays, kind="policy", provenance=known)
     return run.resumed
 
 

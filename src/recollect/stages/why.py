@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from recollect.artifacts.differences import differences
 from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.sealed import manifest_path, read_json, verify, write_json
 from recollect.settings.errors import UserError
@@ -67,26 +67,6 @@ def modules_then(code: str) -> dict[str, str] | None:
 
 
 # --------------------------------------------------------------------------------------------------- one job in words
-
-
-def differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
-    """What differs between two JSON values, key by key: ``method.hyperparameters.context from 100 to 99``."""
-    if isinstance(then, Mapping) and isinstance(now, Mapping):
-        for key in sorted({*then, *now}):
-            inner = f"{place}.{key}" if place else str(key)
-            if key not in then:
-                yield f"{inner} is new: {_short(now[key])}"
-            elif key not in now:
-                yield f"{inner} is gone, it was {_short(then[key])}"
-            else:
-                yield from differences(then[key], now[key], inner)
-    elif then != now:
-        yield f"{place} from {_short(then)} to {_short(now)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def in_words(job: Job, reason: str) -> str | None:

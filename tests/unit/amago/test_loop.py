@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from odd_clock import ends_the_same
 from tiny_amago import GOALS, MAZE, ROOM, Stopped, StoppingRun, collector_of, goes_on_to_the_bit, run_in, settings_of
 
 from recollect.amago import amago, amago_multi_task
@@ -18,6 +19,7 @@ from recollect.amago.loop import Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.terms import Draws, targets
 from recollect.amago.trajectory_files import Batch, _padded
+from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
@@ -378,3 +380,41 @@ def test_episodes_in_a_row_keep_the_memory_and_a_reset_loses_it() -> None:
     assert not torch.equal(last(0.1, ended=True, reset=False), last(0.9, ended=True, reset=False))
     assert torch.equal(last(0.1, ended=False, reset=True), last(0.9, ended=False, reset=True))
     assert not torch.equal(last(0.1, ended=True, reset=False), last(0.1, ended=False, reset=False))  # it is told so
+
+
+@pytest.mark.slow
+def test_checkpoints_at_odd_moments_change_nothing(tmp_path: Path) -> None:
+    settings = settings_of(GOALS, relabelling="some", rare_goals=True, steps_per_epoch=14, epochs=8, buffer=12)
+
+    def train(run: Any) -> Any:
+        return amago.train(settings, Inputs(), run).arrays()
+
+    assert ends_the_same(train, tmp_path, (2, 6, 4, 5)) == 4
+
+
+def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
+    settings = settings_of(learning_rate=1e30, warmup=0, steps_per_epoch=14)
+    with pytest.raises(UserError, match="diverged"):
+        amago.train(settings, Inputs(), run_in(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_buffer_is_set_aside_with_its_checkpoints_and_taken_back(tmp_path: Path) -> None:
+    settings = settings_of(steps_per_epoch=14)
+    expected = amago.train(settings, Inputs(), run_in(tmp_path / "whole")).arrays()
+
+    class Stopped(Run):
+        def save(self, step: int, *of: Any) -> None:
+            super().save(step, *of)
+            if step == 6:  # two epochs of three updates
+                raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        amago.train(settings, Inputs(), run_in(folder, Stopped))
+    with pytest.raises(KeyboardInterrupt):
+        other = Stopped(folder, folder / "checkpoints", settings_text="other code")
+        amago.train(settings_of(steps_per_epoch=14, seed=1), Inputs(), other)
+    told = Run(folder, folder / "checkpoints", settings_text="other code", trust=True)
+    assert same(amago.train(settings, Inputs(), told).arrays(), expected)
+    assert [record["step"] for record in told.trusted] == [6]

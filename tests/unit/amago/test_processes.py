@@ -75,7 +75,12 @@ def test_a_killed_collector_is_noticed_and_tears_no_file(tmp_path: Path) -> None
     # What the kill left can be gone on from.
     checkpoint = run_in(tmp_path).resume()
     assert checkpoint is not None
-    more = {"processes": 2, "updates_per_epoch": 1, "steps_per_epoch": 12, "epochs": checkpoint.step + 3}
+    more = {
+        "processes": 2,
+        "updates_per_epoch": 1,
+        "steps_per_epoch": 12,
+        "epochs": checkpoint.state["at"]["epoch"] + 3,
+    }
     run = run_in(tmp_path)
     amago.train(settings_of(**more), Inputs(), run)
     table = run.table()

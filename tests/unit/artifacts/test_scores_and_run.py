@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -76,7 +80,7 @@ def test_wrong_tables_are_refused() -> None:
 # ------------------------------------------------------------------------------------------------ run
 
 
-def make_run(folder: Path, settings_text: str = "settings") -> Run:
+def make_run(folder: Path, settings_text: str = "settings", **more: Any) -> Run:
     return Run(
         folder / "run",
         folder / "checkpoints",
@@ -84,6 +88,7 @@ def make_run(folder: Path, settings_text: str = "settings") -> Run:
         env="dark_room",
         method="dt",
         seed=5,
+        **more,
     )
 
 
@@ -110,7 +115,7 @@ def test_the_table_holds_logged_rows_and_scores_in_order_with_the_runs_labels(tm
     run.log(1, loss=0.5)
     run.log_scores(curve())
     run.log_scores(curve(env="other", method="radt", seed=9))
-    run.log(2, loss=float("nan"))
+    run.log(2, success=float("nan"))
     table = run.table()
     assert {name: str(dtype) for name, dtype in table.dtypes.items()} == SCORE_DTYPES
     assert table["split"].tolist() == ["train", *["eval"] * 12, "train"]
@@ -175,6 +180,188 @@ def test_checkpoints_are_due_once_per_interval_even_when_steps_jump(tmp_path: Pa
             run.save(step, {}, {})
     assert due == [14, 21, 35, 42, 56]
     assert not any(make_run(tmp_path / "never").due(step, 0) for step in range(100))
+
+
+class Clock:
+    """Seconds that a test makes pass."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("whole", [8, 90, 1800, 100_000])
+@pytest.mark.parametrize("pieces", [97, 1000])
+def test_a_kill_costs_less_than_a_tenth_and_five_minutes_whatever_the_scale(
+    tmp_path: Path, whole: float, pieces: int
+) -> None:
+    clock = Clock()
+    run = make_run(tmp_path, clock=clock)
+    run._checkpoints = Mock(folder=tmp_path)  # type: ignore[assignment]
+    lost = saved_at = 0.0
+    saves = 0
+    for step in range(1, 4 * pieces + 1):
+        clock.now = step * whole / (4 * pieces) if step % 7 else clock.now + 0.1 * whole / pieces
+        lost = max(lost, clock.now - saved_at)
+        if run.due(step, 10**9):
+            run.save(step, {}, {})
+            saved_at, saves = clock.now, saves + 1
+    assert lost <= max(1.0, min(300, whole / 10)) + 2 * whole / (4 * pieces)
+    assert saves <= 12 * np.log(whole) + whole / 120 + 3
+
+
+def test_the_time_that_checkpoints_take_is_a_twentieth_at_most(tmp_path: Path) -> None:
+    clock = Clock()
+    run = make_run(tmp_path, clock=clock)
+    run._checkpoints = Mock(folder=tmp_path)  # type: ignore[assignment]
+    run._checkpoints.save.side_effect = lambda *of: setattr(clock, "now", clock.now + 5)
+    writing = 0
+    for step in range(2000):
+        clock.now += 1
+        if run.due(step, 0):
+            run.save(step, {}, {})
+            writing += 5
+    assert 50 < writing <= clock.now / 20
+
+
+def test_a_run_stopped_at_odd_moments_of_an_odd_clock_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    whole = make_run(tmp_path / "whole")
+    weight = train(whole, 40)
+    draws = np.random.default_rng(0)
+    for _ in range(4):
+        clock = Clock()
+        run = make_run(tmp_path, clock=clock)
+        stop = int(draws.integers(1, 40))
+
+        def odd(step: int, every: int, run: Run = run, clock: Clock = clock, stop: int = stop) -> bool:
+            clock.now += draws.choice([0.1, 2.0, 300.0])
+            if step == stop:
+                raise KeyboardInterrupt
+            return Run.due(run, step, 10**9)
+
+        run.due = odd  # type: ignore[method-assign]
+        with suppress(KeyboardInterrupt):
+            train(run, 40)
+    last = make_run(tmp_path)
+    assert train(last, 40).tolist() == weight.tolist()
+    pd.testing.assert_frame_equal(last.table(), whole.table())
+
+
+# ------------------------------------------------------------------------------------------------ another making
+
+
+def made(rate: float = 1.0, module: str = "aa", file: str = "11") -> dict[str, Any]:
+    settings = json.dumps({"method": {"rate": rate}})
+    parts = {"settings": settings, "modules": {"recollect.common.replay": module}, "inputs": {"data/h": file}}
+    return {"settings_text": repr(parts), "made_of": parts}
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_checkpoints_of_another_making_are_set_aside_and_what_differs_is_said(tmp_path: Path, caplog) -> None:
+    train(make_run(tmp_path, **made()), 9)
+    kept = tmp_path / "checkpoints" / "buffer" / "fifo" / "0.safetensors"
+    demonstration = tmp_path / "checkpoints" / "buffer" / "protected" / "0.safetensors"
+    growing = tmp_path / "run" / "reward.rows"
+    for path in (kept, demonstration, growing):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("rows")
+    other = make_run(tmp_path, **made(rate=2.0, module="bb", file="22"))
+    with caplog.at_level(logging.WARNING):
+        assert other.resume() is None
+    (aside,) = (tmp_path / "checkpoints" / "set_aside").iterdir()
+    said = caplog.text
+    assert "step 8" in said and str(aside) in said and "--trust-checkpoint" in said and "2 such generations" in said
+    for word in ("method.rate from 1.0 to 2.0", "code of recollect.common.replay", "input data/h"):
+        assert word in said
+    assert {"step_000008.safetensors", "step_000004.safetensors", "buffer/fifo/0.safetensors"} <= set(files_in(aside))
+    assert not kept.exists() and not growing.exists() and demonstration.exists()
+    assert (tmp_path / "run" / "set_aside" / aside.name / "reward.rows").read_text() == "rows"
+
+
+def test_settings_that_come_back_go_on_where_they_were(tmp_path: Path) -> None:
+    train(make_run(tmp_path, "lr: 1"), 9)
+    train(make_run(tmp_path, "lr: 2"), 5)
+    found = make_run(tmp_path, "lr: 1").resume()
+    assert found is not None and found.step == 8
+    found = make_run(tmp_path, "lr: 2").resume()
+    assert found is not None and found.step == 4
+
+
+def test_two_generations_are_kept(tmp_path: Path) -> None:
+    for rate in (0, 2, 3, 4):
+        train(make_run(tmp_path, f"lr: {rate}"), 4)
+    assert len(list((tmp_path / "checkpoints" / "set_aside").iterdir())) == 2
+    for rate, step in ((2, 4), (4, 4), (0, None)):
+        found = make_run(tmp_path, f"lr: {rate}").resume()
+        assert (found.step if found else None) == step
+
+
+@pytest.mark.parametrize("begun_afresh", [False, True])
+def test_a_trusted_checkpoint_is_gone_on_with_and_this_is_written_down(tmp_path: Path, begun_afresh: bool) -> None:
+    train(make_run(tmp_path, **made()), 9)
+    if begun_afresh:
+        train(make_run(tmp_path, **made(module="bb")), 5)
+    told = make_run(tmp_path, **made(module="bb"), trust=True)
+    found = told.resume()
+    assert found is not None and found.step == 8
+    (record,) = told.trusted
+    assert record["step"] == 8 and "code of recollect.common.replay" in record["differs"]
+    train(told, 13)
+    # Killed again, with the option or without it: on from its own checkpoint, and still written down.
+    for trust in (False, True):
+        again = make_run(tmp_path, **made(module="bb"), trust=trust)
+        found = again.resume()
+        assert found is not None and found.step == 12 and again.trusted == told.trusted
+    fresh = make_run(tmp_path / "other", trust=True)
+    assert fresh.resume() is None and fresh.trusted == []
+
+
+@pytest.mark.parametrize("what", ["put", "take"])
+@pytest.mark.parametrize("after", range(6))
+def test_a_move_that_was_killed_is_finished(tmp_path: Path, monkeypatch, what: str, after: int) -> None:
+    train(make_run(tmp_path, "lr: 1"), 9)
+    if what == "take":
+        train(make_run(tmp_path, "lr: 2"), 3)
+    moved = 0
+
+    def killed(source: Path, target: Path, replace=os.replace) -> None:
+        nonlocal moved
+        moved += 1
+        if moved > after:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr("recollect.artifacts.set_aside.os.replace", killed)
+        make_run(tmp_path, "lr: 2" if what == "put" else "lr: 1").resume()
+    found = make_run(tmp_path, "lr: 1").resume()
+    assert found is not None and found.step == 8 and found.state == {"seen": [6, 7, 8]}
+    assert not list((tmp_path / "checkpoints" / "set_aside").glob(".moving*"))
+
+
+# ------------------------------------------------------------------------------------------------ divergence
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_or_a_parameter_that_is_no_number_stops_the_run_and_the_last_good_checkpoint_stays(
+    tmp_path: Path, wrong: float
+) -> None:
+    run = make_run(tmp_path)
+    good = {"w": torch.ones(2), "played": np.array([np.nan])}
+    run.save(1, good, {})
+    for name in ("loss", "actor_loss", "gradient_norm"):
+        with pytest.raises(UserError, match=f"'{name}' is {wrong}"):
+            run.log(2, **{name: wrong})
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        with pytest.raises(UserError, match="'net/w' holds NaN or infinity"):
+            run.save(2, {"net/w": torch.tensor([1.0, wrong], dtype=dtype)}, {})
+    found = make_run(tmp_path).resume()
+    assert found is not None and found.step == 1
 
 
 def test_progress_starts_where_the_run_resumed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from odd_clock import ends_the_same
 from torch.nn import functional as F
 
 from recollect.artifacts.run import Run
@@ -174,3 +175,11 @@ def test_after_a_short_training_the_nearest_word_names_what_is_seen(tmp_path):
     judged = dual_encoder.accuracy(DualEncoder(network, "minilm", "cpu"), [*words, *others], settings)
     assert judged["single"]["top_1"] > 0.85 and judged["single_known"]["name_first"] > 0.95
     assert judged["single"]["top_5"] > 0.95 and judged["many"]["top_1"] > 0.9
+
+
+@pytest.mark.slow
+def test_checkpoints_at_odd_moments_change_nothing(tmp_path):
+    def trained(run):
+        return train(TINY, sentences, ["lamp", "sky"], run).state_dict()
+
+    assert ends_the_same(trained, tmp_path, (4, 5)) == 2

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from odd_clock import ends_the_same
 from pydantic import ValidationError
 
 from recollect.artifacts.run import Run
@@ -502,3 +503,14 @@ def test_the_lstm_learns_to_remember_and_the_cnn_cannot(tmp_path: Path) -> None:
         )
         found[method] = evaluate(policy, environment, method=method, seed=0, step=0)["value"].mean()
     assert found["ppo_lstm"] > 0.9 and found["ppo_cnn"] < 0.65
+
+
+@pytest.mark.slow
+def test_checkpoints_at_odd_moments_change_nothing(tmp_path: Path) -> None:
+    settings = settings_of("ppo_lstm", rollout=4, log_every=16)
+    assert ends_the_same(lambda run: ppo_lstm.train(settings, Inputs(), run).arrays(), tmp_path, (2, 3, 2)) >= 2
+
+
+def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="diverged"):
+        ppo_cnn.train(settings_of(learning_rate=1e30), Inputs(), run_in(tmp_path))

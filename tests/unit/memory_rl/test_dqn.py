@@ -10,7 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from odd_clock import ends_the_same
 
+from recollect.artifacts.checkpoints import part
+from recollect.artifacts.finite import check_arrays
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.learning_curve import make_worlds
@@ -387,3 +390,18 @@ def test_tokens_begin_without_action_and_reward() -> None:
     assert action[:, 0].tolist() == [4, 4, 4] and reward[:, 0].tolist() == [0, 0, 0]
     assert torch.equal(action[:, 1:], batch.action_BT) and torch.equal(reward[:, 1:], batch.reward_BT)
     assert torch.equal(observation, batch.observation_BTD)
+
+
+@pytest.mark.slow
+def test_checkpoints_at_odd_moments_change_nothing(tmp_path: Path) -> None:
+    settings = settings_of(small("lstm"))
+    assert ends_the_same(lambda run: dqn.train(settings, Inputs(), run).arrays(), tmp_path, (5, 19, 8)) == 3
+
+
+def test_a_run_that_diverges_stops_and_its_last_good_checkpoint_stays(tmp_path: Path) -> None:
+    settings = settings_of(small("lstm", learning_rate=1e30, checkpoint_every=1))
+    with pytest.raises(UserError, match="diverged"):
+        dqn.train(settings, Inputs(), run_in(tmp_path))
+    found = run_in(tmp_path).resume()
+    assert found is not None
+    check_arrays(part(found.arrays, "learner"), "what is left")

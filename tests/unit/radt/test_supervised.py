@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from odd_clock import ends_the_same
 from torch import nn
 
 from recollect.artifacts.run import Run
@@ -151,12 +152,24 @@ class Killed(Exception):
 
 
 def trained(
-    tiny: Any, folder: Path, *, steps: int = 20, die_at: int | None = None, evaluate_every: int | None = None
+    tiny: Any,
+    folder: Path,
+    *,
+    steps: int = 20,
+    die_at: int | None = None,
+    evaluate_every: int | None = None,
+    run: Run | None = None,
+    learning_rate: float = 1e-2,
 ) -> tuple[dict[str, np.ndarray], Any]:
     """Train a DT with dropout; returns everything that a checkpoint would hold, and the run's table."""
     room = tiny()
     chosen = Optimisation(
-        steps=steps, batch_size=4, warmup=5, learning_rate=1e-2, checkpoint_every=10, evaluate_every=evaluate_every
+        steps=steps,
+        batch_size=4,
+        warmup=5,
+        learning_rate=learning_rate,
+        checkpoint_every=10,
+        evaluate_every=evaluate_every,
     )
     settings = room.settings("dt", network={"dropout": 0.2})
     network = room.network(settings, scale=1.0)
@@ -174,7 +187,7 @@ def trained(
         with torch.no_grad():
             network(batch_of(0))
 
-    run = Run(folder / "run", folder / "checkpoints", settings_text="same")
+    run = run or Run(folder / "run", folder / "checkpoints", settings_text="same")
     train_supervised(
         network,
         batch_of=batch_of,
@@ -199,6 +212,15 @@ def test_a_killed_run_goes_on_bit_exactly(tiny: Any, tmp_path: Path) -> None:
     assert table.equals(resumed_table)
     other, _ = trained(tiny, tmp_path / "shorter", steps=10)
     assert any(value.tobytes() != other[name].tobytes() for name, value in straight.items())
+
+
+def test_checkpoints_at_odd_moments_change_nothing(tiny: Any, tmp_path: Path) -> None:
+    assert ends_the_same(lambda run: trained(tiny, tmp_path, run=run)[0], tmp_path, (3, 7)) == 2
+
+
+def test_a_run_that_diverges_stops_and_says_so(tiny: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="diverged"):
+        trained(tiny, tmp_path, learning_rate=1e38)
 
 
 def test_evaluating_changes_nothing(tiny: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from odd_clock import ends_the_same
 from pydantic import ValidationError
 
 from recollect.artifacts.run import Run
@@ -294,3 +295,18 @@ def test_what_cannot_be_played_is_refused():
         ppo.Hyperparameters(rollout=100, minibatch=64)
     with pytest.raises(ValidationError, match="extra"):
         ppo.Hyperparameters(n_steps=100)
+
+
+def test_checkpoints_at_odd_moments_change_nothing(tmp_path):
+    tasks, settings = dark_room.tasks("train")[:2], ppo.Hyperparameters(**SMALL)
+    assert (
+        ends_the_same(lambda run: ppo.generate("dark_room", {}, tasks, settings, seed=2, run=run), tmp_path, (2, 3))
+        == 2
+    )
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_agents_that_diverge_stop_their_run(tmp_path):
+    settings = ppo.Hyperparameters(**{**SMALL, "learning_rate": 1e38})
+    with pytest.raises(UserError, match="diverged"):
+        ppo.generate("dark_room", {}, dark_room.tasks("train")[:2], settings, seed=2)

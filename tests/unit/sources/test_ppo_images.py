@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from odd_clock import ends_the_same
 from pydantic import ValidationError
 
 from recollect.artifacts.run import Run
@@ -198,3 +199,14 @@ def test_the_published_settings_are_the_defaults() -> None:
     assert (chosen.learning_rate, chosen.minibatch, chosen.epochs, chosen.entropy) == (5e-4, 2048, 3, 0.01)
     assert (chosen.gamma, chosen.gae_lambda, chosen.encoder, chosen.width) == (0.99, 0.95, "impala", 2048)
     assert chosen.normalise_rewards
+
+
+@pytest.mark.slow
+def test_checkpoints_at_odd_moments_change_nothing(tmp_path: Path) -> None:
+    tasks = registry.tasks("procgen", OPTIONS, "train")
+
+    def played(run: Run) -> dict[str, np.ndarray]:
+        arrays = ppo_images.generate("procgen", OPTIONS, tasks, settings(), seed=3, run=run)
+        return {name: array.copy() for name, array in arrays.items()}
+
+    assert ends_the_same(played, tmp_path, (3, 4)) == 2

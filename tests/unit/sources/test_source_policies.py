@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from odd_clock import ends_the_same
 
 from recollect.artifacts.run import Run
 from recollect.environments import registry
@@ -91,3 +92,14 @@ def test_a_resumed_run_plays_on_as_if_it_had_not_stopped(tmp_path):
 def test_a_world_without_an_expert_is_refused_by_name():
     with pytest.raises(UserError, match="'tmaze' has no scripted expert"):
         source_policies.generate("tmaze", {}, [], Hyperparameters(policy="noise_annealed"), seed=0)
+
+
+@pytest.mark.slow
+def test_checkpoints_at_odd_moments_change_nothing(tmp_path):
+    tasks = registry.tasks("key_door", {}, "train")[:2]
+    settings = Hyperparameters(policy="noise_annealed", transitions=3500)
+
+    def played(run):
+        return source_policies.generate("key_door", {}, tasks, settings, seed=0, run=run)
+
+    assert ends_the_same(played, tmp_path, (2, 2)) >= 1

@@ -1,0 +1,36 @@
+"""Numbers that a run must not go on with: NaN and infinity in losses and parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from recollect.settings.errors import UserError
+
+WATCHED = ("loss", "gradient_norm")  # metrics with one of these in their name
+_DO = (
+    "mend what made it, e.g. with a smaller learning rate; the checkpoints from before it are kept. With the same settings "
+    "it happens again"
+)
+
+
+def check_arrays(arrays: Mapping[str, Any], where: object) -> None:
+    """Raise a UserError where an array or tensor of floats holds NaN or infinity."""
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray | np.generic):
+            wrong = np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all()
+        else:
+            import torch
+
+            wrong = array.is_floating_point() and not bool(torch.isfinite(array).all())
+        if wrong:
+            raise UserError(f"training diverged: '{name}' holds NaN or infinity", where=where, do=_DO)
+
+
+def check_metric(name: str, value: float, where: object) -> None:
+    """Raise a UserError where a loss or the norm of its gradient is NaN or infinite."""
+    if not math.isfinite(value) and any(word in name for word in WATCHED):
+        raise UserError(f"training diverged: '{name}' is {value}", where=where, do=_DO)
