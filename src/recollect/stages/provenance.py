@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recollect.artifacts.sealed import sha256_of, verify
+from recollect.artifacts.sealed import verify
 from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
 from recollect.settings.catalogue import module_of, roots
-from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
@@ -232,13 +231,15 @@ def describe(settings: str, code: str, inputs: Iterable[Path | None], device: st
     """The provenance that a manifest holds. Inputs are verified here, before any work.
 
     Raises:
-        UserError: an input is missing, truncated or corrupted.
+        UserError: an input is missing, truncated, corrupted, or not the one that it should be.
     """
-    hashes = {}
+    from recollect.stages import identity  # which knows all stages, and they import this module
+
+    manifests: dict[Path, dict[str, Any]] = {}
     for path in inputs:
         if path is not None:
-            if not path.is_file():
-                raise UserError("an input is missing", where=path, do=f"make it first: `snakemake {path.as_posix()}`")
-            verify(path)
-            hashes[path.as_posix()] = sha256_of(path)
+            make = identity.how_to_make(path)
+            manifests[path] = verify(path, missing=make, damaged=f"delete it, then {make}")
+    identity.check(manifests)
+    hashes = {path.as_posix(): manifest["sha256"] for path, manifest in manifests.items()}
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}
