@@ -38,7 +38,6 @@ MANIFEST_FORMAT = 1
 MANIFEST_SUFFIX = ".manifest.json"
 _CHUNK = 1 << 26  # bytes per write call
 _AGAIN = "delete it and run the same command again"
-_GET = "run the command that makes it, or check the path"
 _MANIFEST_FIELDS = {"format": int, "kind": str, "provenance": dict, "sha256": str, "size": int}
 _SEAL = "seal"  # manifests of before it was written have none, and are still read
 _HOST = re.sub(r"[^A-Za-z0-9]", "_", platform.node()) or "host"
@@ -155,25 +154,29 @@ def check_writable(path: str | Path) -> None:
 # --------------------------------------------------------------------------------------------------------- reading
 
 
-def verify(path: str | Path, *, kind: str | None = None, missing: str = _GET, damaged: str = _AGAIN) -> dict[str, Any]:
+def verify(path: str | Path, *, kind: str | None = None, input_from: str | None = None) -> dict[str, Any]:
     """Check a sealed file against its manifest (kind, size, sha256), and return the manifest without its seal.
 
-    `missing` and `damaged` say what to do then.
+    Args:
+        kind: what it must be.
+        input_from: of an input, how to get one: "make it with `...`". None: the command that reads it makes it, too.
 
     Raises:
         UserError: the file or its manifest is missing, damaged, of another kind or cannot be read.
     """
     target = Path(path)
     try:
-        return _verified(target, kind, missing, damaged)
+        return _verified(target, kind, input_from)
     except OSError as error:
         do = "get the right to read it and its folder (`chmod` by its owner), or check the disk, then run this again"
         raise UserError(f"the file cannot be read: {error}", where=target, do=do) from error
 
 
-def _verified(target: Path, kind: str | None, missing: str, damaged: str) -> dict[str, Any]:
+def _verified(target: Path, kind: str | None, input_from: str | None) -> dict[str, Any]:
+    damaged = _AGAIN if input_from is None else f"delete it, then {input_from}"
     if not target.is_file():
-        raise UserError(f"the {kind or 'file'} is missing", where=target, do=missing)
+        what = f"the {kind or 'file'} is missing" if input_from is None else "an input is missing"
+        raise UserError(what, where=target, do=input_from or "run the command that makes it, or check the path")
     manifest = _read_manifest(target, damaged)
     if kind is not None and manifest["kind"] != kind:
         do = f"name a file of kind '{kind}' here"

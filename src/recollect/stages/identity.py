@@ -8,25 +8,26 @@ which is Snakemake's to say. What a manifest leaves out is not checked.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from recollect.settings.errors import UserError
-from recollect.stages.plan import maker
-from recollect.stages.stage import Job
-from recollect.stages.table import STAGES
+from recollect.settings.resolve import method_mapping
+from recollect.stages import paths
+from recollect.stages.paths import Place
 
+_KEPT = (paths.kept_policy, paths.kept_scores)  # no rule makes these
+_MADE = [place for place in (*vars(paths).values(), *paths.FIGURE_FILES.values()) if isinstance(place, Place)]
 #: What names a job -> the part of a manifest's settings that holds this name.
 _PARTS = {"env": "environment", "method": "method", "figure": "figure"}
 
 
 def how_to_make(path: Path) -> str:
-    """What makes a file, in words that follow on "then"."""
-    if _maker(path) is None:
-        return "put a whole copy of it there, with its manifest (no command makes it)"
-    return f"make it with `snakemake {path.as_posix()}`"
+    if _names(path):
+        return f"make it with `snakemake {path.as_posix()}`"
+    return "put a whole copy of it there, with its manifest (no command makes it)"
 
 
 def check(manifests: Mapping[Path, Mapping[str, Any]]) -> None:
@@ -40,39 +41,43 @@ def check(manifests: Mapping[Path, Mapping[str, Any]]) -> None:
     """
     there = {path.as_posix(): manifest["sha256"] for path, manifest in manifests.items()}
     for path, manifest in manifests.items():
-        job = _maker(path)
-        if job is not None:
-            _check_names(path, job, manifest["provenance"])
-        for other, sha256 in _inputs(manifest["provenance"]).items():
+        made = manifest["provenance"]
+        told = _told(made)
+        for name, wanted in _wanted(path, told).items():
+            if told.get(name, wanted) != wanted:
+                what = f"by its manifest this is of {name} {told[name]}, not of {name} {wanted}"
+                do = f"put the file of {name} {wanted} there; or delete this, then {how_to_make(path)}"
+                raise UserError(what, where=path, do=do)
+        for other, sha256 in _inputs(made).items():
             now = there.get(other, sha256)
-            if now != sha256:
-                what = f"this was made of another {other} (sha256 {str(sha256)[:12]}) than the one there (sha256 {now[:12]})"
+            if (
+                now != sha256 and other != path.as_posix()
+            ):  # what stands in the place of its own input is of another kind
+                what = f"this was made of another {other} (sha256 {sha256[:12]}) than the one there (sha256 {now[:12]})"
                 do = f"put back the one that it was made of; or delete this, then {how_to_make(path)}"
                 raise UserError(what, where=path, do=do)
 
 
-def _check_names(path: Path, job: Job, provenance: Mapping[str, Any]) -> None:
-    wanted = job.names(STAGES[job.stage].over)
-    told = _told(provenance)
-    for name, value in wanted.items():
-        if told.get(name, value) != value:
-            what = f"by its manifest this is of {name} {told[name]}, not of {name} {value}"
-            do = f"put the file of {name} {value} there; or delete this, then {how_to_make(path)}"
-            raise UserError(what, where=path, do=do)
-    # Of a memory the settings name no method, of encoded images no environment: what it was made of does.
-    if {"env", "method"} & wanted.keys() <= told.keys():
-        return
-    today = _makers(STAGES[job.stage].inputs(job).values())
-    then = _makers(map(Path, _inputs(provenance)))
-    if then and then != today:
-        said, wanted_of = ("` and `".join(map(str, sorted(jobs))) for jobs in (then, today))
-        what = f"by its manifest this was made of what `{said}` makes, not of what `{wanted_of}` makes"
-        do = f"put the right file there; or delete this, then {how_to_make(path)}"
-        raise UserError(what, where=path, do=do)
+def _names(path: Path) -> dict[str, str]:
+    """The names in the path of what some rule makes; empty where none does."""
+    for place in _MADE:
+        found = None if place in _KEPT else place.match(path)
+        if found is not None:
+            return found
+    return {}
+
+
+def _wanted(path: Path, told: Mapping[str, str]) -> dict[str, str]:
+    """What an input should be, by its path; of a memory also what embeds it, which its method says."""
+    wanted = _names(path)
+    if "embedder" in told and {"env", "method"} <= wanted.keys():
+        memory = method_mapping(wanted["scale"], wanted["env"], wanted["method"]).get("memory") or {}
+        wanted["embedder"] = _embedder(memory)
+    return wanted
 
 
 def _told(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """The names in a manifest, as those of a job: `env`, `method`, `seed`."""
+    """What a file is, by its manifest: `env`, `method`, `seed`, `figure`, `embedder`, as far as it says so."""
     settings: Any = {}
     with suppress(ValueError, TypeError):
         settings = json.loads(provenance.get("settings") or "{}")
@@ -82,21 +87,21 @@ def _told(provenance: Mapping[str, Any]) -> dict[str, str]:
     if "world" in settings:  # the settings of histories are their environment's
         found["env"] = settings
     told = {name: str(part["name"]) for name, part in found.items() if isinstance(part, dict) and "name" in part}
-    return {**told, **({"seed": str(provenance["seed"])} if "seed" in provenance else {})}
+    if "seed" in provenance:
+        told["seed"] = str(provenance["seed"])
+    if isinstance(settings.get("memory"), dict):
+        told["embedder"] = _embedder(settings["memory"])
+    # Settings of an index name no method, those of encoded images no environment: what they were made of does.
+    for path in _inputs(provenance):
+        for place in (paths.histories, paths.embeddings):
+            told = {**(place.match(path) or {}), **told}
+    return {name: value for name, value in told.items() if name != "scale"}
+
+
+def _embedder(memory: Mapping[str, Any]) -> str:
+    return f"{memory.get('embedder')} (seed {memory.get('embedder_seed', 0)})"
 
 
 def _inputs(provenance: Mapping[str, Any]) -> dict[str, str]:
     found = provenance.get("inputs")
     return found if isinstance(found, dict) else {}
-
-
-def _makers(files: Iterable[Path]) -> set[Job]:
-    """The jobs that make files, whatever the scale."""
-    jobs = map(_maker, files)
-    return {job._replace(scale="") for job in jobs if job is not None}
-
-
-def _maker(path: Path) -> Job | None:
-    with suppress(UserError):  # it may be of a method that is no longer there
-        return maker(path, "")
-    return None

@@ -27,6 +27,7 @@ from recollect.settings.resolve import (
     resolved_environment,
     scale_settings,
 )
+from recollect.stages import identity
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
 TEMPLATES = [
@@ -233,13 +234,10 @@ def describe(settings: str, code: str, inputs: Iterable[Path | None], device: st
     Raises:
         UserError: an input is missing, truncated, corrupted, or not the one that it should be.
     """
-    from recollect.stages import identity  # which knows all stages, and they import this module
-
     manifests: dict[Path, dict[str, Any]] = {}
     for path in inputs:
         if path is not None:
-            make = identity.how_to_make(path)
-            manifests[path] = verify(path, missing=make, damaged=f"delete it, then {make}")
+            manifests[path] = verify(path, input_from=identity.how_to_make(path))
     identity.check(manifests)
     hashes = {path.as_posix(): manifest["sha256"] for path, manifest in manifests.items()}
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}
