@@ -146,9 +146,16 @@ def check_writable(path: str | Path) -> None:
     folder = Path(path).parent
     while not os.path.lexists(folder):
         folder = folder.parent
-    if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        what = f"the file cannot be written: {path if os.path.isdir(path) else folder} is in the way or read-only"
-        raise UserError(what, where=path, do="make room for it or get the right to write there, then run this again")
+    why = ""
+    if os.path.isdir(path):
+        why = "a folder stands in its place"
+    elif not os.path.isdir(folder):
+        why = f"{folder} is no folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = f"{folder} is read-only"
+    if why:
+        do = "move what is in the way, or get the right to write there, then run the same command again"
+        raise UserError(f"the file cannot be written: {why}", where=path, do=do)
 
 
 # --------------------------------------------------------------------------------------------------------- reading
