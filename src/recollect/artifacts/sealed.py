@@ -180,21 +180,21 @@ def verify(path: str | Path, *, kind: str | None = None, input_from: str | None 
 
 
 def _verified(target: Path, kind: str | None, input_from: str | None) -> dict[str, Any]:
-    damaged = _AGAIN if input_from is None else f"delete it, then {input_from}"
+    again = "and run the same command again" if input_from is None else f"and then {input_from}"
     if not target.is_file():
         what = f"the {kind or 'file'} is missing" if input_from is None else "an input is missing"
         raise UserError(what, where=target, do=input_from or "run the command that makes it, or check the path")
-    manifest = _read_manifest(target, damaged)
+    manifest = _read_manifest(target, again)
     if kind is not None and manifest["kind"] != kind:
         do = f"name a file of kind '{kind}' here"
         raise UserError(f"this is of kind '{manifest['kind']}', not '{kind}'", where=target, do=do)
     size = target.stat().st_size
     if size != manifest["size"]:
         what = f"the file has {size} bytes, its manifest says {manifest['size']}: it was cut short or changed"
-        raise UserError(what, where=target, do=damaged)
+        raise UserError(what, where=target, do=f"delete it {again}")
     if sha256_of(target) != manifest["sha256"]:
         what = "the file's sha256 is not the one in its manifest: it is corrupted, or its writing was interrupted"
-        raise UserError(what, where=target, do=damaged)
+        raise UserError(what, where=target, do=f"delete it {again}")
     return manifest
 
 
@@ -335,15 +335,15 @@ def _seal_of(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(_json_bytes(manifest)).hexdigest()
 
 
-def _read_manifest(target: Path, damaged: str) -> dict[str, Any]:
+def _read_manifest(target: Path, again: str) -> dict[str, Any]:
     path = manifest_path(target)
-    both = f"it belongs to {target.name}: {damaged}"
+    both = f"delete it and {target.name}, {again}"
     try:
         content = path.read_bytes()
         manifest = json.loads(content)
     except FileNotFoundError as error:
         what = "the file has no manifest: its writing was interrupted, or it was not made by recollect"
-        raise UserError(what, where=path, do=f"{damaged} (or fetch file and manifest together)") from error
+        raise UserError(what, where=path, do=f"delete it {again} (or fetch file and manifest together)") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"the manifest is not JSON ({error})", where=path, do=both) from error
     seal = manifest.pop(_SEAL, None) if isinstance(manifest, dict) else None

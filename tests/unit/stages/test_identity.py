@@ -171,7 +171,7 @@ def test_a_damaged_or_missing_input_is_made_again_by_the_command_that_makes_it(m
     POLICY.write_text("[]")
     with pytest.raises(UserError, match="bytes") as error:
         read(*DT)
-    assert error.value.do == f"delete it, then {made_by}"
+    assert error.value.do == f"delete it and then {made_by}"
     POLICY.unlink()
     with pytest.raises(UserError, match="missing") as error:
         read(*DT)
