@@ -3,6 +3,7 @@
 A file is written under a temporary name in its own folder, flushed to disk, renamed, and only then described by a
 manifest ``<name>.manifest.json`` with its sha256 and size, sealed the same way. Killed at any instant, what stands
 under the final name is the old whole file or the new whole file; a reader that finds file and manifest at odds says so.
+A manifest holds its own seal, a hash of all else in it, so that a change inside it is noticed as well.
 
 - Readers verify: existence, manifest, kind, size, sha256 (hashed once per process and version of the file).
 - Same content, same bytes: manifests and files carry no time, process or host. The temporary name does (host and
@@ -20,7 +21,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ MANIFEST_SUFFIX = ".manifest.json"
 _CHUNK = 1 << 26  # bytes per write call
 _AGAIN = "delete it and run the same command again"
 _MANIFEST_FIELDS = {"format": int, "kind": str, "provenance": dict, "sha256": str, "size": int}
+_SEAL = "seal"  # manifests of before it was written have none, and are still read
 _HOST = re.sub(r"[^A-Za-z0-9]", "_", platform.node()) or "host"
 _TEMPORARY = re.compile(rf"^\..+\.{_HOST}-(\d+)-\d+\.tmp(\.[^.]*)?$")
 _SAID_ERRORS = {
@@ -79,7 +81,8 @@ def sealing(path: str | Path, *, kind: str, provenance: dict[str, Any] | None = 
         UserError: the disk is full, or the place cannot be written.
     """
     target = Path(path)
-    json.dumps(provenance or {}, allow_nan=False)  # a provenance that cannot be written is refused before the work
+    # A provenance that cannot be written is refused before the work. What is sealed is what JSON gives back.
+    known = json.loads(json.dumps(provenance or {}, allow_nan=False))
     with _place(target) as temp:
         yield temp
         if not temp.is_file():
@@ -90,12 +93,12 @@ def sealing(path: str | Path, *, kind: str, provenance: dict[str, Any] | None = 
     manifest = {
         "format": MANIFEST_FORMAT,
         "kind": kind,
-        "provenance": provenance or {},
+        "provenance": known,
         "sha256": digest,
         "size": size,
     }
     with _place(manifest_path(target)) as temp:
-        _write_pieces(temp, [_json_bytes(manifest)])
+        _write_pieces(temp, [_json_bytes({**manifest, _SEAL: _seal_of(manifest)})])
 
 
 def write_arrays(
@@ -135,26 +138,64 @@ def write_json(path: str | Path, value: Any, *, kind: str, provenance: dict[str,
         _write_pieces(temp, [content])
 
 
+def check_writable(path: str | Path) -> None:
+    """Refuse a place where `sealing` could not write, before the work that would be lost. Makes no folder.
+
+    Raises:
+        UserError: a folder stands at the path, or the nearest folder above it that is there cannot be written.
+    """
+    folder = Path(path).parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    why = ""
+    if os.path.isdir(path):
+        why = "a folder stands in its place"
+    elif not os.path.isdir(folder):
+        why = f"{folder} is no folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = f"{folder} is read-only"
+    if why:
+        do = "move what is in the way, or get the right to write there, then run the same command again"
+        raise UserError(f"the file cannot be written: {why}", where=path, do=do)
+
+
 # --------------------------------------------------------------------------------------------------------- reading
 
 
-def verify(path: str | Path, *, kind: str | None = None) -> dict[str, Any]:
-    """Check a sealed file against its manifest (kind, size, sha256) and return the manifest, or raise a UserError."""
+def verify(path: str | Path, *, kind: str | None = None, input_from: str | None = None) -> dict[str, Any]:
+    """Check a sealed file against its manifest (kind, size, sha256), and return the manifest without its seal.
+
+    Args:
+        kind: what it must be.
+        input_from: of an input, how to get one: "make it with `...`". None: the command that reads it makes it, too.
+
+    Raises:
+        UserError: the file or its manifest is missing, damaged, of another kind or cannot be read.
+    """
     target = Path(path)
+    try:
+        return _verified(target, kind, input_from)
+    except OSError as error:
+        do = "get the right to read it and its folder (`chmod` by its owner), or check the disk, then run this again"
+        raise UserError(f"the file cannot be read: {error}", where=target, do=do) from error
+
+
+def _verified(target: Path, kind: str | None, input_from: str | None) -> dict[str, Any]:
+    again = "and run the same command again" if input_from is None else f"and then {input_from}"
     if not target.is_file():
-        do = "run the command that makes it, or check the path"
-        raise UserError(f"the {kind or 'file'} is missing", where=target, do=do)
-    manifest = _read_manifest(target)
+        what = f"the {kind or 'file'} is missing" if input_from is None else "an input is missing"
+        raise UserError(what, where=target, do=input_from or "run the command that makes it, or check the path")
+    manifest = _read_manifest(target, again)
     if kind is not None and manifest["kind"] != kind:
         do = f"name a file of kind '{kind}' here"
         raise UserError(f"this is of kind '{manifest['kind']}', not '{kind}'", where=target, do=do)
     size = target.stat().st_size
     if size != manifest["size"]:
         what = f"the file has {size} bytes, its manifest says {manifest['size']}: it was cut short or changed"
-        raise UserError(what, where=target, do=_AGAIN)
+        raise UserError(what, where=target, do=f"delete it {again}")
     if sha256_of(target) != manifest["sha256"]:
         what = "the file's sha256 is not the one in its manifest: it is corrupted, or its writing was interrupted"
-        raise UserError(what, where=target, do=_AGAIN)
+        raise UserError(what, where=target, do=f"delete it {again}")
     return manifest
 
 
@@ -291,21 +332,29 @@ def _json_bytes(value: Any) -> bytes:
     return (json.dumps(value, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
 
 
-def _read_manifest(target: Path) -> dict[str, Any]:
+def _seal_of(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_json_bytes(manifest)).hexdigest()
+
+
+def _read_manifest(target: Path, again: str) -> dict[str, Any]:
     path = manifest_path(target)
+    both = f"delete it and {target.name}, {again}"
     try:
-        manifest = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        manifest = json.loads(content)
     except FileNotFoundError as error:
         what = "the file has no manifest: its writing was interrupted, or it was not made by recollect"
-        raise UserError(what, where=path, do=f"{_AGAIN} (or fetch file and manifest together)") from error
-    except ValueError as error:
-        what = f"the manifest is not JSON ({error})"
-        raise UserError(what, where=path, do=f"delete it and {target.name}, and run the same command again") from error
-    sound = isinstance(manifest, dict) and all(
-        isinstance(manifest.get(field), wanted) for field, wanted in _MANIFEST_FIELDS.items()
-    )
+        raise UserError(what, where=path, do=f"delete it {again} (or fetch file and manifest together)") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the manifest is not JSON ({error})", where=path, do=both) from error
+    seal = manifest.pop(_SEAL, None) if isinstance(manifest, dict) else None
+    sound = isinstance(manifest, dict) and manifest.keys() == _MANIFEST_FIELDS.keys()
+    for field, wanted in _MANIFEST_FIELDS.items():
+        sound = sound and isinstance(manifest[field], wanted)
     if not sound or manifest["format"] != MANIFEST_FORMAT:
         what = f"the manifest is not one of format {MANIFEST_FORMAT}"
-        do = f"delete it and {target.name}, and run the same command again (with the version that made them, if newer)"
-        raise UserError(what, where=path, do=do)
+        raise UserError(what, where=path, do=f"{both} (with the version that made them, if newer)")
+    # Byte for byte, so that a name that stands twice or another spelling of a number is noticed, too.
+    if seal is not None and content != _json_bytes({**manifest, _SEAL: _seal_of(manifest)}):
+        raise UserError("the manifest is not as it was written: it is corrupted or was edited", where=path, do=both)
     return manifest

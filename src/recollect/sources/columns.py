@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import numpy as np
 from recollect.settings.errors import UserError
 
 GROWING = ".rows"
+_PORTION = 1 << 24  # bytes that are hashed at a time
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,15 @@ def remove_growing(folder: Path) -> None:
         path.unlink()
 
 
+def _hash_of_first(path: Path, size: int) -> Any:
+    """The sha256 of the first bytes of a file, which can be updated with what is written behind them."""
+    sha256 = hashlib.sha256()
+    with path.open("rb") as file:
+        for begin in range(0, size, _PORTION):
+            sha256.update(file.read(min(_PORTION, size - begin)))
+    return sha256
+
+
 class Columns:
     """Columns that grow in files without a name, so that nothing is left behind by a process that is killed.
 
@@ -59,6 +70,7 @@ class Columns:
         self.length = 0
         self._files: dict[str, IO[bytes]] = {}
         self._kinds: dict[str, np.dtype[Any]] = {}  # of one row: number type and shape
+        self._hashes: dict[str, Any] = {}  # sha256 of what was written, of files with names
         self._task = -1
         self._episodes = 0
 
@@ -85,8 +97,11 @@ class Columns:
                     where=where,
                     do="fetch the file again, or name the folder of the files that are meant",
                 )
+            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            if self.named:
+                self._hashes.setdefault(name, hashlib.sha256()).update(content)
             try:
-                self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                self._files[name].write(content)
             except OSError as error:
                 message = f"the rows cannot be written: {error}"
                 raise UserError(message, where=self.folder, do="free some space there") from error
@@ -109,16 +124,27 @@ class Columns:
             file.flush()
             os.fsync(file.fileno())
         kinds = {name: [kind.base.str, list(kind.shape)] for name, kind in self._kinds.items()}
-        return {"length": self.length, "task": self._task, "episodes": self._episodes, "kinds": kinds}
+        hashes = {name: sha256.hexdigest() for name, sha256 in self._hashes.items()}
+        known = {"length": self.length, "task": self._task, "episodes": self._episodes}
+        return {**known, "kinds": kinds, "sha256": hashes}
 
     def go_on(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was asked for, dropping rows that were written after it; False where rows are missing."""
+        """Continue where `state` was asked for, dropping rows that were written after it.
+
+        Returns:
+            False where rows are missing, or are not those that were written.
+        """
         length = state["length"]
         kinds = {name: np.dtype((base, tuple(tail))) for name, (base, tail) in state["kinds"].items()}
+        hashes: dict[str, Any] = {}
         for name, kind in kinds.items():
             path = self._path(name)
             if not path.is_file() or path.stat().st_size < length * kind.itemsize:
                 return False
+            hashes[name] = _hash_of_first(path, length * kind.itemsize)
+            if hashes[name].hexdigest() != state["sha256"].get(name):
+                return False
+        self._hashes = hashes
         self.length, self._task, self._episodes = length, state["task"], state["episodes"]
         self._kinds = kinds
         self._files = {name: self._open(name, length * kind.itemsize) for name, kind in kinds.items()}

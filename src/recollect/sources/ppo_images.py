@@ -97,7 +97,7 @@ def generate(
     columns = Columns(folder, named=folder is not None)
     checkpoint = run.resume() if run is not None else None
     if checkpoint is not None and not columns.go_on(checkpoint.state["columns"]):
-        log.warning("%s: rows that the checkpoint counts on have gone: starting afresh", folder)
+        log.warning("%s: rows that the checkpoint counts on have gone or have changed: starting afresh", folder)
         checkpoint = None
     if checkpoint is None and folder is not None:
         shown = registry.make_world(world, options, ordered[:1], np.zeros(1, np.uint64))

@@ -66,15 +66,7 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
         arrays: of observation, action, reward and done, in this order, by their names in the file.
     """
     seen, did, got, ended = arrays
-    shape = arrays[seen].shape[-1:] if form.observation_shape is None else form.observation_shape
-    observation_ND = flat(seen, arrays[seen], shape, where)
-    action_N = flat(did, arrays[did], form.action_shape, where)
-    reward_N = flat(got, arrays[got], (), where)
-    done_N = flat(ended, arrays[ended], (), where)
-    for name, array in ((seen, observation_ND), (did, action_N), (ended, done_N)):
-        if len(array) != len(reward_N):
-            raise broken(f"{name} has {len(array)} rows, {got} has {len(reward_N)}", where)
-
+    observation_ND, action_N, reward_N, done_N = flat_columns(arrays, form, where)
     with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite, and is refused
         paid_N = reward_N.astype(np.float32)
     whole = form.observation_dtype.kind != "f"
@@ -114,6 +106,18 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
     return rows
 
 
+def flat_columns(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> list[np.ndarray]:
+    """Observations [N, ...], actions, rewards and ends [N] of the arrays of a file; their shapes are checked, no number is."""
+    seen, did, got, ended = arrays
+    shape = arrays[seen].shape[-1:] if form.observation_shape is None else form.observation_shape
+    tails = {seen: shape, did: form.action_shape, got: (), ended: ()}
+    found = {name: flat(name, array, tails[name], where) for name, array in arrays.items()}
+    for name, array in found.items():
+        if len(array) != len(found[got]):
+            raise broken(f"{name} has {len(array)} rows, {got} has {len(found[got])}", where)
+    return list(found.values())
+
+
 def flat(name: str, array: np.ndarray, tail: tuple[int, ...], where: object) -> np.ndarray:
     """[N, *tail] of an array that may have axes of length one behind the first."""
     if array.dtype.kind not in "biuf":
@@ -142,10 +146,17 @@ def broken(message: str, where: object, *, do: str = AGAIN) -> UserError:
 def is_pickle(path: Path) -> bool:
     if not PICKLES.isdisjoint((path.suffix, "".join(path.suffixes[-2:]))):
         return True
-    with path.open("rb") as file:
-        first = file.read(2)
-    # Protocol 2 and later begin with these two bytes; older ones are text, and no whole file of arrays.
-    return first[:1] == b"\x80" and first[1:] < b"\x10"
+    try:
+        with path.open("rb") as file:
+            return begins_as_pickle(file.read(2))
+    except OSError as error:
+        do = "fetch it again, or get the right to read it"
+        raise broken(f"this file is missing or cannot be read ({error})", path, do=do) from error
+
+
+def begins_as_pickle(first: bytes) -> bool:
+    """Whether these two bytes begin a pickle. Before protocol 2 they are text, and no whole file of arrays."""
+    return first[:1] == b"\x80" and first[1:2] < b"\x10"
 
 
 def as_pickle(message: str, where: object) -> UserError:

@@ -81,10 +81,16 @@ def hashes(sources: Sequence[Path], index: Path | None = None) -> dict[str, str]
     listed = {} if index is None else read_json(index, kind=KIND)["files"]
     found = {}
     for source in sources:
-        lines = ""
+        lines = sha256 = ""
         inside = sorted(source.rglob("*")) if source.is_dir() else [source]
-        for path in filter(Path.is_file, inside):
-            sha256 = sha256_of(path)
+        for path in inside:
+            if path.is_dir():
+                continue
+            try:
+                sha256 = sha256_of(path)
+            except OSError as error:  # a link to nowhere or to itself, or another user's file
+                do = "fetch it again, or get the right to read it"
+                raise UserError(f"this file cannot be read: {error}", where=path, do=do) from error
             if index is not None and listed.get(path.relative_to(index.parent).as_posix()) != sha256:
                 do = f"fetch it again (`recollect fetch --data {index.parent.name}`), or put your own files elsewhere"
                 raise UserError("this file is not as it was fetched", where=path, do=do)

@@ -5,7 +5,8 @@
   episode's name to its place, length and return. Other returns there are only reported: upstream's are sums in another
   precision and may be of scaled rewards. Every file is opened twice, rewards and ends first; one episode is in memory.
 
-Only plain numbers are ever read: pickles, objects and damaged files are refused before anything of them is used.
+Only plain numbers are ever read: pickles, objects and damaged files are refused before anything of them is used. What the
+headers of a file claim is checked before its numbers are read: a small file can unpack to more than there is memory.
 
 Source: RA-DT (arXiv 2410.07071), released converter; specification 2.3.
 """
@@ -13,10 +14,12 @@ Source: RA-DT (arXiv 2410.07071), released converter; specification 2.3.
 from __future__ import annotations
 
 import logging
+import math
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +27,17 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from recollect.sources.columns import Rows
-from recollect.sources.published import Form, as_pickle, broken, check_names, flat, is_pickle, rows_of
+from recollect.sources.published import (
+    Form,
+    as_pickle,
+    begins_as_pickle,
+    broken,
+    check_names,
+    flat,
+    flat_columns,
+    is_pickle,
+    rows_of,
+)
 
 log = logging.getLogger(__name__)
 NAMES = ("observations", "actions", "rewards", "dones")
@@ -34,11 +47,16 @@ DAMAGED = (
     *(OSError, ValueError, EOFError, LookupError, TypeError, MemoryError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
 )
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 States = Literal["states", "states_encoded"]
+Arrays = dict[str, np.ndarray]
 
 
-def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays of numbers from an hdf5 or npz file, in the order of `names`."""
+def read_arrays(path: Path, names: Sequence[str], check: Callable[[Arrays], object]) -> Arrays:
+    """Arrays of numbers from an hdf5 or npz file, in the order of `names`.
+
+    `check` is first given stand-ins, which have the shapes and types that the file claims, and take no memory.
+    """
     kind = "hdf5" if path.suffix in (".hdf5", ".h5") else "npz"
     arrays: dict[str, np.ndarray] = {}
     try:
@@ -48,15 +66,16 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         opened = _h5py(path).File(path, "r") if kind == "hdf5" else np.lib.npyio.NpzFile(str(path))  # type: ignore
         with opened as file:
             check_names("dataset" if kind == "hdf5" else "array", names, list(file), path)
+            claimed = _dataset if kind == "hdf5" else _member
+            check({name: claimed(file, name, path) for name in names})
             for name in names:
                 arrays[name] = np.asarray(file[name][()])
             if UNUSED in file and kind == "npz" and np.ndim(arrays["rewards"]):
-                rows, expected = _rows_in(file, UNUSED), len(arrays["rewards"])
+                shape, _, _ = _header(file, UNUSED, path)
+                rows, expected = shape[0] if shape else 0, len(arrays["rewards"])
                 if rows != expected:
                     raise broken(f"{UNUSED} has {rows} rows, rewards has {expected}", path)
     except DAMAGED as error:
-        if "Object arrays" in str(error):
-            raise as_pickle("this npz holds pickled objects, not arrays of numbers", path) from None
         what = f"this is no whole {kind} file: missing, damaged, cut short or another kind"
         first_line = str(error).partition("\n")[0]
         raise broken(f"{what} ({type(error).__name__}: {first_line})", path) from error
@@ -73,13 +92,32 @@ def _h5py(path: Path) -> Any:
     return h5py
 
 
-def _rows_in(archive: np.lib.npyio.NpzFile, name: str) -> int:
-    """The number of rows of an array, of which only the header is read."""
-    assert archive.zip is not None
-    with archive.zip.open(f"{name}.npy") as file:
-        np.lib.format.read_magic(file)
-        shape, _, _ = np.lib.format.read_array_header_1_0(file)
-    return int(shape[0]) if shape else 0
+def _dataset(file: Any, name: str, path: Path) -> np.ndarray:
+    if not hasattr(file[name], "dtype"):
+        raise ValueError(f"{name} is a group")
+    return np.broadcast_to(np.zeros((), file[name].dtype), file[name].shape)
+
+
+def _member(file: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+    shape, dtype, surplus = _header(file, name, path)
+    if dtype.hasobject:
+        raise as_pickle("this npz holds pickled objects, not arrays of numbers", path)
+    if surplus:
+        raise ValueError(f"{name} claims the shape {shape}, for which its size is wrong by {surplus} bytes")
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _header(file: np.lib.npyio.NpzFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape and type that an array of an npz claims, and how many bytes of it they leave over. Only its header is read."""
+    assert file.zip is not None
+    member = name if name in file.zip.namelist() else f"{name}.npy"
+    with file.zip.open(member) as content:
+        if begins_as_pickle(content.read(2)):
+            raise as_pickle(f"{name} in this npz is a pickle, not an array of numbers", path)
+        content.seek(0)
+        shape, _, dtype = HEADERS[np.lib.format.read_magic(content)](content)
+        begin = content.tell()
+    return shape, dtype, file.zip.getinfo(member).file_size - begin - math.prod(shape) * dtype.itemsize
 
 
 class NpzRecording:
@@ -92,7 +130,8 @@ class NpzRecording:
 
     def __init__(self, path: Path, form: Form) -> None:
         self.where = path
-        rows = rows_of(read_arrays(path, NAMES), form, path)
+        arrays = read_arrays(path, NAMES, partial(flat_columns, form=form, where=path))
+        rows = rows_of(arrays, form, path)
         ends = np.flatnonzero(rows.done)
         if not ends.size:
             message = f"there is no complete episode in {len(rows)} transitions (`dones` is never 1)"
@@ -136,28 +175,37 @@ class EpisodeRecording:
     def read(self, episodes_K: np.ndarray) -> Iterator[Rows]:
         for episode in episodes_K:
             path = self.paths[episode]
-            rows = rows_of(self._arrays(path, self.states, "actions", "rewards", "dones"), self.form, path)
+            fits = partial(flat_columns, form=self.form, where=path)
+            rows = rows_of(self._arrays(path, fits, self.states, "actions", "rewards", "dones"), self.form, path)
             if len(rows) != self.length_M[episode]:
                 raise broken("the file has changed while it was read", path)
             yield rows
 
-    def _arrays(self, path: Path, *names: str) -> dict[str, np.ndarray]:
+    def _arrays(self, path: Path, check: Callable[[Arrays], object], *names: str) -> Arrays:
         """Arrays of one file; where `dones` is one number, it is that of the last step."""
-        arrays = read_arrays(path, names)
-        if arrays["dones"].size == 1:
+
+        def spread(arrays: Arrays) -> Arrays:
+            if arrays["dones"].size != 1:
+                return arrays
             last = arrays["dones"].reshape(-1)
-            arrays["dones"] = np.zeros(arrays["rewards"].size, last.dtype)
-            arrays["dones"][-1:] = last
-        return arrays
+            done_T = np.zeros(arrays["rewards"].size, last.dtype)
+            done_T[-1:] = last
+            return {**arrays, "dones": done_T}
+
+        return spread(read_arrays(path, names, lambda claimed: check(spread(claimed))))
 
     def _outcome(self, path: Path) -> tuple[np.ndarray, bool]:
         """Rewards [T] of an episode, and whether it has an end."""
-        arrays = self._arrays(path, "rewards", "dones")
-        reward_T, done_T = (flat(name, array, (), path) for name, array in arrays.items())
-        if not reward_T.size:
-            raise broken("the episode has no steps", path)
-        if done_T.size != reward_T.size:
-            raise broken(f"dones has {done_T.size} rows, rewards has {reward_T.size}", path)
+
+        def flat_ones(arrays: Arrays) -> list[np.ndarray]:
+            reward_T, done_T = (flat(name, array, (), path) for name, array in arrays.items())
+            if not reward_T.size:
+                raise broken("the episode has no steps", path)
+            if done_T.size != reward_T.size:
+                raise broken(f"dones has {done_T.size} rows, rewards has {reward_T.size}", path)
+            return [reward_T, done_T]
+
+        reward_T, done_T = flat_ones(self._arrays(path, flat_ones, "rewards", "dones"))
         if done_T[:-1].any():
             step = np.flatnonzero(done_T)[0]
             raise broken(f"an episode ends at step {step} of {done_T.size}: there is more than one in this file", path)
@@ -165,7 +213,7 @@ class EpisodeRecording:
 
     def _in_order(self) -> list[Path]:
         episodes = []
-        for path in sorted(path for path in self.where.iterdir() if path.is_file()):
+        for path in sorted(path for path in self.where.iterdir() if not path.is_dir()):
             if is_pickle(path):
                 raise as_pickle("this is a pickle", path)
             if path.suffix in SUFFIXES:

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recollect.artifacts.sealed import sha256_of, verify
+from recollect.artifacts.sealed import verify
 from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
 from recollect.settings.catalogue import module_of, roots
-from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
@@ -28,6 +27,7 @@ from recollect.settings.resolve import (
     resolved_environment,
     scale_settings,
 )
+from recollect.stages import identity
 
 #: The inspection pages without their data; no Python, so no fingerprint of the code sees them.
 TEMPLATES = [
@@ -232,13 +232,12 @@ def describe(settings: str, code: str, inputs: Iterable[Path | None], device: st
     """The provenance that a manifest holds. Inputs are verified here, before any work.
 
     Raises:
-        UserError: an input is missing, truncated or corrupted.
+        UserError: an input is missing, truncated, corrupted, or not the one that it should be.
     """
-    hashes = {}
+    manifests: dict[Path, dict[str, Any]] = {}
     for path in inputs:
         if path is not None:
-            if not path.is_file():
-                raise UserError("an input is missing", where=path, do=f"make it first: `snakemake {path.as_posix()}`")
-            verify(path)
-            hashes[path.as_posix()] = sha256_of(path)
+            manifests[path] = verify(path, input_from=identity.how_to_make(path))
+    identity.check(manifests)
+    hashes = {path.as_posix(): manifest["sha256"] for path, manifest in manifests.items()}
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from recollect.artifacts.sealed import read_json, write_json
+from recollect.artifacts.sealed import check_writable, read_json, write_json
 from recollect.settings.errors import UserError
 from recollect.stages.provenance import digest
 from recollect.stages.stage import Job, Stage
@@ -44,7 +44,13 @@ def place(job: Job) -> Path:
 
 
 def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> object:
-    """Do the work of a job, and when it has ended well write down what it took. Returns what the work returns."""
+    """Do the work of a job, and when it has ended well write down what it took. Returns what the work returns.
+
+    Raises:
+        UserError: what the job makes could not be written; or what the work raises.
+    """
+    for path in (*stage.makes(job), place(job)):
+        check_writable(path)
     settings, begun = digest(stage.settings_text(job)), time.perf_counter()
     returned = work()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from recollect.artifacts import sealed
 from recollect.artifacts.sealed import (
+    check_writable,
     manifest_path,
     read_arrays,
     read_json,
@@ -177,7 +178,7 @@ write_json(folder / "x.json", turn(texts), kind="k")
     assert found[0] == found[1]
 
 
-def test_the_manifest_holds_kind_hash_size_provenance_and_nothing_else(tmp_path: Path) -> None:
+def test_the_manifest_holds_kind_hash_size_provenance_its_seal_and_nothing_else(tmp_path: Path) -> None:
     with sealing(tmp_path / "figure.pdf", kind="figure", provenance={"seeds": [1, 2]}) as temp:
         assert temp.suffix == ".pdf" and temp.parent == tmp_path
         temp.write_bytes(b"hello")
@@ -185,6 +186,7 @@ def test_the_manifest_holds_kind_hash_size_provenance_and_nothing_else(tmp_path:
         "format": 1,
         "kind": "figure",
         "provenance": {"seeds": [1, 2]},
+        "seal": "ba9d097364c6274dc9e5eaa3ea010d0517077123886b0d22c77f65a427bac9e2",
         "sha256": "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
         "size": 5,
     }
@@ -246,6 +248,62 @@ def test_any_single_flipped_byte_is_refused_even_right_after_a_good_read(tmp_pat
             file.seek(position)
             file.write(bytes([whole[position] ^ 0x10]))
         refused(lambda: read_arrays(path), "sha256", "x.safetensors")
+
+
+def test_any_single_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, 1, kind="t", provenance={"settings": '{"name": "dt"}', "seed": 0, 10: "a", 9: "ü"})
+    manifest = manifest_path(path)
+    good, said = manifest.read_bytes(), verify(path)
+    for position in range(len(good)):
+        flipped = bytes([good[position] ^ (0x10 if position % 3 else 0x01)])
+        manifest.write_bytes(good[:position] + flipped + good[position + 1 :])
+        refused(lambda: verify(path), "manifest", "x.json")
+    manifest.write_bytes(good)
+    assert verify(path) == said and "seal" not in said
+
+
+def test_a_manifest_of_before_manifests_had_seals_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, 1, kind="t", provenance={"seed": 0})
+    said = verify(path)
+    manifest_path(path).write_text(json.dumps(said, sort_keys=True, indent=2) + "\n")
+    assert verify(path) == said
+    write_json(path, 2, kind="t", provenance={"seed": 0})
+    assert "seal" in json.loads(manifest_path(path).read_text())
+
+
+def test_what_cannot_be_read_is_said_plainly(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, 1, kind="t")
+    manifest_path(path).unlink()
+    manifest_path(path).mkdir()
+    refused(lambda: verify(path), "cannot be read: .*directory", "x.json")
+    manifest_path(path).rmdir()
+    write_json(path, 1, kind="t")
+    monkeypatch.setattr(sealed, "_known_hashes", {})
+    real = Path.open
+
+    def opened(self: Path, *arguments, **options):  # chmod binds no superuser, who may run the tests
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert "right to read" in refused(lambda: read_json(path), "cannot be read: .*Permission denied", "x.json").do
+
+
+def test_a_place_that_cannot_be_written_is_known_before_the_work(tmp_path: Path, monkeypatch) -> None:
+    for path in (tmp_path / "x.json", tmp_path / "new" / "deep" / "x.json"):
+        check_writable(path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for wrong in ("file/x.json", "dangling/deep/x.json", "folder"):
+        refused(lambda wrong=wrong: check_writable(tmp_path / wrong), "cannot be written", wrong)
+    monkeypatch.setattr(os, "access", lambda folder, mode: False)
+    assert "right to write" in refused(lambda: check_writable(tmp_path / "x.json"), "read-only", "x.json").do
 
 
 def test_a_hash_is_computed_once_and_again_when_the_file_changes_behind_its_mtime(tmp_path: Path, monkeypatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,18 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at: int
     assert all(np.array_equal(array, whole[name]) for name, array in generated().items())
 
 
-def test_where_rows_went_missing_after_a_kill_it_starts_afresh(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "damage",
+    [lambda content: b"short", pytest.param(lambda content: b"\xff" + content[1:], marks=pytest.mark.slow)],
+)
+def test_where_rows_went_missing_or_changed_after_a_kill_it_starts_afresh(
+    damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         generated(tmp_path, 480)
-    (tmp_path / "data/observation.rows").write_bytes(b"short")
+    rows = tmp_path / "data/observation.rows"
+    assert damage(rows.read_bytes()) != rows.read_bytes()
+    rows.write_bytes(damage(rows.read_bytes()))
     again = generated(tmp_path)
     assert "starting afresh" in caplog.text
     assert all(np.array_equal(array, again[name]) for name, array in generated().items())

@@ -411,4 +411,9 @@ def test_manifest_entries_of_folders_follow_their_contents(tmp_path):
     (one,) = hashes([tmp_path / "game"]).values()
     (tmp_path / "game" / "0.npz").rename(tmp_path / "game" / "1.npz")
     (other,) = hashes([tmp_path / "game"]).values()
+    for name in ("loop", "game/loop"):
+        (tmp_path / name).symlink_to(tmp_path / name)
+        with pytest.raises(UserError, match=r"cannot be read: .*symbolic links"):
+            hashes([tmp_path / name.partition("/")[0]])
+        (tmp_path / name).unlink()
     assert one != other and len(json.dumps(one)) == 66

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
 import pickle
 import zipfile
@@ -203,6 +205,38 @@ def test_a_file_that_claims_more_than_there_is_memory_is_refused(tmp_path):
         NpzRecording(path, FORM)
 
 
+@pytest.mark.parametrize("member", ["observations", "actions", "rewards", "dones"])
+def test_what_unpacks_to_more_than_its_shape_may_be_is_refused_by_its_header(tmp_path, member, monkeypatch):
+    arrays = published(life_of())
+    claimed = {"descr": "<f4", "fortran_order": False, "shape": (2_000_000, *arrays[member].shape[1:])}
+    path = tmp_path / "task.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as file:
+                if name == member:
+                    np.lib.format.write_array_header_1_0(file, claimed)
+                    file.write(bytes(4 * int(np.prod(claimed["shape"]))))
+                else:
+                    np.lib.format.write_array(file, array)
+    assert path.stat().st_size < 50_000
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("numbers were read"))
+    with pytest.raises(UserError, match=r"2000000 rows|has 11 rows, rewards has 2000000") as error:
+        NpzRecording(path, FORM)
+    assert error.value.where == str(path)
+
+
+@pytest.mark.parametrize("member", ["actions.npy", "actions", "rewards.npy"])
+def test_a_member_that_is_a_pickle_itself_is_refused_and_not_run(tmp_path, member):
+    arrays = published(life_of())
+    del arrays[member.removesuffix(".npy")]
+    path = write(tmp_path / "task.npz", arrays)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(member, pickle.dumps([Payload(tmp_path / "ran")]))
+    with pytest.raises(UserError, match="in this npz is a pickle") as error:
+        NpzRecording(path, FORM)
+    assert "by hand" in error.value.do and not (tmp_path / "ran").exists()
+
+
 class Payload:
     """Runs a command when it is unpickled."""
 
@@ -251,6 +285,9 @@ def test_other_kinds_of_files_are_refused(tmp_path):
         NpzRecording(tmp_path / "task.npz", FORM)
     with pytest.raises(UserError, match="missing"):
         NpzRecording(tmp_path / "none.npz", FORM)
+    (tmp_path / "loop.npz").symlink_to("loop.npz")
+    with pytest.raises(UserError, match=r"cannot be read .*symbolic links"):
+        NpzRecording(tmp_path / "loop.npz", FORM)
 
 
 # ------------------------------------------------------------------------------------------------- which are kept
@@ -315,3 +352,21 @@ def test_columns_lie_on_disk_without_a_name_so_that_nothing_stays_behind(tmp_pat
         arrays["task"].tolist() == [2] * 11 + [5] * 11 and arrays["episode"].tolist() == ([0] * 4 + [1] + [2] * 6) * 2
     )
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_columns_go_on_with_what_was_written_only(tmp_path):
+    (rows,) = NpzRecording(write(tmp_path / "task.npz", published(life_of())), FORM).read(np.arange(3))
+    columns = Columns(tmp_path / "new", named=True)
+    columns.append(2, rows, "a")
+    state = json.loads(json.dumps(columns.state()))
+    columns.append(3, rows, "written after the checkpoint")
+    again = Columns(tmp_path / "new", named=True)
+    assert again.go_on(state)
+    again.append(3, rows, "b")
+    later = again.state()
+    assert later["sha256"]["reward"] == hashlib.sha256(rows.reward.tobytes() * 2).hexdigest()
+    path = tmp_path / "new" / "observation.rows"
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    path.write_bytes(content)
+    assert not Columns(tmp_path / "new", named=True).go_on(later)

@@ -216,5 +216,8 @@ def test_inputs_are_verified_and_named_by_their_hash(workdir: Path) -> None:
     Path("a.json").write_text("[3]\n")
     with pytest.raises(UserError, match=r"sha256|bytes"):
         provenance.describe("s", "c", [Path("a.json")])
-    with pytest.raises(UserError, match=r"snakemake data/b\.json"):
+    histories = Path(f"data/demo/{ROOM}/histories.safetensors")
+    with pytest.raises(UserError, match=f"snakemake {histories}"):
+        provenance.describe("s", "c", [histories])
+    with pytest.raises(UserError, match="no command makes it"):
         provenance.describe("s", "c", [Path("data/b.json")])
