@@ -60,6 +60,7 @@ class Checkpoints:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._unusable: set[int] = set()  # steps of those that could not be read
 
     def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> Path:
         """Seal one checkpoint (in the place of one of the same step), then remove those it replaces.
@@ -84,6 +85,7 @@ class Checkpoints:
         path = self._path(step)
         metadata = {"state": json.dumps(_jsonable(state, "state")), "tensors": json.dumps(sorted(tensors))}
         write_arrays(path, plain, kind=KIND, metadata=metadata, dtypes=dtypes)
+        self._unusable.discard(step)
         self._prune(step)
         return path
 
@@ -94,6 +96,7 @@ class Checkpoints:
             try:
                 return self._read(step, path)
             except (UserError, OSError) as error:
+                self._unusable.add(step)
                 log.warning("this checkpoint cannot be used, trying the one before it: %s", error)
         return None
 
@@ -123,8 +126,9 @@ class Checkpoints:
     def _prune(self, saved: int) -> None:
         """Keep the newest up to the saved step. Later steps belong to a past that this run does not continue."""
         steps = self.steps()
-        # One without a manifest is what a kill left: it must not take the place of one that can be used.
-        usable = [step for step in steps if step <= saved and manifest_path(self._path(step)).exists()]
+        # One without a manifest is what a kill left. Neither it nor a damaged one takes the place of one that can be used.
+        whole = [step for step in steps if step not in self._unusable and manifest_path(self._path(step)).exists()]
+        usable = [step for step in whole if step <= saved]
         for step in steps:
             if step not in usable[-KEPT:]:
                 remove_sealed(self._path(step))

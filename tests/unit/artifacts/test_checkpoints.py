@@ -141,6 +141,17 @@ def test_a_corrupted_newest_falls_back_to_the_one_before_and_says_so(damage: str
     assert "step_000020.safetensors" in caplog.text
 
 
+def test_a_damaged_one_takes_the_place_of_none_that_can_be_used(tmp_path: Path) -> None:
+    for step in (8, 10):
+        Checkpoints(tmp_path).save(step, {"x": np.zeros(2)}, {})
+    (tmp_path / "step_000010.safetensors").write_bytes(b"damaged")
+    resumed = Checkpoints(tmp_path)
+    newest = resumed.newest()
+    assert newest is not None and newest.step == 8
+    resumed.save(12, {"x": np.zeros(2)}, {})  # behind the damaged one
+    assert resumed.steps() == [8, 12]
+
+
 def test_with_both_corrupted_there_is_none_and_two_warnings(tmp_path: Path, caplog) -> None:
     checkpoints = fill(tmp_path, 10, 20)
     for path in tmp_path.glob("*.safetensors"):
