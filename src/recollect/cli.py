@@ -16,7 +16,7 @@ from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import scale_settings
 from recollect.settings.schema import LARGEST_SEED
-from recollect.settings.still import hold_still
+from recollect.settings.still import held_still
 from recollect.stages import check as checking
 from recollect.stages import paths
 from recollect.stages import settings as showing
@@ -311,9 +311,9 @@ def main() -> None:
     """Run a command; what a user can mend becomes one message and exit status 2."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("recollect").setLevel(logging.INFO)
-    hold_still()  # a command is about the configuration as it stands when it starts
     try:
-        app()
+        with held_still():  # a command is about the configuration as it stands when it starts
+            app()
     except Exception as error:
         said = as_user_error(error)
         if said is None:

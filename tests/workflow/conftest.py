@@ -23,7 +23,7 @@ from made_once import made_once
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 WORKFLOW = [
-    *("Snakefile", "rules", "workflow", "profiles", "cluster", "envs", "config", "src", "pyproject.toml"),
+    *("Snakefile", "rules", "workflow", "profiles", "cluster", "envs", "config", "plugins", "src", "pyproject.toml"),
     *("dvc.yaml", ".dvc", ".dvcignore", ".gitignore"),
 ]
 STAND_IN = r"""#!PYTHON -ES

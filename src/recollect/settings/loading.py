@@ -56,11 +56,10 @@ def names(group: str) -> list[str]:
 
 def plugin_that_has(group: str, name: str) -> str | None:
     """What installs the plug-in of this repository that has a name, or the name before its `_`; None: none has."""
-    here = Path("plugins")
-    folder = here if here.is_dir() else roots()["recollect"].parent / "plugins"
+    folder = roots()["recollect"].parent / "plugins"
     for path in sorted(folder.glob(f"*/*/config/{group}/*.yaml")):
         if name == path.stem or name.startswith(f"{path.stem}_"):
-            return f"it comes with a plug-in: run `pip install ./{path.parents[3]}`"
+            return f"it comes with a plug-in: run `pip install ./{path.parents[3].relative_to(folder.parent)}`"
     return None
 
 
