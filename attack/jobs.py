@@ -113,6 +113,7 @@ JOBS: dict[str, Job] = {
     "generate published": _generate(PUBLISHED),
     "dt": train(ROOM, "dt", "generate ppo"),
     "dt, key-door": train(DOOR, "dt", "generate ppo, key-door"),
+    "dt, published": train(PUBLISHED, "dt", "generate published"),
     "dt, seed 1": train(ROOM, "dt", "generate ppo", seed=1),
     "ad": train(ROOM, "ad", "generate ppo"),
     "dpt": train(ROOM, "dpt", "generate ppo"),
@@ -129,9 +130,9 @@ JOBS: dict[str, Job] = {
     "dqn_gpt, longer": train("tmaze_passive_10", "dqn_gpt"),
     "dqn_lstm": train("tmaze_active_5", "dqn_lstm"),
     "sacd_gpt": train("visual_match_3", "sacd_gpt"),
-    "td3_gpt": train(WIND, "td3_gpt"),
-    "sac_lstm": train(WIND, "sac_lstm"),
-    "sac_gpt": train(WIND, "sac_gpt"),
+    "td3_gpt": train(WIND, "td3_gpt.train_episodes=80"),
+    "sac_lstm": train(WIND, "sac_lstm.train_episodes=80"),
+    "sac_gpt": train(WIND, "sac_gpt.train_episodes=80"),
     "amago_transformer": train("amago_tmaze_5", "amago_transformer"),
     "amago_transformer, relabelled": train("amago_maze_11", "amago_transformer.relabel_all"),
     "amago_gru": train("amago_dark_key_door_3", "amago_gru"),
@@ -187,6 +188,10 @@ def with_needs(name: str) -> list[str]:
 def configuration(folder: Path) -> None:
     """The repository's configuration, with a figure and an environment of published files that only the attack has."""
     shutil.copytree(ROOT / "config", folder / "config")
+    smoke = folder / "config/scales/smoke.yaml"
+    scale = yaml.safe_load(smoke.read_text())
+    scale["vision_language_models"]["tiles"]["hyperparameters"]["steps"] = 60  # long enough for some checkpoints
+    smoke.write_text(yaml.safe_dump(scale))
     figures, environments = folder / "config/figures", folder / "config/environments"
     figure = yaml.safe_load((figures / "radt_dark_room_10x10.yaml").read_text())
     figure |= {"methods": ["dt"], "seeds": [0, 1], "references": []}

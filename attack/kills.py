@@ -19,7 +19,7 @@ ROW = "a killed job goes on, and ends with the same bytes"
 COLLECTOR = "nothing of a killed job writes on"
 IN_A_ROW, SEQUENCES = 3, 4
 # They are here for other trials, or do what another job of the list does.
-LEFT_OUT = ("key-door", "seed 1", "longer", "evaluate dqn_gpt", "radt_agnostic", "index language model")
+LEFT_OUT = ("key-door", "seed 1", "longer", "dt, published", "evaluate dqn_gpt", "radt_agnostic", "index language model")
 RESUMED: list[str] = []
 """The jobs that went on from a checkpoint, one entry per time."""
 
