@@ -73,7 +73,9 @@ def trials(plan: Plan) -> Iterator[Trial]:
     for name in WITH_CHECKPOINTS:
         for part in ("", SUFFIX):
             attack = partial(flip_checkpoint, plan, name, part, plan.draws("checkpoint", name, part))
-            yield Trial("flips", CHECKPOINT, f"flip in the newest checkpoint{' (manifest)' * bool(part)}: {name}", attack)
+            yield Trial(
+                "flips", CHECKPOINT, f"flip in the newest checkpoint{' (manifest)' * bool(part)}: {name}", attack
+            )
     for name in BUFFERED:
         for number in range(share_of(2, plan.share)):
             attack = partial(flip_buffer, plan, name, plan.draws("buffer", name, number))
@@ -190,7 +192,9 @@ def flip_buffer(plan: Plan, name: str, draws: random.Random, folder: Path) -> No
     plan.reference.copy(folder, with_needs(name))
     stopped_with_two(plan, name, draws, folder)
     place = folder / JOBS[name].checkpoints
-    files = sorted(path for path in place.rglob("buffer/**/*.safetensors") if path.with_name(path.name + SUFFIX).exists())
+    files = sorted(
+        path for path in place.rglob("buffer/**/*.safetensors") if path.with_name(path.name + SUFFIX).exists()
+    )
     damaged = draws.choice(files)
     flip(damaged, draws)
     said = run(JOBS[name].command, folder)

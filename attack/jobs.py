@@ -216,9 +216,7 @@ def run(words: Iterable[str], folder: Path) -> Said:
         Failed: it does not end.
     """
     try:
-        done = preloaded.run(
-            "recollect.cli", list(words), cwd=folder, env=ENVIRONMENT, together=True, timeout=PATIENCE
-        )
+        done = preloaded.run("recollect.cli", list(words), cwd=folder, env=ENVIRONMENT, together=True, timeout=PATIENCE)
     except preloaded.subprocess.TimeoutExpired:
         raise Failed(f"`recollect {' '.join(words)}` did not end in {PATIENCE:.0f} s") from None
     return Said(done.returncode, done.stdout)

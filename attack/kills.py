@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,15 @@ ROW = "a killed job goes on, and ends with the same bytes"
 COLLECTOR = "nothing of a killed job writes on"
 IN_A_ROW, SEQUENCES = 3, 4
 # They are here for other trials, or do what another job of the list does.
-LEFT_OUT = ("key-door", "seed 1", "longer", "dt, published", "evaluate dqn_gpt", "radt_agnostic", "index language model")
+LEFT_OUT = (
+    "key-door",
+    "seed 1",
+    "longer",
+    "dt, published",
+    "evaluate dqn_gpt",
+    "radt_agnostic",
+    "index language model",
+)
 RESUMED: list[str] = []
 """The jobs that went on from a checkpoint, one entry per time."""
 
@@ -84,10 +93,8 @@ def killed(command: tuple[str, ...], folder: Path, seconds: float, which: float)
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end:
         time.sleep(min(0.005, seconds))
-    try:
+    with suppress(ProcessLookupError):
         (os.kill if which < 0.5 else os.killpg)(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     return process.pid if process.wait(PATIENCE) == -signal.SIGKILL else None
 
 

@@ -29,7 +29,9 @@ def text(results: Sequence[Result]) -> str:
 def too_few(results: Sequence[Result]) -> list[str]:
     """The kinds of which a campaign made fewer trials than a whole one must."""
     made = {kind: sum(result.trials for result in results if result.trial.counts == kind) for kind in LEAST}
-    return [f"only {made[kind]} {kind}; a whole campaign has {least}" for kind, least in LEAST.items() if made[kind] < least]
+    return [
+        f"only {made[kind]} {kind}; a whole campaign has {least}" for kind, least in LEAST.items() if made[kind] < least
+    ]
 
 
 def commit() -> str:

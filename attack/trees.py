@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -128,10 +129,8 @@ def kill_session(session: int) -> None:
 
 
 def _send(process: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process, number)
-    except ProcessLookupError:
-        pass
 
 
 def server_of(session: int) -> list[int]:
@@ -147,7 +146,9 @@ def forks_of(session: int) -> list[int]:
 
 def callers_of(session: int) -> list[int]:
     found = processes(session).items()
-    return [process for process, (_, line) in found if "recollect" in line and "--scale" in line and "sh -c" not in line]
+    return [
+        process for process, (_, line) in found if "recollect" in line and "--scale" in line and "sh -c" not in line
+    ]
 
 
 def snakemake_of(session: int) -> list[int]:
@@ -189,10 +190,8 @@ def stop_and_go_on(stop: Callable[[int], None], draws: random.Random, folder: Pa
     process = begin(folder)
     time.sleep(seconds * draws.uniform(0.15, 0.9))
     if process.poll() is None:
-        try:
+        with suppress(ProcessLookupError):
             stop(process.pid)
-        except ProcessLookupError:
-            pass
     if stop is STOPS[LEFT_ALIVE][0]:
         process.wait()
         kill_session(process.pid)  # Snakemake goes on without it, as it should
@@ -210,7 +209,7 @@ def stop_and_go_on(stop: Callable[[int], None], draws: random.Random, folder: Pa
 
 def second(folder: Path) -> None:
     """A second Snakemake in the folder of a first is refused, and the first is not disturbed."""
-    expected, seconds = undisturbed(folder.parent)
+    expected, _ = undisturbed(folder.parent)
     workflow(folder)
     first = begin(folder)
     end = time.monotonic() + 60
