@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attack import KINDS, campaign, kills, published, table
 from attack.campaign import Plan, Trial
-from attack.jobs import Reference
+from attack.jobs import LANGUAGE_MODELS, Reference, preloaded
 from recollect.settings.errors import nearest
 
 
@@ -41,11 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"error: unknown kind of attack '{kind}': {nearest(kind, KINDS)}", file=sys.stderr)
             return 2
     began = time.monotonic()
+    kinds = chosen.kinds or list(KINDS)
+    if not {"kills", "flips"}.isdisjoint(kinds):
+        preloaded.MORE[:] = LANGUAGE_MODELS
+    preloaded.address()  # the Python that forks: no job is to wait for it
     with tempfile.TemporaryDirectory(prefix="recollect-attack-") as place:
         reference = Reference(Path(place) / "reference", chosen.workers)
         published.write(reference.folder / "files")
         plan = Plan(reference, chosen.share, chosen.seed)
-        planned = [trial for trial in trials(plan, chosen.kinds or list(KINDS)) if chosen.only in trial.name]
+        planned = [trial for trial in trials(plan, kinds) if chosen.only in trial.name]
         results = campaign.run(planned, Path(place), chosen.workers)
         reference.close()
     minutes = (time.monotonic() - began) / 60

@@ -14,7 +14,7 @@ import yaml
 from attack import bad_values
 from attack.campaign import Plan, Trial, some
 from attack.flips import SUFFIX, refused
-from attack.jobs import ENVIRONMENT, JOBS, PATIENCE, ROOM, Failed
+from attack.jobs import ENVIRONMENT, JOBS, PATIENCE, ROOM, Failed, with_needs
 from attack.trees import workflow
 
 Change = Callable[[Path], Any]
@@ -27,7 +27,8 @@ LINES = "a command line that is wrong is refused"
 INPUTS = "an input that is missing or damaged is refused"
 SNAKEMAKE = "Snakemake is told what is wrong before any job"
 DT, GENERATE, FIGURE = JOBS["dt"].command, JOBS["generate ppo"].command, JOBS["figure"].command
-EMBED = JOBS["embed"].command
+ONLINE = JOBS["dqn_gpt"].command  # needs nothing
+FIGURE_NEEDS = tuple(with_needs("figure"))
 HISTORIES = f"data/smoke/{ROOM}/histories.safetensors"
 DT_FILE, ROOM_FILE, SMOKE_FILE = "methods/dt", f"environments/{ROOM}", "scales/smoke"
 
@@ -56,22 +57,22 @@ def cases() -> Iterator[Case]:
     """Row of the table, name, what is changed in the folder, the command, and the jobs whose files stand there."""
     for file, keys in bad_values.MISSPELT.items():
         for key in keys:
-            yield NAMES, f"{key} in {file}", edited(file, key, 1), reader_of(file, key), ()
+            yield NAMES, f"{key} in {file}", edited(file, key, 1), *reader_of(file, key)
     for file, key, value in bad_values.UNKNOWN:
-        yield NAMES, f"{key}: {value} in {file}", edited(file, key, value), reader_of(file, key), ()
+        yield NAMES, f"{key}: {value} in {file}", edited(file, key, value), *reader_of(file, key)
     for file, added in bad_values.TWICE:
-        yield NAMES, f"twice in {file}: {added.strip()[:30]}", appended(file, added), reader_of(file, added), ()
+        yield NAMES, f"twice in {file}: {added.strip()[:30]}", appended(file, added), *reader_of(file, "")
     for file, key, values in bad_values.IMPOSSIBLE:
         for value in values:
-            yield NUMBERS, f"{key}: {value!r} in {file}", edited(file, key, value), reader_of(file, key), ()
+            yield NUMBERS, f"{key}: {value!r} in {file}", edited(file, key, value), *reader_of(file, key)
     for file in (DT_FILE, ROOM_FILE, SMOKE_FILE):
         for name, content in bad_values.NO_YAML.items():
-            yield YAMLS, f"{name} in the place of {file}", written_as(file, content), DT, ()
+            yield YAMLS, f"{name} in the place of {file}", written_as(file, content), DT, ("generate ppo",)
         for name, spoil in SPOILT.items():
-            yield YAMLS, f"{name} in the place of {file}", partial(spoil, f"config/{file}.yaml"), DT, ()
-    for option, command in (("--scale", DT), ("--env", DT), ("--method", DT), ("--figure", FIGURE)):
+            yield YAMLS, f"{name} in the place of {file}", partial(spoil, f"config/{file}.yaml"), DT, ("generate ppo",)
+    for option, command in (("--scale", ONLINE), ("--env", GENERATE), ("--method", ONLINE), ("--figure", FIGURE)):
         for value in bad_values.PATHS[option]:
-            yield PATHS, f"{option} {value!r}", None, replaced(command, option, value), ()
+            yield PATHS, f"{option} {value!r}", None, replaced(command, option, value), FIGURE_NEEDS
     for option, values in bad_values.OPTIONS.items():
         for value in values:
             yield LINES, f"{option} {value!r}", None, replaced(DT, option, value), ("generate ppo",)
@@ -87,17 +88,16 @@ def cases() -> Iterator[Case]:
         yield INPUTS, f"{name} as a manifest", wrote(HISTORIES + SUFFIX, content), DT, ("generate ppo",)
 
 
-def reader_of(file: str, key: str) -> Words:
-    """A command that has to do with a key of a configuration file."""
-    if file.startswith("figures/"):
-        return FIGURE
-    if "source" in key or file == "published_data":
-        return GENERATE
-    if "memory" in key or "radt" in file or "language" in file or "language" in key:
-        return EMBED
-    if "vocabular" in file:
-        return JOBS["embed-vocabulary random"].command
-    return ("check",) if key.split(".")[0] in ("figures",) or "amago" in file or file == "speeds" else DT
+def reader_of(file: str, key: str) -> tuple[Words, Words]:
+    """A command that has to do with a key of a configuration file, and the jobs whose files it reads.
+
+    All that it needs is there: what is refused is the mistake.
+    """
+    if key.startswith("figures.") or file.startswith(("language", "token", "methods/amago")):
+        return ("check",), ()
+    job = "figure" if file.startswith("figures/") else "generate ppo" if "source" in key else "dt"
+    job = "embed" if "memory" in key else job
+    return JOBS[job].command, tuple(with_needs(job))
 
 
 # ---- what is spoilt --------------------------------------------------------------------------------------------------

@@ -106,8 +106,8 @@ IMPOSSIBLE: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("methods/radt", "memory.stride", (NAN, True, 0, -1, 1.5, "far")),
     ("methods/radt", "memory.max_entries_per_task", (NAN, INF, True, -1, "few")),
     ("figures/attack", "seeds", _SEEDS),
-    ("figures/attack", "methods", ([], "dt", 3, ["dt", "dt"], [1])),
-    ("figures/attack", "environments", ([], 3, [1], [ROOM, ROOM])),
+    ("figures/attack", "methods", ([], "dt", 3, [1])),
+    ("figures/attack", "environments", ([], 3, [1])),
 )
 NO_YAML = {
     "an open bracket": b"a: [1, 2",
@@ -136,7 +136,16 @@ NO_MANIFEST = {
 PATHS = {
     "--scale": ("../x", "../scales/smoke", "./smoke", "/etc/passwd", "", ".", "..", "smoke/", "smo ke", "smoke\n", "*"),
     "--env": (f"../environments/{ROOM}", f"{ROOM}/", "/etc", "", "..", f"{ROOM}\n", f"{ROOM}/../{ROOM}"),
-    "--method": ("../methods/dt", "dt/", "dt/../dt", "/dt", "", "..", "dt..", "dt.../x", "dt.a=/../b"),
+    "--method": (
+        "../methods/dqn_gpt",
+        "dqn_gpt/",
+        "dqn_gpt/../dqn_gpt",
+        "/dqn_gpt",
+        "",
+        "..",
+        "dqn_gpt..",
+        "dqn_gpt.../x",
+    ),
     "--figure": ("../figures/attack", "attack/", "/attack", "", "..", "attack.pdf"),
 }
 OPTIONS = {
@@ -145,7 +154,7 @@ OPTIONS = {
     "--method": ("dtt", "dt.nobody", "DT", "radt.nobody"),
     "--seed": ("-1", "9223372036854775808", "100000000000000000000", "1.5", "nan", "", "first", "0x1"),
     "--threads": ("-1", "many", "1.5"),
-    "--device": ("tpu", "cuda", "cuda:0", ""),
+    "--device": ("tpu", "cuda:0", "gpu"),
     "--pack": ("0", "-1", "x"),
     "--set": (
         *("contxt=3", "context", "context=", "=3", "context=[1", "context.x=3", "context=nan", "context=true"),

@@ -107,7 +107,7 @@ def refused(words: tuple[str, ...], folder: Path) -> Said:
         raise Failed(f"taken without a word: {said.tail()}")
     if "Traceback" in said.text:
         raise Failed(f"a traceback instead of a message: {said.tail()}")
-    if "error: " not in said.text and "Usage:" not in said.text:
+    if "error: " not in said.text and "Error" not in said.text:  # the second is of a command line that cannot be read
         raise Failed(f"status {said.status} without a message: {said.tail()}")
     after = everything(folder)
     changed = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))

@@ -23,9 +23,8 @@ sys.path.insert(0, str(ROOT / "tests"))  # a Python that has imported everything
 
 import preloaded  # noqa: E402
 
-# What HELM's language models need: seconds that a job would otherwise spend before there is anything to attack.
-preloaded.MORE += ["transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2"]
-
+LANGUAGE_MODELS = ("transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2")
+"""What HELM imports: seconds that a job would otherwise spend before there is anything to attack."""
 PATIENCE = 300.0
 """Seconds after which a command hangs. The longest takes ten on a machine that does nothing else."""
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("SNAKEMAKE", "RECOLLECT", "PYTHONPATH"))} | {
@@ -236,7 +235,6 @@ class Reference:
         self._made: dict[str, Future[None]] = {}
         self._lock = threading.Lock()
         configuration(folder)
-        run(["settings", "--help"], folder)  # starts the Python that forks, which no job is to wait for
 
     def make(self, names: Iterable[str]) -> None:
         """Run some jobs and what they need, several side by side; those that were run are kept."""
