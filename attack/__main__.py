@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     preloaded.address()  # the Python that forks: no job is to wait for it
     with tempfile.TemporaryDirectory(prefix="recollect-attack-") as place:
         reference = Reference(Path(place) / "reference", chosen.workers)
-        published.write(reference.folder / "files")
+        if not {"kills", "flips", "bad_files"}.isdisjoint(kinds):
+            published.write(reference.folder / "files")
         plan = Plan(reference, chosen.share, chosen.seed)
         planned = [trial for trial in trials(plan, kinds) if chosen.only in trial.name]
         results = campaign.run(planned, Path(place), chosen.workers)
