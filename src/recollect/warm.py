@@ -125,13 +125,7 @@ def warm(command: Sequence[str]) -> int:
             stdin=subprocess.DEVNULL,
         )
         try:
-            try:
-                running = subprocess.Popen(list(command), env=os.environ | {ADDRESS: address})
-            except OSError as error:
-                from recollect.settings.errors import UserError
-
-                what = f"the command cannot be started: {error}"
-                raise UserError(what, where=command[0], do="correct its name or path") from error
+            running = subprocess.Popen(list(command), env=os.environ | {ADDRESS: address})
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, lambda received, frame: running.send_signal(received))
             return running.wait()
