@@ -14,7 +14,7 @@ LOGGER = $$([ -t 2 ] && echo --logger rich)
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup procgen demo smoke forecast test test-all lint bench lock clean-env
+.PHONY: help setup procgen demo smoke forecast test test-all attack lint bench lock clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,9 @@ test: setup ## the quick tests
 
 test-all: setup ## all tests, those of minutes too
 	$(TEST) --dist loadgroup
+
+attack: setup ## kill, flip, swap and feed nonsense: what docs/reliability.md promises, in under 40 minutes on two cores
+	$(BIN)/python -m attack
 
 lint: setup ## style and types: ruff, mypy, snakefmt, snakemake --lint
 	$(BIN)/ruff check .

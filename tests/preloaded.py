@@ -33,14 +33,24 @@ SLOW = (
     *("recollect.radt.radt", "recollect.memory_rl.dqn", "recollect.amago.amago"),
 )
 
+MORE: list[str] = []
+"""Further modules for the server to import; to be named before its first command."""
+
 
 class Process:
     """A forked process: what a test uses of `subprocess.Popen`."""
 
     def __init__(
-        self, address: str, module: str, arguments: Sequence[str], cwd: str, env: dict[str, str], files: Sequence[int]
+        self,
+        address: str,
+        module: str,
+        arguments: Sequence[str],
+        cwd: str,
+        env: dict[str, str],
+        files: Sequence[int],
+        group: bool = False,
     ) -> None:
-        order = {"module": module, "arguments": list(arguments), "cwd": cwd, "env": env}
+        order = {"module": module, "arguments": list(arguments), "cwd": cwd, "env": env, "group": group}
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(address)
         socket.send_fds(self._line, [b"0"], files)
@@ -80,7 +90,7 @@ def address() -> str:
     """The socket of this process's server, which is started at the first call and ends with this process."""
     place = tempfile.mkdtemp(prefix="preloaded-") + "/socket"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen([sys.executable, __file__, place], stdin=subprocess.PIPE, env=environment)
+    server = subprocess.Popen([sys.executable, __file__, place, *MORE], stdin=subprocess.PIPE, env=environment)
     atexit.register(_end, server, place)
     end = time.monotonic() + 120
     while not os.path.exists(place):
@@ -97,10 +107,17 @@ def _end(server: subprocess.Popen[Any], place: str) -> None:
     os.rmdir(os.path.dirname(place))
 
 
-def start(module: str, arguments: Sequence[str], *, cwd: Path, env: dict[str, str], said: Path) -> Process:
-    """Start `python -m module arguments`, its stderr in the file `said` and its stdout nowhere."""
+def start(
+    module: str, arguments: Sequence[str], *, cwd: Path, env: dict[str, str], said: Path, group: bool = False
+) -> Process:
+    """Start `python -m module arguments`, its stderr in the file `said` and its stdout nowhere.
+
+    Args:
+        group: the process leads a process group of its own.
+    """
     with open(os.devnull) as nothing, open(os.devnull, "w") as out, said.open("w") as err:
-        return Process(address(), module, arguments, str(cwd), env, [nothing.fileno(), out.fileno(), err.fileno()])
+        files = [nothing.fileno(), out.fileno(), err.fileno()]
+        return Process(address(), module, arguments, str(cwd), env, files, group)
 
 
 def run(
@@ -144,9 +161,9 @@ def script(path: Path, module: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ the server
 
 
-def serve(place: str) -> None:
+def serve(place: str, more: Sequence[str]) -> None:
     """Fork for each caller until stdin ends."""
-    for name in SLOW:
+    for name in (*SLOW, *more):
         importlib.import_module(name)
     importlib.import_module("snakemake.cli").get_argument_parser()  # finds and imports Snakemake's plug-ins
     with socket.socket(socket.AF_UNIX) as listener:
@@ -185,6 +202,8 @@ def _answer(caller: socket.socket) -> None:
 
 def _become(order: dict[str, Any], files: list[int]) -> None:
     """Turn this process into the one that was asked for."""
+    if order["group"]:
+        os.setpgid(0, 0)
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -218,4 +237,4 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2:])

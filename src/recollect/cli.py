@@ -250,7 +250,12 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
     from recollect.warm import warm as run
 
     typed = sys.argv[sys.argv.index("warm") + 1 :]  # not `command`, from which a `--` in the middle is gone
-    raise typer.Exit(run(typed[1:] if typed[0] == "--" else typed))
+    words = typed[1:] if typed[0] == "--" else typed
+    try:
+        raise typer.Exit(run(words))
+    except FileNotFoundError as error:
+        what = f"the command cannot be started: {error}"
+        raise UserError(what, where=words[0], do="correct its name or path") from error
 
 
 @app.command()

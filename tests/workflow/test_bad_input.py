@@ -206,6 +206,16 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
         TRAIN,
         ("no algorithm named 'dtt'", "config/methods/dt.yaml", "did you mean 'dt'"),
     ),
+    "list of words and models": (
+        edited("token_vocabularies", vocabularys=1),
+        ["embed-vocabulary", "--scale", "smoke", "--vocabulary", "random", "--device", "cpu"],
+        ("unknown key 'vocabularys'", "config/token_vocabularies.yaml", "did you mean 'vocabularies'"),
+    ),
+    "command beneath warm": (
+        None,
+        ["warm", "no-such-command"],
+        ("the command cannot be started", "no-such-command", "correct its name"),
+    ),
     "algorithm that is a part of others": (
         edited("methods/dt", algorithm="acting"),
         TRAIN,
@@ -399,6 +409,11 @@ WRONG_FILES: dict[str, tuple[Change, list[str], tuple[str, ...]]] = {
         edited("environments/dark_room_10x10", options={"width": 9, "height": 9, "horizon": 100}),
         TRAIN,
         ("an observation is above its range: row", HISTORIES, "make the histories again"),
+    ),
+    "a split that there is not": (
+        edited("environments/dark_room_10x10", evaluation__splits=["evla"]),
+        TRAIN,
+        ("unknown split 'evla'", "tasks of the world dark_room", "did you mean 'eval'"),
     ),
     "histories of longer episodes": (
         edited("environments/dark_room_10x10", options__horizon=50),

@@ -22,6 +22,8 @@ Model = TypeVar("Model", bound=BaseModel)
 NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 #: As a value: what the layers below said is taken back, and the default in Python holds again.
 DEFAULT = "default"
+#: Of the one file of lists that has more than one.
+SECTIONS = ("templates", "vocabularies")
 
 
 def config_folder() -> Path:
@@ -84,7 +86,9 @@ def stamp(path: Path) -> tuple[int, int]:
     """What tells whether a file changed since it was read. Raises UserError: there is no such file."""
     try:
         status = path.stat()
-    except FileNotFoundError as error:
+    except PermissionError:
+        raise
+    except OSError as error:  # not there, or a link to itself
         raise _missing(path) from error
     return status.st_mtime_ns, status.st_size
 
@@ -101,6 +105,9 @@ def entries_of(file: str, section: str = "") -> dict[str, tuple[Any, Path]]:
     entries: dict[str, tuple[Any, Path]] = {}
     for path in (folder / f"{file}.yaml" for folder in config_folders()):
         content = read_yaml(path) if path.is_file() else {}
+        for name in set(content) - set(SECTIONS) if section else ():
+            what = f"unknown key '{name}'"
+            raise UserError(what, where=path, do=nearest(name, SECTIONS))
         for name, said in (content.get(section) or {} if section else content).items():
             if name in entries:
                 where = f"{entries[name][1]} and {path}"

@@ -67,6 +67,8 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
     """
     seen, did, got, ended = arrays
     observation_ND, action_N, reward_N, done_N = flat_columns(arrays, form, where)
+    if not len(action_N):
+        raise broken("there are no rows in it", where)
     with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite, and is refused
         paid_N = reward_N.astype(np.float32)
     whole = form.observation_dtype.kind != "f"

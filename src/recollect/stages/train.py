@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:
     """What judges a policy while it learns: the environment's protocol."""
-    protocol = importlib.import_module(f"recollect.evaluation.{settings.environment.evaluation.protocol}")
+    from recollect.environments import registry
+
+    environment = settings.environment
+    protocol = importlib.import_module(f"recollect.evaluation.{environment.evaluation.protocol}")
+    for split in environment.evaluation.splits:  # one that there is not is found before any training
+        registry.tasks(environment.world, environment.options, split)
 
     def evaluate(policy: Any, step: int) -> pd.DataFrame:
         frame: pd.DataFrame = protocol.evaluate(

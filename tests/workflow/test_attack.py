@@ -1,0 +1,76 @@
+"""The campaign of `make attack`: its trials can be made, and what does not hold is counted and ends it with a status."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # the attack is no part of the package
+
+import attack  # noqa: E402
+from attack import __main__, bad_input, campaign, flips, jobs, table  # noqa: E402
+from attack.campaign import Trial  # noqa: E402
+
+
+def test_the_campaign_is_as_large_as_it_must_be(tmp_path: Path) -> None:
+    reference = jobs.Reference(tmp_path / "reference")
+    planned = list(__main__.trials(campaign.Plan(reference), list(attack.KINDS)))
+    counted = {kind: sum(trial.counts == kind for trial in planned) for kind in table.LEAST}
+    # A trial of kills is one kill at least, and up to three.
+    assert counted["kills"] * 2 >= table.LEAST["kills"]
+    assert all(counted[kind] >= least for kind, least in table.LEAST.items() if kind != "kills"), counted
+    names = [trial.name for trial in planned]
+    assert len(set(names)) == len(names)
+
+
+def test_a_handful_of_trials_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["bad_input", "--only", "/dqn_gpt", "--workers", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "| a path is no name |" in said and "Not the whole campaign" in said
+
+
+def test_what_does_not_hold_is_counted_and_gives_a_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def taken(folder: Path) -> None:
+        folder.mkdir()
+        flips.refused(("settings", "--help"), folder)  # is no mistake, so the check must say that nothing refused it
+
+    def broken(folder: Path) -> None:
+        raise ZeroDivisionError
+
+    def hangs(folder: Path) -> None:
+        monkeypatch.setattr(jobs, "PATIENCE", 0.0)
+        jobs.run(("settings", "--help"), folder.parent)
+
+    made = [Trial("bad inputs", "a promise", function.__name__, function) for function in (taken, broken)]
+    made += [Trial("bad inputs", "another", "hangs", hangs), Trial("bad inputs", "another", "holds", lambda folder: 3)]
+    monkeypatch.setattr(bad_input, "trials", lambda plan: iter(made))
+    assert __main__.main(["bad_input", "--workers", "1"]) == 1
+    said = capsys.readouterr()
+    assert "| a promise | 2 | 2 |" in said.out and "| another | 4 | 1 |" in said.out and "| all | 6 | 3 |" in said.out
+    assert "FAILED taken: taken without a word" in said.err and "ZeroDivisionError" in said.err
+    assert "did not end in" in said.err
+
+
+def test_too_few_trials_are_no_whole_campaign() -> None:
+    trial = Trial("flips", "a promise", "one", lambda folder: None)
+    assert any("only 59 flips" in said for said in table.too_few([campaign.Result(trial, 59, None)]))
+    assert not any("flips" in said for said in table.too_few([campaign.Result(trial, 60, None)]))
+
+
+def test_the_table_is_written_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    table.write(page, "new")
+    assert page.read_text() == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter\n"
+    with pytest.raises(ValueError, match="no lines"):
+        table.write(Path(__file__).with_name("conftest.py"), "new")
+
+
+@pytest.mark.slow
+def test_every_promise_holds_under_the_whole_campaign() -> None:
+    assert __main__.main([]) == 0
