@@ -192,7 +192,7 @@ def snakemake(words: Words, folder: Path) -> None:
     said = " | ".join(done.stdout.splitlines()[-6:])[-400:]
     if not done.returncode:
         raise Failed(f"taken without a word: {said}")
-    if "Traceback" in done.stdout or not any(word in done.stdout for word in ("error: ", "Error", "Exception: ")):
+    if "Traceback" in done.stdout or not any(word in done.stdout for word in ("error: ", "Error", "Exception:")):
         raise Failed(f"no message: {said}")
     if (folder / "results").exists() or (folder / "data").exists():
         shutil.rmtree(folder)
