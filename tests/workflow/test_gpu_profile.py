@@ -7,17 +7,17 @@ have begun.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
 RUNS = [f"results/paper/runs/tmaze_passive_50/dqn_gpt/seed_{seed}/policy.safetensors" for seed in range(6)]
 TWO_GPUS = "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-a)'\necho 'GPU 1: A (UUID: GPU-b)'\n"
 # All of `recollect run` but the training, with a build of torch that could use a GPU.
-RECOLLECT = """#!{python}
+RECOLLECT = """
 import os, pathlib, subprocess, sys, time
 from unittest import mock
 import torch
@@ -46,15 +46,13 @@ def two_gpus(
     """A copy of the workflow on a machine that seems to have two GPUs."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, code in (
-        ("nvidia-smi", TWO_GPUS),
-        ("recollect", RECOLLECT.format(python=sys.executable, stand_in=str(stand_in / "recollect"))),
-    ):
-        (commands / name).write_text(code)
-        (commands / name).chmod(0o755)
+    (commands / "nvidia-smi").write_text(TWO_GPUS)
+    (commands / "nvidia-smi").chmod(0o755)
+    preloaded.script(commands / "recollect", "holds_device")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     workflow = dataclasses.replace(workflow_in(tmp_path / "repository"), commands=commands)
     (workflow.folder / "begun").mkdir()
+    (workflow.folder / "src/holds_device.py").write_text(RECOLLECT.format(stand_in=str(stand_in / "recollect")))
     return workflow
 
 

@@ -46,7 +46,13 @@ def main():
 
 sys.modules["recollect.cli"] = types.SimpleNamespace(main=main)
 work = warm._work
-warm._work = lambda *arguments: (time.sleep(float(sys.argv[2])), work(*arguments))
+
+def slow_work(*arguments):
+    Path(sys.argv[1] + ".forked").touch()
+    time.sleep(float(sys.argv[2]))
+    work(*arguments)
+
+warm._work = slow_work
 warm._PRELOADED = ()
 warm.serve(sys.argv[1])
 """
@@ -290,7 +296,7 @@ def test_ctrl_c_reaches_a_job_that_is_about_to_fork(tmp_path: Path) -> None:
     done = tmp_path / "done"
     with bare(tmp_path, slow_to_fork=0.5) as environment:
         caller = subprocess.Popen([*CALLER, "0.5", str(done), "--threads", "1"], env=environment)
-        time.sleep(0.4)
+        wait_for((tmp_path / "socket.forked").exists, 30)
         caller.send_signal(signal.SIGINT)
         assert caller.wait(30) != 0
         time.sleep(1)
