@@ -55,6 +55,8 @@ _SAID_ERRORS = {
 }
 # A file changed this shortly before it is hashed could change again within one tick of the file system's clock.
 _SETTLED_NS = 50_000_000
+# By so much the clock of a file system may differ from that of processes.
+_CLOCKS_SECONDS = 10.0
 
 _counter = itertools.count()
 _known_hashes: dict[tuple[int, ...], str] = {}
@@ -314,18 +316,27 @@ def _sweep(folder: Path) -> None:
     """Remove temporary files whose process, on this host, is gone."""
     for entry in os.scandir(folder):
         match = _TEMPORARY.match(entry.name)
-        if match and not _alive(int(match.group(1))):
+        if match and not _may_be_writing(int(match.group(1)), Path(entry.path)):
             Path(entry.path).unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def _may_be_writing(pid: int, path: Path) -> bool:
+    """Whether a temporary file may be that of a living process with this id, and not of an earlier one that had the id."""
+    if pid == os.getpid():
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         return True
-    return True
+    try:
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        written = path.stat().st_mtime
+    except OSError:  # no such system, or it has just ended
+        return True
+    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + int(facts[19]) / os.sysconf("SC_CLK_TCK")
+    return facts[0] not in "ZX" and written > began - _CLOCKS_SECONDS
 
 
 def _json_bytes(value: Any) -> bytes:

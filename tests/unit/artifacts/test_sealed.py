@@ -418,10 +418,13 @@ def test_leftovers_of_dead_processes_are_swept_and_those_of_living_ones_are_not(
     gone = tmp_path / f".policy.{sealed._HOST}-{dead.pid}-0.tmp.safetensors"
     parent = tmp_path / f".policy.{sealed._HOST}-{os.getppid()}-0.tmp.safetensors"
     elsewhere = tmp_path / f".policy.another_host-{dead.pid}-0.tmp.safetensors"
-    for path in (gone, parent, elsewhere):
+    # A living process has the number of the dead one that wrote this, long before it began.
+    earlier = tmp_path / f".earlier.{sealed._HOST}-{os.getppid()}-0.tmp.safetensors"
+    for path in (gone, parent, elsewhere, earlier):
         path.write_text("half")
+    os.utime(earlier, (1.0, 1.0))
     write_json(tmp_path / "x.json", 1, kind="j")
-    assert not gone.exists() and parent.exists() and elsewhere.exists()
+    assert not gone.exists() and parent.exists() and elsewhere.exists() and not earlier.exists()
 
 
 def test_verify_returns_the_manifest(tmp_path: Path) -> None:
