@@ -93,8 +93,9 @@ def killed(command: tuple[str, ...], folder: Path, seconds: float, which: float)
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end:
         time.sleep(min(0.005, seconds))
-    with suppress(ProcessLookupError):
-        (os.kill if which < 0.5 else os.killpg)(process.pid, signal.SIGKILL)
+    if process.poll() is None:  # else its number may be another process's by now
+        with suppress(ProcessLookupError):
+            (os.kill if which < 0.5 else os.killpg)(process.pid, signal.SIGKILL)
     return process.pid if process.wait(PATIENCE) == -signal.SIGKILL else None
 
 
