@@ -295,7 +295,12 @@ def test_a_malformed_message_ends_neither_the_process_that_forks_nor_a_job_in_ha
 def test_ctrl_c_reaches_a_job_that_is_about_to_fork(tmp_path: Path) -> None:
     done = tmp_path / "done"
     with bare(tmp_path, slow_to_fork=0.5) as environment:
-        caller = subprocess.Popen([*CALLER, "0.5", str(done), "--threads", "1"], env=environment)
+        # These tests themselves may run beneath nohup or in the background, where Ctrl-C is ignored.
+        caller = subprocess.Popen(
+            [*CALLER, "0.5", str(done), "--threads", "1"],
+            env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         wait_for((tmp_path / "socket.forked").exists, 30)
         caller.send_signal(signal.SIGINT)
         assert caller.wait(30) != 0
