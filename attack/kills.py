@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import signal
 import time
@@ -15,10 +14,12 @@ from pathlib import Path
 
 from attack.campaign import Plan, Trial, share_of
 from attack.jobs import JOBS, PATIENCE, Failed, hashes, run, start, train, with_needs
+from recollect.artifacts.processes import facts_of
 
 ROW = "a killed job goes on, and ends with the same bytes"
 COLLECTOR = "nothing of a killed job writes on"
 IN_A_ROW, SEQUENCES = 3, 4
+GROUP, SESSION = 2, 3  # places in what the kernel says of a process
 # They are here for other trials, or do what another job of the list does.
 LEFT_OUT = (
     "key-door",
@@ -151,13 +152,23 @@ def _nothing_of(group: int, kills: int) -> None:
 
 
 def living(group: int) -> list[int]:
-    """The processes of a group that have not ended."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
+    return list(processes(GROUP, group))
+
+
+def processes(field: int, number: int) -> dict[int, tuple[int, str]]:
+    """The living processes of a group or a session: each one's parent and command line.
+
+    Args:
+        field: `GROUP` or `SESSION`.
+        number: of the group or session.
+    """
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = re.sub(r".*\)", "", status.read_text(), flags=re.DOTALL).split()
+            words = facts_of(int(folder.name))
+            if int(words[field]) == number and words[0] not in "ZX":
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(folder.name)] = int(words[1]), line
         except OSError:
             continue
-        if words[0] not in "ZX" and int(words[2]) == group:
-            found.append(int(status.parent.name))
     return found

@@ -60,31 +60,20 @@ SWAPS: dict[str, Swap] = {
         "embed",
         ("dt, key-door",),
     ),
-    "histories of another environment, for DT": (
-        [(HISTORIES[ROOM], HISTORIES[DOOR])],
-        "dt",
-        ("generate ppo, key-door",),
-    ),
-    "histories of another environment, for AD": (
-        [(HISTORIES[ROOM], HISTORIES[DOOR])],
-        "ad",
-        ("generate ppo, key-door",),
-    ),
-    "histories of another environment, for DPT": (
-        [(HISTORIES[ROOM], HISTORIES[DOOR])],
-        "dpt",
-        ("generate ppo, key-door",),
-    ),
-    "histories of another environment, embedded": (
-        [(HISTORIES[ROOM], HISTORIES[DOOR])],
-        "embed",
-        ("generate ppo, key-door",),
-    ),
-    "histories of another environment, for RA-DT": (
-        [(HISTORIES[ROOM], HISTORIES[DOOR])],
-        "radt",
-        ("generate ppo, key-door",),
-    ),
+    **{
+        f"histories of another environment, {how}": (
+            [(HISTORIES[ROOM], HISTORIES[DOOR])],
+            job,
+            ("generate ppo, key-door",),
+        )
+        for how, job in (
+            ("for DT", "dt"),
+            ("for AD", "ad"),
+            ("for DPT", "dpt"),
+            ("embedded", "embed"),
+            ("for RA-DT", "radt"),
+        )
+    },
     "histories of mazes": ([(HISTORIES[ROOM], HISTORIES[MAZE])], "dt", ("generate policies",)),
     "the memory of another environment": (
         [(MEMORY[ROOM], MEMORY[DOOR]), (ROWS[ROOM], ROWS[DOOR])],

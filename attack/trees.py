@@ -16,6 +16,7 @@ from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 
+from attack import kills
 from attack.campaign import Plan, Trial, share_of
 from attack.jobs import ENVIRONMENT, PATIENCE, ROOM, ROOT, Failed
 from attack.kills import compare
@@ -109,18 +110,7 @@ def undisturbed(place: Path) -> tuple[dict[str, str], float]:
 # ---- who is there ----------------------------------------------------------------------------------------------------
 
 
-def processes(session: int) -> dict[int, tuple[int, str]]:
-    """The living processes of a session: each one's parent and command line."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(words[3]) == session and words[0] not in "ZX":
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                found[int(folder.name)] = int(words[1]), line
-        except OSError:
-            continue
-    return found
+processes = partial(kills.processes, kills.SESSION)
 
 
 def kill_session(session: int) -> None:

@@ -11,9 +11,8 @@ def main() -> None:
     """The console script."""
     answered = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so beneath nohup and the like
     if answered:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # imports may swallow a KeyboardInterrupt; there is nothing to tidy
+        # Imports may swallow a KeyboardInterrupt, and there is nothing to tidy yet.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from recollect import warm
 
     address = os.environ.get(warm.ADDRESS)

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recollect.artifacts.processes import facts_of, lives
 from recollect.settings.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
@@ -152,7 +153,7 @@ def dies_with_scheduler(name: str = "snakemake") -> int | None:
 def _lives_since(pid: int) -> str | None:
     """When a process started, in the kernel's ticks; None when it has ended."""
     try:
-        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        facts = facts_of(pid)
     except OSError:
         return None
     return None if facts[0] in "ZX" else facts[19]
@@ -163,8 +164,7 @@ def _ancestor(name: str) -> int | None:
     while pid > 1:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            # After the command name, which may itself hold spaces and brackets: state, then the parent's pid.
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            parent = int(facts_of(pid)[1])
         except (OSError, ValueError):
             return None
         if any(Path(os.fsdecode(word)).name == name for word in words[:3]):
@@ -184,15 +184,7 @@ def _holder(path: Path) -> tuple[Any, Any]:
 
 def _holder_is_gone(path: Path) -> bool:
     pid, host = _holder(path)
-    if host != platform.node() or not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+    return host == platform.node() and isinstance(pid, int) and not lives(pid)
 
 
 def _held(path: Path) -> UserError:

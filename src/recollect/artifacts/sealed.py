@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recollect.artifacts.processes import facts_of, lives
 from recollect.artifacts.safetensors_format import encode, map_arrays, read_header
 from recollect.settings.errors import UserError
 
@@ -324,14 +325,10 @@ def _may_be_writing(pid: int, path: Path) -> bool:
     """Whether a temporary file may be that of a living process with this id, and not of an earlier one that had the id."""
     if pid == os.getpid():
         return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    if not lives(pid):
         return False
-    except (PermissionError, OverflowError):
-        return True
     try:
-        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        facts = facts_of(pid)
         written = path.stat().st_mtime
     except OSError:  # no such system, or it has just ended
         return True

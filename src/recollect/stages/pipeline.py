@@ -97,8 +97,8 @@ def pipeline() -> str:
     outs: dict[str, dict[str, None]] = {name: {} for name in COARSE}
     read: dict[str, dict[str, None]] = {name: {} for name in COARSE}
     for job, waits_for in whole.needs.items():
-        coarse_names = [name for name, coarse in COARSE.items() if job.stage in coarse.stages]
-        name = "embedders" if job in first else next(name for name in coarse_names if name != "embedders")
+        others = [name for name, coarse in COARSE.items() if job.stage in coarse.stages and name != "embedders"]
+        name = "embedders" if job in first else others[0]
         outs[name] |= dict.fromkeys(outs_of(job))
         for other in waits_for:
             read[name] |= dict.fromkeys(outs_of(other))
