@@ -46,7 +46,7 @@ def settings(
     else:
         do = "add --env NAME (and --method NAME), or --figure NAME"
         raise UserError("nothing is named whose settings are wanted", where="recollect settings", do=do)
-    values = {name: model.model_dump(mode="json", warnings=False) for name, model in checked.items()}
+    values = _plain(checked)
     if why is not None:
         layers = {
             "environment": environment_layers(scale, env) if env is not None else [],
@@ -62,6 +62,15 @@ def settings(
     if as_json:
         return json.dumps(values, indent=2, ensure_ascii=False)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120).rstrip()
+
+
+def run_settings(scale: str, env: str, method: str) -> dict[str, Any]:
+    """Every setting of a run under `environment` and `method`, as JSON has it."""
+    return _plain(_run(scale, env, method))
+
+
+def _plain(checked: Mapping[str, BaseModel]) -> dict[str, Any]:
+    return {name: model.model_dump(mode="json", warnings=False) for name, model in checked.items()}
 
 
 def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
