@@ -113,6 +113,14 @@ def test_what_is_merged_may_be_said_again_and_a_number_is_another_key_than_its_t
     assert read(tmp_path, text)["third"] == {"x": 3, "y": 1, 1: 4, "1": 5}
 
 
+def test_a_wrong_option_of_a_figure_is_found_by_the_check_and_not_only_when_it_is_drawn(workdir: Path) -> None:
+    small_configuration()
+    change(FIGURE, "options", "no_such", to=1)
+    with pytest.raises(UserError, match="no_such") as refused:
+        check.check()
+    assert refused.value.where == "config/figures/radt_dark_room_10x10.yaml: options"
+
+
 def test_a_doubled_key_in_any_file_is_found_by_the_check(workdir: Path) -> None:
     path = workdir / "config" / "figures" / "references" / "radt.yaml"
     path.write_text(path.read_text() + "\n" + path.read_text())
