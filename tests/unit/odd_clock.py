@@ -1,4 +1,4 @@
-"""Runs that are stopped at odd moments, and whose checkpoints come when an odd clock says so."""
+"""Runs and scorings that are stopped at odd moments, and whose checkpoints come when an odd clock says so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from recollect.artifacts.cadence import Cadence
 from recollect.artifacts.run import Run
+from recollect.artifacts.scoring import Scoring
 
 
 class Stopped(Exception):
@@ -46,3 +48,20 @@ def ends_the_same(train: Callable[[Run], dict[str, Any]], folder: Path, stops: t
         assert np.asarray(found[name]).tobytes() == np.asarray(value).tobytes(), name
     assert run.table().equals(whole.table())
     return used
+
+
+class OddScoring(Scoring):
+    """A scoring by such a clock, which stops when it was asked so often whether it is to be saved."""
+
+    def __init__(self, folder: Path, *, stop: int, seed: int) -> None:
+        self.now, self.asked, self.stop = 0.0, 0, stop
+        self.draws = np.random.default_rng(seed)
+        super().__init__(folder, lambda: "same", Cadence(lambda: self.now))
+        self.resumed = bool(self.saves)
+
+    def due(self) -> bool:
+        self.asked += 1
+        if self.asked == self.stop:
+            raise Stopped
+        self.now += self.draws.choice([0.01, 3.0, 200.0])
+        return super().due()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
+from recollect.common.acting_state import Acting
 from recollect.common.draws import ACTION_STREAM, uniform
 
 
-class BatchedPolicy(ABC):
+class BatchedPolicy(Acting, ABC):
     """Plays B rows at once, see `contract.Policy`. A subclass says what it remembers and how it acts.
+
+    Where it also names what changes while it acts (`acting`, see `Acting`), a scoring that was killed goes on.
 
     Attributes:
         seeds_B: uint64. What a row draws is a function of its own seed and of how often it has drawn.
@@ -21,6 +25,7 @@ class BatchedPolicy(ABC):
             can differ in the last bit with the rows beside it, so only settings may say this.
     """
 
+    acting: ClassVar[tuple[str, ...]] = ("seeds_B", "draws_B", "fresh_B")
     rows_at_once: int | None = None
 
     seeds_B: np.ndarray

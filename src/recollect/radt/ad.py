@@ -55,6 +55,8 @@ class Hyperparameters(dt.Hyperparameters):
 class DistillationPolicy(InContextPolicy):
     """Plays with the last complete episode in front of the current one."""
 
+    acting = (*InContextPolicy.acting, "cached")
+
     def begin(self, rows: int) -> None:
         self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
 

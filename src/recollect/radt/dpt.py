@@ -65,6 +65,8 @@ class Batch:
 
 
 class QueryPolicy(InContextPolicy):
+    acting = (*InContextPolicy.acting, "cached")
+
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
         self.context: int = settings.method.hyperparameters.context

@@ -188,6 +188,8 @@ def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[st
 class DecisionTransformerPolicy(InContextPolicy):
     """Plays with a context of the last `context` steps of the current episode."""
 
+    acting = (*InContextPolicy.acting, "cached")
+
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
         self.context: int = settings.method.hyperparameters.context
