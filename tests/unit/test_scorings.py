@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +14,16 @@ import numpy as np
 import pytest
 import test_fall_back as runs
 import tiny_amago
-from odd_clock import OddScoring, Stopped
+from odd_clock import OddlyJudgedRun, OddScoring, Stopped, ends_the_same
 
 from recollect.amago import amago
 from recollect.artifacts.scoring import Scoring
+from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.contract import Inputs
 from recollect.evaluation import episodic, in_context
 from recollect.helm import helm, ppo_cnn, ppo_lstm
 from recollect.memory_rl import dqn, sac
+from recollect.radt import ad
 
 STOPS = (2, 6, 9)
 MAZE = {"variant": "passive", "length": 16}
@@ -151,3 +155,55 @@ def test_a_scoring_stopped_at_odd_moments_says_the_same_to_the_bit(
     assert found.equals(expected)
     scoring.clear()
     assert not (tmp_path / "scoring").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dt", "dqn", "amago"])
+def test_what_is_judged_while_it_learns_goes_on_with_that_too(
+    kind: str, tiny: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(
+        runs, "OFFLINE", {"optimisation": {"steps": 6, "batch_size": 4, "warmup": 2, "evaluate_every": 2}}
+    )
+    monkeypatch.setattr(runs, "HISTORY", runs.HISTORY | {"train_episodes": 8, "evaluate_every": 3})
+    caplog.set_level(logging.INFO)
+    module, settings, inputs = runs.case(kind, tiny, tmp_path)
+    if kind == "amago":
+        hp = settings.method.hyperparameters.model_copy(update={"evaluate_every": 2})
+        settings = settings.model_copy(update={"method": settings.method.model_copy(update={"hyperparameters": hp})})
+
+    def evaluate(policy: Any, step: int, scoring: Scoring) -> Any:
+        return in_context.evaluate(policy, settings.environment, method="m", seed=0, step=step, scoring=scoring)
+
+    ends_the_same(
+        lambda run: module.train(settings, inputs, run).arrays(),
+        tmp_path,
+        (1, 2, 4),
+        kind=OddlyJudgedRun,
+        evaluate=evaluate if kind == "dt" else None,
+    )
+    assert caplog.text.count("going on from the scoring's checkpoint") >= 2
+
+
+def test_every_policy_says_what_changes_while_it_acts() -> None:
+    waiting, silent = [BatchedPolicy], set()
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            waiting.append(kind)
+            if not inspect.isabstract(kind) and kind.__module__.startswith("recollect."):
+                silent |= set() if {"acting", "state_arrays"} & vars(kind).keys() else {kind.__name__}
+    assert not silent
+
+
+class Quiet(ad.DistillationPolicy):
+    """Remembers more than its base class, and does not say so."""
+
+
+def test_a_policy_that_does_not_say_what_changes_is_scored_as_a_whole(tiny: Any, tmp_path: Path) -> None:
+    room = tiny()
+    settings = room.settings("ad")
+    scoring = OddScoring(tmp_path, stop=-1, seed=0)
+    policy = Quiet(room.network(settings), settings)
+    in_context.evaluate(policy, settings.environment, method="m", seed=0, step=7, scoring=scoring)
+    assert scoring.asked == 0

@@ -219,7 +219,11 @@ class Run:
         self._checkpoints.save(step, {**own, **columns}, known)
         self._last_saved = step
         self._cadence.saved(began)
-        shutil.rmtree(self.checkpoint_folder / SCORING, ignore_errors=True)  # no run goes on from before
+        self.forget_scorings()  # from here on, no run comes to them again
+
+    def forget_scorings(self) -> None:
+        """Remove what scorings while learning would have gone on from."""
+        shutil.rmtree(self.checkpoint_folder / SCORING, ignore_errors=True)
 
     def table(self) -> pd.DataFrame:
         """All rows so far, in the order they were logged; columns and dtypes as in `recollect.artifacts.scores`."""

@@ -81,6 +81,7 @@ def train(
         known = {**known, "seed": seed} | ({TRUSTED: run.trusted} if run.trusted else {})
         write_table(paths.train_table(scale, env, method, seed), run.table(), kind="train", provenance=known)
         write_arrays(paths.policy(scale, env, method, seed), arrays, kind="policy", provenance=known)
+        run.forget_scorings()
     return run.resumed
 
 
