@@ -17,6 +17,7 @@ import numpy as np
 
 from recollect.artifacts.cadence import Cadence
 from recollect.artifacts.checkpoints import Checkpoints, part
+from recollect.artifacts.sealed import MANIFEST_SUFFIX
 
 log = logging.getLogger(__name__)
 Arrays = dict[str, Any]  # numpy arrays and tensors by name
@@ -97,6 +98,8 @@ class Scoring:
     def clear(self) -> None:
         """Leave nothing: the scoring is over, and what it gave stands elsewhere."""
         if self._checkpoints is not None:
+            for manifest in self._checkpoints.folder.glob(f"*{MANIFEST_SUFFIX}"):
+                manifest.unlink()  # first: killed in between, it is as if there were none
             shutil.rmtree(self._checkpoints.folder, ignore_errors=True)
 
 
