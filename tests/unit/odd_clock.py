@@ -46,14 +46,14 @@ class OddlyJudgedRun(OddRun):
         made = super().scoring(policy, step)
         due, saves = made.due, made.saves
 
-        def asked() -> bool:
+        def asked(**how: Any) -> bool:
             nonlocal saves
             self.asked += made.saves - saves
             saves = made.saves
             if self.asked == self.stop:
                 raise Stopped
             self.now += self.draws.choice([0.01, 3.0, 200.0])
-            return due()
+            return due(**how)
 
         made.due = asked  # type: ignore[method-assign]
         return made
@@ -92,9 +92,9 @@ class OddScoring(Scoring):
         super().__init__(folder, lambda: "same", Cadence(lambda: self.now))
         self.resumed = bool(self.saves)
 
-    def due(self) -> bool:
+    def due(self, **how: Any) -> bool:
         self.asked += 1
         if self.asked == self.stop:
             raise Stopped
         self.now += self.draws.choice([0.01, 3.0, 200.0])
-        return super().due()
+        return super().due(**how)

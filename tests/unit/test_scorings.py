@@ -17,6 +17,7 @@ import tiny_amago
 from odd_clock import OddlyJudgedRun, OddScoring, Stopped, ends_the_same
 
 from recollect.amago import amago
+from recollect.artifacts.cadence import Cadence
 from recollect.artifacts.scoring import Scoring
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.contract import Inputs
@@ -207,3 +208,18 @@ def test_a_policy_that_does_not_say_what_changes_is_scored_as_a_whole(tiny: Any,
     policy = Quiet(room.network(settings), settings)
     in_context.evaluate(policy, settings.environment, method="m", seed=0, step=7, scoring=scoring)
     assert scoring.asked == 0
+
+
+@pytest.mark.parametrize("kind", ["dt", "ad", "dpt"])
+def test_where_episodes_end_what_they_held_is_not_saved(kind: str, tiny: Any, tmp_path: Path) -> None:
+    settings, make = of_room(tiny, kind)
+    scoring = Scoring(tmp_path, lambda: "same", Cadence(lambda: 0.0))
+    held: dict[bool, list[int]] = {True: [], False: []}
+
+    def save(name: str, arrays: dict[str, Any]) -> None:
+        held[bool(arrays["own/done"].all())].append(arrays["policy/cached/cache/layer/0"].numel())
+
+    scoring.due = lambda **_: True  # type: ignore[method-assign]
+    scoring.save = save  # type: ignore[method-assign]
+    in_context.evaluate(make(), settings.environment, method="m", seed=0, step=7, scoring=scoring)
+    assert max(held[True]) == 0 < max(held[False])

@@ -26,14 +26,18 @@ class Cadence:
         self.began = self.saved_at if began is None else began
         self._behind, self._cost = behind, 0.0
 
-    def due(self) -> bool:
+    def due(self, *, early: bool = False) -> bool:
         """Whether a kill would soon cost more than is promised. The piece of work that follows is thought to take as long as
         the one that ended.
+
+        Args:
+            early: a save costs little now; half the time will do.
         """
         now = self.clock()
         piece, self._asked_at = now - self._asked_at, now
         wait = min(LONGEST, max(SHORTEST, PART * (now - self.began))) - self._behind
-        return now - self.saved_at + piece > max(wait, min(LONGEST, COST * self._cost))
+        wait = max(wait, min(LONGEST, COST * self._cost))
+        return now - self.saved_at + piece > (wait / 2 if early else wait)
 
     def saved(self, began: float) -> None:
         """A save has ended that began at this time."""

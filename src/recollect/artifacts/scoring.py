@@ -78,9 +78,9 @@ class Scoring:
         """A part is over; what it gave is saved with the next."""
         self._over[name] = result
 
-    def due(self) -> bool:
-        """Whether the state of the part that is being played is to be saved; asked at every step."""
-        return self._checkpoints is not None and self._cadence is not None and self._cadence.due()
+    def due(self, *, early: bool = False) -> bool:
+        """Whether the state of the part that is being played is to be saved; asked at every step. `early`: see `Cadence`."""
+        return self._checkpoints is not None and self._cadence is not None and self._cadence.due(early=early)
 
     def save(self, name: str, arrays: Arrays) -> None:
         """Save the state of a part, and what the parts before it gave."""
@@ -118,9 +118,9 @@ class Part:
         begun, self._begun = self._begun, {}
         return begun
 
-    def offer(self, state: Callable[[], Arrays]) -> None:
-        """Between two steps: its state may be asked for and saved."""
-        if self.scoring.due():
+    def offer(self, state: Callable[[], Arrays], *, early: bool = False) -> None:
+        """Between two steps: its state may be asked for and saved. `early`: it is small now."""
+        if self.scoring.due(early=early):
             self.scoring.save(self.name, state())
 
     def end(self, result: Arrays) -> Arrays:

@@ -66,6 +66,9 @@ class BatchedPolicy(Acting, ABC):
         self.draws_B = self.draws_B + np.uint64(1)
         return np.stack(columns, 1)
 
+    def drop(self, ended_B: np.ndarray) -> None:
+        """Forget at once what the next `act` forgets first where these rows' episodes have ended: so a save is smaller."""
+
     @abstractmethod
     def begin(self, rows: int) -> None:
         """Make room for rows that remember nothing."""

@@ -83,6 +83,8 @@ def play_in_context(
     reward_B, done_B = np.zeros(len(tasks), np.float32), np.zeros(len(tasks), bool)
 
     def state() -> dict[str, Any]:
+        if hasattr(policy, "drop"):
+            policy.drop(done_B)
         own = {
             "returns": returns,
             "episode": episode_B,
@@ -108,7 +110,7 @@ def play_in_context(
         kept = None
     while True:
         if kept is not None:
-            kept.offer(state)
+            kept.offer(state, early=bool(done_B.all()))
         action_B = policy.act(observation_BD, reward_B, done_B)
         seen_BD = observation_BD
         observation_BD, reward_B, terminated_B, truncated_B, _ = world.step(action_B)

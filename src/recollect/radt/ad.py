@@ -63,6 +63,9 @@ class DistillationPolicy(InContextPolicy):
     def forget(self, mask_B: np.ndarray) -> None:
         self.cached.clear(mask_B)
 
+    def drop(self, ended_B: np.ndarray) -> None:
+        self.forget(ended_B)
+
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """The episode that has just ended becomes the context: encode it once."""
         self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))

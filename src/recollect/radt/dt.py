@@ -204,6 +204,9 @@ class DecisionTransformerPolicy(InContextPolicy):
         if self.cached is not None:
             self.cached.clear(mask_B)
 
+    def drop(self, ended_B: np.ndarray) -> None:
+        self.forget(ended_B)
+
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         self.forget(np.isin(np.arange(len(self.seeds_B)), rows))
 

@@ -132,6 +132,18 @@ def test_of_a_scoring_that_has_just_begun_a_tenth_is_lost() -> None:
             cadence.saved(clock.now)
 
 
+def test_where_a_save_costs_little_it_comes_in_half_the_time() -> None:
+    waited = []
+    for early in (True, False):
+        clock = Clock()
+        clock.now = 10_000.0
+        cadence = Cadence(clock, began=0.0)
+        while not cadence.due(early=early):
+            clock.now += 1
+        waited.append(clock.now - 10_000)
+    assert waited == [120, 240]
+
+
 def test_nothing_is_kept_where_no_folder_is_named() -> None:
     part = Scoring().part("only")
     part.offer(lambda: pytest.fail("nobody needs the state"))
