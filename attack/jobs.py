@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -96,7 +96,8 @@ def train(env: str, method: str, *needs: str, seed: int = 0) -> Job:
 
 
 def evaluate(env: str, method: str, *needs: str, seed: int = 0) -> Job:
-    return _run("evaluate", env, method, seed, needs, "scores.*")
+    job = _run("evaluate", env, method, seed, needs, "scores.*")
+    return replace(job, checkpoints=f"results/smoke/checkpoints/{env}/{method}/seed_{seed}/scoring")
 
 
 def inspect(env: str, method: str, *needs: str, seed: int = 0) -> Job:
@@ -162,6 +163,9 @@ JOBS: dict[str, Job] = {
     "evaluate dqn_gpt": evaluate(CORRIDOR, "dqn_gpt", "dqn_gpt"),
     "evaluate radt": evaluate(ROOM, "radt", "radt", "index", "generate ppo", "dt"),
     "evaluate shelm": evaluate(WORDS, "shelm", "shelm", "embed-vocabulary random"),
+    "evaluate ad, many": evaluate(ROOM, "ad.many", "ad", "generate ppo"),
+    "evaluate radt, many": evaluate(ROOM, "radt.many", "radt", "index", "generate ppo", "dt"),
+    "evaluate shelm, many": evaluate(WORDS, "shelm.many", "shelm", "embed-vocabulary random"),
     "inspect": inspect(ROOM, "dt", "dt", "generate ppo"),
     "inspect, seed 1": inspect(ROOM, "dt", "dt, seed 1", "generate ppo", seed=1),
     "inspect, key-door": inspect(DOOR, "dt", "dt, key-door", "generate ppo, key-door"),
@@ -184,8 +188,14 @@ def with_needs(name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+MANY = {"ad": 10, "radt": 6, "shelm": 60}
+"""Episodes of scorings that are long enough to be killed in their middle."""
+
+
 def configuration(folder: Path) -> None:
-    """The repository's configuration, with a figure and an environment of published files that only the attack has."""
+    """The repository's configuration, with a figure, long scorings, and an environment of published files that only the
+    attack has.
+    """
     shutil.copytree(ROOT / "config", folder / "config")
     smoke = folder / "config/scales/smoke.yaml"
     scale = yaml.safe_load(smoke.read_text())
@@ -195,6 +205,11 @@ def configuration(folder: Path) -> None:
     figure = yaml.safe_load((figures / "radt_dark_room_10x10.yaml").read_text())
     figure |= {"methods": ["dt"], "seeds": [0, 1], "references": []}
     (figures / "attack.yaml").write_text(yaml.safe_dump(figure))
+    for method, episodes in MANY.items():
+        path = folder / f"config/methods/{method}.yaml"
+        content = yaml.safe_load(path.read_text())
+        content.setdefault("variants", {})["many"] = {"evaluation_only": True, "evaluation": {"episodes": episodes}}
+        path.write_text(yaml.safe_dump(content))
     room = yaml.safe_load((environments / f"{ROOM}.yaml").read_text())
     room["options"] |= {"width": 5, "height": 4}
     hyperparameters = {"folder": "files"}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import preloaded
 import pytest
+import yaml
 from made_once import made_once
 
 RUNS = {
@@ -105,6 +106,39 @@ def test_resume_after_kill_is_bit_exact(
     assert kills, "the run ended before it could be killed: make it longer"
     assert "going on from the checkpoint" in trained(name, smoke_workdir)
     assert outputs(smoke_workdir, name) == expected
+
+
+def test_a_scoring_that_is_killed_goes_on_with_the_same_bytes(smoke_data: Path, tmp_path: Path) -> None:
+    env, method = "dark_room_10x10", "dt.many"
+    where = ["--scale", "smoke", "--env", env, "--method", method, "--seed", "0", "--device", "cpu", "--threads", "1"]
+    for name in ("whole", "killed"):
+        shutil.copytree(smoke_data, tmp_path / name)
+        path = tmp_path / name / "config/methods/dt.yaml"
+        content = yaml.safe_load(path.read_text())
+        content.setdefault("variants", {})["many"] = {"evaluation_only": True, "evaluation": {"episodes": 30}}
+        path.write_text(yaml.safe_dump(content))
+
+    def scored(folder: Path) -> tuple[str, bytes]:
+        done = preloaded.run("recollect.cli", ["evaluate", *where], cwd=folder, env=environment(), timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stderr, (folder / f"results/smoke/runs/{env}/{method}/seed_0/scores.parquet").read_bytes()
+
+    _, expected = scored(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    checkpoints = folder / f"results/smoke/checkpoints/{env}/{method}/seed_0/scoring"
+    for _ in range(2):
+        before = set(checkpoints.glob("*.manifest.json"))
+        process = preloaded.start(
+            "recollect.cli", ["evaluate", *where], cwd=folder, env=environment(), said=said_in(folder)
+        )
+        while process.poll() is None and set(checkpoints.glob("*.manifest.json")) <= before:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(timeout=60) == -signal.SIGKILL, "it ended before it could be killed: make it longer"
+    said, found = scored(folder)
+    assert "going on from the scoring's checkpoint" in said
+    assert found == expected
+    assert not checkpoints.exists()
 
 
 def test_a_corrupted_checkpoint_falls_back_to_the_one_before(

@@ -35,7 +35,7 @@ from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.common.learning_curve import log_learning, make_worlds
-from recollect.common.rollout import play_episodes
+from recollect.common.rollout import score_episodes
 from recollect.environments.base import World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -241,7 +241,8 @@ class Trainer:
             seeds_B[b] = seed_of("learning-curve actions", self.seed, at.evaluations, b)
         policy = self.agent.policy()
         policy.start(seeds_B)
-        played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
+        kept = self.run.scoring(policy, at.evaluations).part("evaluation")
+        played = score_episodes(world, policy, kept)
         tasks_B = np.array([task.index for task in world.tasks])
         log_learning(self.run, played, self.labels, at.env_steps, tasks_B)
         mean = float(played.return_B.mean())

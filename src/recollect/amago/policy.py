@@ -7,6 +7,7 @@ a world that begins new episodes within a rollout says so (`WorldShape.episode_c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ class AmagoPolicy(BatchedPolicy):
             "previous": self._previous,
         }
 
-    def load_state(self, arrays: dict[str, np.ndarray]) -> None:
+    def load_state(self, arrays: Mapping[str, np.ndarray], device: Any = None) -> None:
         self.start(np.array(arrays["seeds"]))
         self.draws_B, self._time_B = np.array(arrays["drawn"]), np.array(arrays["time"])
         self.fresh_B, self._previous = np.array(arrays["fresh"]), np.array(arrays["previous"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from recollect.artifacts import set_aside
+from recollect.artifacts import scoring, set_aside
+from recollect.artifacts.cadence import Cadence
 from recollect.artifacts.checkpoints import Checkpoint, Checkpoints, part
 from recollect.artifacts.differences import made_differently
 from recollect.artifacts.finite import check_arrays, check_metric
@@ -30,12 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TRAIN_SPLIT = "train"
-
-# A kill costs at most five minutes and less than a tenth of a run (a second, if that is more).
-LONGEST = 240.0  # seconds between checkpoints; a minute is left for writing one
-SHORTEST = 1.0  # seconds: what a run may lose that has just begun
-PART = 1 / 12  # of the time so far
-COST = 20.0  # times what the last checkpoint took, so that at most a twentieth of the time goes into them
+SCORING = "scoring_while_learning"  # folder beside the checkpoints, see `Run.scoring`
 
 
 class Run:
@@ -48,7 +45,8 @@ class Run:
             checkpoint made under another text is not used: it is set aside.
         made_of: the same in parts, to say what differs (see `differences.made_differently`).
         trust: go on with a checkpoint that was made under another text, also with one that was set aside.
-        evaluate: ``evaluate(policy, step) -> score rows``, for methods that are judged while they learn; None when not.
+        evaluate: ``evaluate(policy, step, scoring) -> score rows``, for methods that are judged while they learn; None when
+            not.
         env, method, seed: fill these columns of the table where rows leave them out.
         clock: seconds, monotonic.
     """
@@ -61,7 +59,7 @@ class Run:
         settings_text: str,
         made_of: Mapping[str, Any] | None = None,
         trust: bool = False,
-        evaluate: Callable[[Any, int], pd.DataFrame] | None = None,
+        evaluate: Callable[[Any, int, scoring.Scoring], pd.DataFrame] | None = None,
         env: str = "",
         method: str = "",
         seed: int = 0,
@@ -76,8 +74,8 @@ class Run:
         self._trust = trust
         self.trusted: list[dict[str, Any]] = []  # checkpoints of another making that this run went on with
         self._clock = clock
-        self._last_saved, self._cost = 0, 0.0
-        self._began = self._saved_at = self._asked_at = clock()
+        self._last_saved = 0
+        self._cadence = Cadence(clock)
         self.resumed = False
         self._frames: list[pd.DataFrame] = []
         self._logged: list[tuple[int, str, float]] = []
@@ -94,7 +92,7 @@ class Run:
         """
         self._frames, self._logged, self._last_saved, self.trusted = [], [], 0, []
         newest = self._chosen()
-        self._began = self._saved_at = self._asked_at = self._clock()
+        self._cadence = Cadence(self._clock)
         if newest is None:
             return None
         self._frames = [_unpack(newest.arrays, newest.state["texts"])]
@@ -176,20 +174,28 @@ class Run:
     def evaluate_policy(self, policy: Any, step: int) -> None:
         """Judge a policy with the run's evaluator, where it has one, and add the score rows."""
         if self.evaluate is not None:
-            self.log_scores(self.evaluate(policy, step))
+            self.log_scores(self.evaluate(policy, step, self.scoring(policy, step)))
+
+    def scoring(self, policy: Any, step: int) -> scoring.Scoring:
+        """What a scoring goes on from that is made while the run learns; `step` tells it from others since a checkpoint.
+
+        A killed run comes to it again from its newest checkpoint, with the same policy, and then goes on with it.
+        """
+
+        def identity() -> str:
+            return f"{self._settings} step {step} policy {scoring.digest(policy.arrays())}"
+
+        cadence = Cadence(self._clock, began=self._cadence.began, behind=self._cadence.unsaved)
+        return scoring.Scoring(self.checkpoint_folder / SCORING / str(step), identity, cadence)
 
     def due(self, step: int, every: int) -> bool:
         """Whether a checkpoint is due, which is asked wherever one may be made; no result depends on the answer.
 
         It is when a multiple of `every` was passed since the last one (0: never by steps), which steps may jump over as
-        those of a rollout do; and by time, before a kill would cost more than is promised. The piece of work that follows
-        is thought to take as long as the one that ended.
+        those of a rollout do; and by time, see `Cadence`.
         """
-        now = self._clock()
-        piece, self._asked_at = now - self._asked_at, now
-        wait = min(LONGEST, max(SHORTEST, PART * (now - self._began), COST * self._cost))
         passed = every > 0 and step // every > self._last_saved // every
-        return passed or now - self._saved_at + piece > wait
+        return self._cadence.due() or passed
 
     def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> None:
         """Seal a checkpoint: arrays, state, and the rows logged so far.
@@ -211,8 +217,13 @@ class Run:
         known |= {"made_of": self._made_of} if self._made_of else {}
         known |= {"trusted": self.trusted} if self.trusted else {}
         self._checkpoints.save(step, {**own, **columns}, known)
-        self._last_saved, self._saved_at = step, self._clock()
-        self._asked_at, self._cost = self._saved_at, self._saved_at - began
+        self._last_saved = step
+        self._cadence.saved(began)
+        self.forget_scorings()  # from here on, no run comes to them again
+
+    def forget_scorings(self) -> None:
+        """Remove what scorings while learning would have gone on from."""
+        shutil.rmtree(self.checkpoint_folder / SCORING, ignore_errors=True)
 
     def table(self) -> pd.DataFrame:
         """All rows so far, in the order they were logged; columns and dtypes as in `recollect.artifacts.scores`."""

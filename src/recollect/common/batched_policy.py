@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
+from recollect.common.acting_state import Acting
 from recollect.common.draws import ACTION_STREAM, uniform
 
 
-class BatchedPolicy(ABC):
+class BatchedPolicy(Acting, ABC):
     """Plays B rows at once, see `contract.Policy`. A subclass says what it remembers and how it acts.
+
+    Where it also names what changes while it acts (`acting`, see `Acting`), a scoring that was killed goes on.
 
     Attributes:
         seeds_B: uint64. What a row draws is a function of its own seed and of how often it has drawn.
         draws_B: uint64, how many actions each row has drawn.
         fresh_B: bool, the rows that have not acted since they were started or reset.
         horizon, episodes: see `start`.
+        rows_at_once: how many episodes an episodic evaluation plays side by side; None: all. What a network makes of a row
+            can differ in the last bit with the rows beside it, so only settings may say this.
     """
+
+    acting: ClassVar[tuple[str, ...]] = ("seeds_B", "draws_B", "fresh_B")
+    rows_at_once: int | None = None
 
     seeds_B: np.ndarray
     draws_B: np.ndarray
@@ -56,6 +65,9 @@ class BatchedPolicy(ABC):
         columns = [uniform(self.seeds_B, first_B + np.uint64(n), ACTION_STREAM) for n in range(numbers)]
         self.draws_B = self.draws_B + np.uint64(1)
         return np.stack(columns, 1)
+
+    def drop(self, ended_B: np.ndarray) -> None:
+        """Forget at once what the next `act` forgets first where these rows' episodes have ended: so a save is smaller."""
 
     @abstractmethod
     def begin(self, rows: int) -> None:

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -250,6 +251,43 @@ class KeyValueCache:
             h = h + block.feed_forward(h)
             weights.append(weights_NHTS[:, :, 0])
         return torch.stack(weights, 1)
+
+    # ---------------------------------------------------------------- going on
+
+    def state_arrays(self) -> dict[str, Any]:
+        """See `acting_state.Acting`; slots that nothing was written to are left out."""
+        used = int(self.lengths_B.max())
+        bounds = np.array([self._shortest, self._longest])  # kept, as they decide how attention is computed
+        found: dict[str, Any] = {"lengths": self.lengths_B, "bounds": bounds}
+        found |= {f"layer/{i}": kv[:, :, :, :used] for i, kv in enumerate(self.layers)}
+        for i, keys_values in enumerate(self._context_keys):
+            if keys_values is not None:
+                found |= {f"keys/{i}": keys_values[0], f"values/{i}": keys_values[1]}
+        read = self.context
+        masks = {"mask": self._context_mask_BS, "has_context": self._has_context_B}
+        if read is not None:
+            masks |= {"attend": read.attend_B11S, "factor": read.factor_B11, "reads": torch.ones(())}
+        return found | {name: mask for name, mask in masks.items() if mask is not None}
+
+    def load_state(self, arrays: Mapping[str, Any], device: torch.device | str | None = None) -> None:
+        device = self.lengths_B.device
+        self.lengths_B = arrays["lengths"].to(device, copy=True)
+        self._shortest, self._longest = arrays["bounds"].tolist()
+        self.clear_context()
+        for i, kv in enumerate(self.layers):
+            stored = arrays[f"layer/{i}"]
+            kv[:, :, :, : stored.shape[3]] = stored.to(device)
+        on_device = {}
+        for name, stored in arrays.items():
+            if isinstance(stored, Tensor) and not name.startswith("layer/"):
+                on_device[name] = stored.to(device, copy=True)
+        for i in range(len(self.layers)):
+            if f"keys/{i}" in on_device:
+                self._context_keys[i] = on_device[f"keys/{i}"], on_device[f"values/{i}"]
+        self._context_mask_BS = on_device.get("mask")
+        self._has_context_B = on_device.get("has_context")
+        if "reads" in on_device:
+            self.context = ReadContext(self._context_keys, on_device.get("attend"), on_device.get("factor"))
 
     # ---------------------------------------------------------------- checks
 

@@ -9,7 +9,7 @@ A method is one module of this folder with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -184,6 +184,12 @@ class EncodedWorld:
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         observation, reward_B, terminated_B, truncated_B, info = self.world.step(actions)
         return self.encode(observation), reward_B, terminated_B, truncated_B, info
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return self.world.get_state()
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.world.set_state(state)
 
 
 def world_as_met(

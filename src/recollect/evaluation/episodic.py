@@ -1,4 +1,5 @@
-"""Episodic evaluation: a policy plays n whole episodes in one batch, each from an empty memory.
+"""Episodic evaluation: a policy plays n whole episodes, each from an empty memory; all side by side, or so many at once as
+the policy says (`BatchedPolicy.rows_at_once`).
 
 Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act deterministically with dropout
 off; each policy defines what deterministic means for it.
@@ -16,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.artifacts.scoring import Part, Scoring
 from recollect.common.contract import Policy, world_as_met
-from recollect.common.rollout import VectorWorld, Watch, play_episodes
+from recollect.common.rollout import VectorWorld, Watch, score_episodes
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.evaluation.normalised_scores import normalised
@@ -40,8 +42,6 @@ def play(
     episodes: int | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
-    watch: Watch | None = None,
 ) -> EpisodeScores:
     """Play whole episodes: one per instance at a time, in as many rounds as it takes.
 
@@ -50,8 +50,6 @@ def play(
         policy: started anew for every round, so no episode knows of another.
         episodes: how many (default: one per instance).
         seed: of what the policy draws, if it draws anything.
-        progress: called with the number of episodes that are over.
-        watch: told of every step.
 
     Returns:
         Undiscounted return, length and success of each, in instance order within each round.
@@ -60,20 +58,27 @@ def play(
     wanted = batch if episodes is None else episodes
     parts = int(getattr(world, "parts", 0))
     rounds = [EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)))]
-
-    def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
-        return policy.act(observation, reward, done)
-
     for first in range(0, wanted, batch):
-        seeds = [seed_of("episodic evaluation actions", seed, first + row) for row in range(batch)]
-        policy.start(np.array(seeds, np.uint64), world.horizon, 1)
-        played = play_episodes(world, act, watch)
-        of_parts = part_returns(played.reward_BT, parts)
-        rounds.append(EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts))
-        if progress is not None:
-            progress(min(wanted, first + batch))
+        rounds.append(play_round(world, policy, seed=seed, first=first, kept=Scoring().part("")))
     columns = zip(*rounds, strict=True)
     return EpisodeScores(*(np.concatenate(of_rounds)[:wanted] for of_rounds in columns))
+
+
+def play_round(
+    world: VectorWorld, policy: Policy, *, seed: int, first: int, kept: Part, watch: Watch | None = None
+) -> EpisodeScores:
+    """Play one episode per instance.
+
+    Args:
+        seed: of what the policy draws; of a row it draws by how many episodes came before it, `first` before the first.
+        kept: the part of a scoring that this is; it goes on where it was saved.
+        watch: told of every step.
+    """
+    seeds = [seed_of("episodic evaluation actions", seed, first + row) for row in range(world.num_envs)]
+    policy.start(np.array(seeds, np.uint64), world.horizon, 1)
+    played = score_episodes(world, policy, kept, watch)
+    of_parts = part_returns(played.reward_BT, int(getattr(world, "parts", 0)))
+    return EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts)
 
 
 def part_returns(reward_BT: np.ndarray, parts: int) -> np.ndarray:
@@ -89,17 +94,37 @@ def play_split(
     *,
     seed: int,
     progress: Callable[[int], None] | None = None,
-    watch: Watch | None = None,
+    watch: Callable[[int], Watch] | None = None,
+    scoring: Scoring | None = None,
 ) -> tuple[list[Task], EpisodeScores]:
-    """Play the `evaluation.episodes` episodes of a split in one batch, task after task in turn: tasks and scores."""
+    """Play the `evaluation.episodes` episodes of a split, task after task in turn: tasks and scores.
+
+    Args:
+        watch: given the first episode of those that are played side by side: what is told of their steps.
+        scoring: what it goes on from, see `Scoring`.
+    """
     listed = registry.tasks(environment.world, environment.options, split)
     evaluation = environment.evaluation
     tasks = [listed[i % len(listed)] for i in range(evaluation.episodes)]
     keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
-    seeds = [seed_of(*keys, i) for i in range(len(tasks))]
-    world = world_as_met(environment, tasks, np.array(seeds, np.uint64), policy)
+    seeds = np.array([seed_of(*keys, i) for i in range(len(tasks))], np.uint64)
     actions = seed_of("of run", evaluation.seed, seed)
-    return tasks, play(world, policy, seed=actions, progress=progress, watch=watch)
+    at_once = getattr(policy, "rows_at_once", None) or len(tasks)
+    scoring = scoring or Scoring()
+    chunks = []
+    for first in range(0, len(tasks), at_once):
+        rows = slice(first, first + at_once)
+        kept = scoring.part(f"{split} {first}")
+        if kept.result is None:
+            world = world_as_met(environment, tasks[rows], seeds[rows], policy)
+            told = None if watch is None else watch(first)
+            kept.end(play_round(world, policy, seed=actions, first=first, kept=kept, watch=told)._asdict())
+        assert kept.result is not None
+        chunks.append(EpisodeScores(**kept.result))
+        if progress is not None:
+            progress(first + len(tasks[rows]))
+    columns = zip(*chunks, strict=True)
+    return tasks, EpisodeScores(*(np.concatenate(of_chunks) for of_chunks in columns))
 
 
 def evaluate(
@@ -110,8 +135,9 @@ def evaluate(
     seed: int,
     step: int,
     progress: Callable[[int], None] | None = None,
+    scoring: Scoring | None = None,
 ) -> pd.DataFrame:
-    """Score rows of the episodes of each split, see `play_split`.
+    """Score rows of the episodes of each split, see `play_split`. `scoring`: what it goes on from, see `Scoring`.
 
     Returns:
         metric `return`, `success` where the world has it, and normalised returns where tasks list them (see
@@ -120,7 +146,7 @@ def evaluate(
     """
     frames = []
     for split in environment.evaluation.splits:
-        tasks, scores = play_split(policy, environment, split, seed=seed, progress=progress)
+        tasks, scores = play_split(policy, environment, split, seed=seed, progress=progress, scoring=scoring)
         number_E = np.arange(len(tasks))
         task_E = np.array([task.index for task in tasks])
         metrics = {"return": scores.return_E, "success": scores.success_E}

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.artifacts.scoring import Part, Scoring
+from recollect.common.acting_state import load_play, play_arrays, says_its_state
 from recollect.common.contract import Briefed, Policy, world_as_met
 from recollect.environments import registry
 from recollect.environments.base import Task
@@ -51,6 +55,7 @@ def play_in_context(
     seed: int,
     progress: Callable[[int], None] | None = None,
     watch: Callable[[Moment], None] | None = None,
+    kept: Part | None = None,
 ) -> np.ndarray:
     """Returns of every episode.
 
@@ -61,6 +66,7 @@ def play_in_context(
         seed: of the run.
         progress: called with the number of episodes that the slowest row has finished.
         watch: called after every step, before the policy learns how it ended.
+        kept: the part of a scoring that this is; one that was killed goes on where it was saved, with the same result.
 
     Returns:
         float64 [tasks, episodes], undiscounted.
@@ -74,10 +80,37 @@ def play_in_context(
     returns = np.zeros((len(tasks), episodes))
     episode_B = np.zeros(len(tasks), np.int64)
     rows = np.arange(len(tasks))
-    observation_BD, _ = world.reset()
     reward_B, done_B = np.zeros(len(tasks), np.float32), np.zeros(len(tasks), bool)
-    finished = 0
+
+    def state() -> dict[str, Any]:
+        if hasattr(policy, "drop"):
+            policy.drop(done_B)
+        own = {
+            "returns": returns,
+            "episode": episode_B,
+            "observation": observation_BD,
+            "reward": reward_B,
+            "done": done_B,
+        }
+        return joined(own=own) | play_arrays(world, policy)
+
+    begun = kept.take() if kept is not None else {}
+    if begun:
+        load_play(world, policy, begun)
+        own = part(begun, "own")
+        returns, episode_B, observation_BD = own["returns"], own["episode"], own["observation"]
+        reward_B, done_B = own["reward"], own["done"]
+    else:
+        observation_BD, _ = world.reset()
+    begun.clear()
+    finished = int(episode_B.min())
+    if progress is not None and finished:
+        progress(finished)
+    if not says_its_state(policy):
+        kept = None
     while True:
+        if kept is not None:
+            kept.offer(state, early=bool(done_B.all()))
         action_B = policy.act(observation_BD, reward_B, done_B)
         seen_BD = observation_BD
         observation_BD, reward_B, terminated_B, truncated_B, _ = world.step(action_B)
@@ -109,14 +142,21 @@ def evaluate(
     seed: int,
     step: int,
     progress: Callable[[int], None] | None = None,
+    scoring: Scoring | None = None,
 ) -> pd.DataFrame:
     """Score rows of all splits of the environment's evaluation: metric `return` (and normalised ones, where tasks list what
-    they are normalised by), `episode` the 0-based ICL episode.
+    they are normalised by), `episode` the 0-based ICL episode. `scoring`: what it goes on from, see `Scoring`.
     """
     frames = []
+    scoring = scoring or Scoring()
     for split in environment.evaluation.splits:
         tasks = registry.tasks(environment.world, environment.options, split)
-        returns_TE = play_in_context(policy, environment, tasks, seed=seed, progress=progress)
+        kept = scoring.part(split)
+        if kept.result is None:
+            played = play_in_context(policy, environment, tasks, seed=seed, progress=progress, kept=kept)
+            kept.end({"returns": played})
+        assert kept.result is not None
+        returns_TE = kept.result["returns"]
         known = {"env": environment.name, "method": method, "seed": seed, "step": step, "split": split}
         known |= {"task": np.array([task.index for task in tasks])[:, None], "episode": np.arange(returns_TE.shape[1])}
         for metric, value_TE in {"return": returns_TE, **normalised(returns_TE, tasks)}.items():

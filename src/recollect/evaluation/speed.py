@@ -18,6 +18,7 @@ import torch
 
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.scoring import Scoring
 from recollect.common.contract import Inputs, Policy
 from recollect.environments import registry
 from recollect.environments.base import Task
@@ -46,6 +47,10 @@ class Clock(Run):
     def due(self, step: int, every: int) -> bool:
         """Nothing is saved."""
         return False
+
+    def scoring(self, policy: Any, step: int) -> Scoring:
+        """Nothing is kept."""
+        return Scoring()
 
     def log(self, step: int, **metrics: float) -> None:
         """Note the time; metrics are numbers, so all work on the device is done by now."""

@@ -95,11 +95,17 @@ class RecurrentAgent(Agent):
             yield moment_LM[kept_LM], *self.network.heads(outputs_LMU[kept_LM])
 
     def arrays(self) -> dict[str, Any]:
-        return {**super().arrays(), "hidden": self._hidden_BU, "cell": self._cell_BU}
+        return super().arrays() | self.state_arrays()
+
+    def state_arrays(self) -> dict[str, Any]:
+        return {"hidden": self._hidden_BU, "cell": self._cell_BU}
+
+    def load_state(self, arrays: Mapping[str, Any], device: Any = None) -> None:
+        self._hidden_BU, self._cell_BU = (torch.as_tensor(arrays[n]).to(self.device) for n in ("hidden", "cell"))
 
     def load(self, arrays: Mapping[str, Any], images: np.ndarray) -> None:
         super().load(arrays, images)
-        self._hidden_BU, self._cell_BU = (torch.as_tensor(arrays[n]).to(self.device) for n in ("hidden", "cell"))
+        self.load_state(arrays)
 
 
 def pieces(done_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -146,6 +146,14 @@ class Agent:
             self.history.load(part(arrays, "history"))
             self._history_BH = torch.as_tensor(arrays["seen"]).to(self.device)
 
+    def state_arrays(self) -> dict[str, Any]:
+        """What changes while it plays and nothing is learned, see `recollect.common.acting_state`."""
+        return {} if self.history is None else joined(history=self.history.arrays())
+
+    def load_state(self, arrays: Mapping[str, Any], device: Any = None) -> None:
+        if self.history is not None:
+            self.history.load(part(arrays, "history"))
+
     def learned(self) -> dict[str, np.ndarray]:
         """What makes a policy: the network's parameters, and what the history has of its own."""
         found = joined(network=arrays_of(self.network))
@@ -156,6 +164,8 @@ class Agent:
 
 class SampledPolicy(BatchedPolicy):
     """Plays an agent; a row's actions are drawn with its own seed (or `likeliest`), so no row depends on the others."""
+
+    acting = (*BatchedPolicy.acting, "agent")
 
     def __init__(self, agent: Agent, *, likeliest: bool = False) -> None:
         self.agent, self.device, self.likeliest = agent, agent.device, likeliest

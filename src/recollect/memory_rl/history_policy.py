@@ -54,6 +54,8 @@ def tokens(batch: Batch, network: HistoryNetwork) -> tuple[Tensor, Tensor, Tenso
 class HistoryPolicy(BatchedPolicy):
     """Greedy batched policy: remembers the history of each row's episode and takes the best action."""
 
+    acting = (*BatchedPolicy.acting, "_state", "_previous")
+
     def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu") -> None:
         self.network, self.device = network, torch.device(device)
         self._state: Any = None

@@ -34,7 +34,7 @@ from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision
 from recollect.common.replay import Batch, EpisodeReplay
-from recollect.common.rollout import Episodes, play_episodes
+from recollect.common.rollout import Episodes, play_episodes, score_episodes
 from recollect.common.target_learner import TargetLearner
 from recollect.memory_rl.heads import Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
@@ -310,9 +310,8 @@ class OnlineTrainer:
     def _evaluate(self, run: Run) -> None:
         at, world = self.at, self.evaluation_world
         self.policy.start(np.zeros(world.num_envs, np.uint64))
-        episodes = play_episodes(
-            world, lambda observation, reward, done, t, live: self.policy.act(observation, reward, done)
-        )
+        kept = run.scoring(self.policy, at.evaluations).part("evaluation")
+        episodes = score_episodes(world, self.policy, kept)
         log_learning(run, episodes, self.labels, at.env_steps, 0)
         means = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
         run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **means)

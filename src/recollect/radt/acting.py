@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined
+from recollect.common.acting_state import Acting
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
 from recollect.common.draws import categorical_from_weights, uniform
@@ -55,6 +56,17 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
 
 class InContextPolicy(BatchedPolicy):
     """A sequence model that plays episode after episode and remembers what its method lets it."""
+
+    acting: ClassVar[tuple[str, ...]] = (
+        *BatchedPolicy.acting,
+        "observation",
+        "action",
+        "reward",
+        "aim",
+        "step_B",
+        "target_B",
+        "episode_B",
+    )
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         chosen = settings.method.hyperparameters
@@ -226,11 +238,13 @@ class InContextPolicy(BatchedPolicy):
         """Action logits [B, A] (or see `radt.actions.ContinuousHead`) for now."""
 
 
-class CachedSteps:
+class CachedSteps(Acting):
     """Feeds a network one timestep per call through its key/value cache, equal to encoding the whole window.
 
     Works while nothing leaves the window: the caller starts anew with `clear` where an episode ends.
     """
+
+    acting = ("cache",)
 
     def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
         self.network = network

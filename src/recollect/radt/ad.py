@@ -55,11 +55,16 @@ class Hyperparameters(dt.Hyperparameters):
 class DistillationPolicy(InContextPolicy):
     """Plays with the last complete episode in front of the current one."""
 
+    acting = (*InContextPolicy.acting, "cached")
+
     def begin(self, rows: int) -> None:
         self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
 
     def forget(self, mask_B: np.ndarray) -> None:
         self.cached.clear(mask_B)
+
+    def drop(self, ended_B: np.ndarray) -> None:
+        self.forget(ended_B)
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """The episode that has just ended becomes the context: encode it once."""

@@ -16,12 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.common.acting_state import Acting
 from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 
 
-class CachedReading:
+class CachedReading(Acting):
     """What a policy that reads a context keeps from step to step. `timesteps`: of the window."""
+
+    acting = ("steps", "context_BSD", "next_B")
 
     def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
         self.network = network

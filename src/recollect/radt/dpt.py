@@ -65,6 +65,8 @@ class Batch:
 
 
 class QueryPolicy(InContextPolicy):
+    acting = (*InContextPolicy.acting, "cached")
+
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
         self.context: int = settings.method.hyperparameters.context
@@ -74,6 +76,9 @@ class QueryPolicy(InContextPolicy):
 
     def forget(self, mask_B: np.ndarray) -> None:
         self.cached.clear(mask_B)
+
+    def drop(self, ended_B: np.ndarray) -> None:
+        self.forget(ended_B)
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """The episode that has just ended becomes the context: encode it and the separator once."""

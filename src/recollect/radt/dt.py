@@ -188,6 +188,8 @@ def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[st
 class DecisionTransformerPolicy(InContextPolicy):
     """Plays with a context of the last `context` steps of the current episode."""
 
+    acting = (*InContextPolicy.acting, "cached")
+
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
         self.context: int = settings.method.hyperparameters.context
@@ -201,6 +203,9 @@ class DecisionTransformerPolicy(InContextPolicy):
     def forget(self, mask_B: np.ndarray) -> None:
         if self.cached is not None:
             self.cached.clear(mask_B)
+
+    def drop(self, ended_B: np.ndarray) -> None:
+        self.forget(ended_B)
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         self.forget(np.isin(np.arange(len(self.seeds_B)), rows))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from recollect.artifacts.sealed import read_arrays
+from recollect.common.acting_state import Acting
 from recollect.common.contract import Facts, Inputs
 from recollect.common.language_models import load_language_model
 from recollect.radt.acting import CachedSteps
@@ -67,11 +68,13 @@ def load_embedder(
     )
 
 
-class SteppedQueries:
+class SteppedQueries(Acting):
     """Query keys of the episodes being played, one cached timestep per call: the same keys as of whole windows.
 
     Only where a window holds the whole episode (nothing ever leaves it) and a timestep is one token.
     """
+
+    acting = ("cached", "recent_BTD", "real_BT")
 
     def __init__(self, embedder: DomainSpecificEmbedder, rows: int, horizon: int) -> None:
         self.cached = CachedSteps(embedder.network, rows, horizon)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from recollect.common.acting_state import Device
 from recollect.settings.errors import UserError
 
 
@@ -35,6 +36,16 @@ class EpisodeLog:
     def reset(self, mask_E: Tensor | None = None) -> None:
         chosen = slice(None) if mask_E is None else mask_E.to(self.count_E.device)
         self.count_E[chosen] = 0
+
+    def state_arrays(self) -> dict[str, Tensor]:
+        """See `Acting`; places that no episode stands in are left out."""
+        used = int(self.count_E.max())
+        return {"count": self.count_E} | {name: table[:, :used] for name, table in self.fields.items()}
+
+    def load_state(self, arrays: Mapping[str, Tensor], device: Device = None) -> None:
+        self.count_E.copy_(arrays["count"])
+        for name, table in self.fields.items():
+            table[:, : arrays[name].shape[1]] = arrays[name].to(table.device)
 
     def write(self, task_M: Tensor, steps: Mapping[str, Tensor]) -> Tensor:
         """Store one finished episode [M, T' <= horizon, ...] for each of these tasks, each at most once; slots [M]."""

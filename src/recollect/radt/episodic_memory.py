@@ -12,6 +12,7 @@ Source: RA-DT (arXiv 2410.07071), section on in-context evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from recollect.common.acting_state import Device
 from recollect.radt.pooling import normalised
 from recollect.radt.retrieval import by_return, drawn_places, minmax
 from recollect.radt.training_memory import NOTHING
@@ -27,6 +29,17 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 
 TIE = 1e-6  # scores this near are equal; far above float64 rounding, far below a difference that means something
+
+
+TABLES = (
+    "keys_ECD",
+    "total_return_EC",
+    "slot_EC",
+    "first_EC",
+    "end_EC",
+    "last_EC",
+    "owner_EC",
+)  # of a memory's entries
 
 
 class EpisodicSettings(Frozen):
@@ -160,6 +173,17 @@ class EpisodicMemory:
         self.last_EC = zero_EC.clone()
         self.owner_EC = zero_EC
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
+
+    def state_arrays(self) -> dict[str, Tensor]:
+        """See `Acting`; places without an entry are left out."""
+        used = int(self.count_E.max())
+        return {"count": self.count_E} | {name: getattr(self, name)[:, :used] for name in TABLES}
+
+    def load_state(self, arrays: Mapping[str, Tensor], device: Device = None) -> None:
+        self.count_E.copy_(arrays["count"])
+        for name in TABLES:
+            table = getattr(self, name)
+            table[:, : arrays[name].shape[1]] = arrays[name].to(table.device)
 
     def reset(self, mask_E: Tensor | None = None) -> None:
         chosen = slice(None) if mask_E is None else mask_E.to(self.device)

@@ -79,6 +79,9 @@ class Batch:
 class RetrievalPolicy(InContextPolicy):
     """Plays with its own earlier episodes as memory; the context is re-read every `retrieve_every` steps."""
 
+    found = ("hits", "context", "has_context_B", "changed_B")
+    acting = (*InContextPolicy.acting, "memory", "log", "queries", "reading", "acted", *found)
+
     def __init__(
         self,
         network: DecisionTransformer,

@@ -7,6 +7,7 @@ trained plays its method's policy, and has the final evaluation only.
 from __future__ import annotations
 
 import importlib
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -45,14 +46,16 @@ def evaluate(
     ] = None,
     device: str = "cpu",
 ) -> None:
-    """Score a trained policy: play the environment's evaluation with it.
+    """Score a trained policy: play the environment's evaluation with it. Killed, the same command goes on with it.
 
     The scores of a policy that was kept get a table of their own, without evaluations made while learning.
     """
+    from recollect.artifacts.cadence import Cadence
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.progress import Progress
     from recollect.artifacts.scores import concat_scores
+    from recollect.artifacts.scoring import Scoring
     from recollect.artifacts.sealed import read_arrays, read_table, write_table
     from recollect.evaluation.score_table import final_step, learning_rows, step_of
 
@@ -60,14 +63,18 @@ def evaluate(
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     files = evaluate_inputs(scale, env, method, seed)
     target = paths.scores(scale, env, method, seed)
+    kept_at = paths.scoring(scale, env, method, seed)
     if checkpoint is not None:
         checkpoint = f"epoch_{int(checkpoint):06d}" if checkpoint.isdecimal() else checkpoint
         files["policy"] = kept_policy(scale, env, played_method(scale, env, method), seed, checkpoint)
         target = paths.kept_scores(scale, env, method, seed, checkpoint)
+        kept_at = paths.kept_scoring(scale, env, method, seed, checkpoint)
     inputs = Inputs(device=device, **files)
     known = STAGE.provenance(Job("evaluate", scale, env, method, str(seed)), device, files)
     with run_lock(target.parent):
         train_table = read_table(inputs["train"], kind="train")
+        step = final_step(train_table) if checkpoint is None else step_of(train_table, checkpoint)
+        scoring = Scoring(kept_at, lambda: f"{provenance.digest(repr(known))} seed {seed}", Cadence(time.monotonic))
         policy = module.load_policy(settings, read_arrays(inputs["policy"], kind="policy"), inputs)
         protocol = importlib.import_module(f"recollect.evaluation.{settings.environment.evaluation.protocol}")
         episodes = settings.environment.evaluation.episodes
@@ -77,13 +84,15 @@ def evaluate(
                 settings.environment,
                 method=method,
                 seed=seed,
-                step=final_step(train_table) if checkpoint is None else step_of(train_table, checkpoint),
+                step=step,
                 progress=lambda done: progress.update(done),
+                scoring=scoring,
             )
         rows = [final]
         if checkpoint is None and is_trained(scale, env, method):
             rows = [learning_rows(train_table, final), final]
         write_table(target, concat_scores(rows), kind="scores", provenance={**known, "seed": seed})
+        scoring.clear()
 
 
 STAGE = Stage(

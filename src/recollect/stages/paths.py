@@ -96,6 +96,9 @@ history_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories")
 image_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_images")
 memory_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_memories/{{method}}")
 vocabulary_checkpoints = Place(f"{_CHECKPOINTS}/_token_vocabularies/{{vocabulary}}")
+# What a scoring goes on from, while it plays: of a run's policy, and of one that it kept.
+scoring = Place(f"{_CHECKPOINTS}/{_RUN}/scoring")
+kept_scoring = Place(f"{_CHECKPOINTS}/{_RUN}/scoring_{{checkpoint}}")
 model_checkpoints = Place(f"{_CHECKPOINTS}/_models/{{model}}")
 
 _figure = Place(f"{_RESULTS}/figures/{{figure}}")

@@ -19,8 +19,10 @@ from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
 if TYPE_CHECKING:
     import pandas as pd
 
+    from recollect.artifacts.scoring import Scoring
 
-def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:
+
+def evaluator(settings: Settings) -> Callable[[Any, int, Scoring], pd.DataFrame]:
     """What judges a policy while it learns: the environment's protocol."""
     from recollect.environments import registry
 
@@ -29,9 +31,9 @@ def evaluator(settings: Settings) -> Callable[[Any, int], pd.DataFrame]:
     for split in environment.evaluation.splits:  # one that there is not is found before any training
         registry.tasks(environment.world, environment.options, split)
 
-    def evaluate(policy: Any, step: int) -> pd.DataFrame:
+    def evaluate(policy: Any, step: int, scoring: Scoring) -> pd.DataFrame:
         frame: pd.DataFrame = protocol.evaluate(
-            policy, settings.environment, method=settings.method.name, seed=settings.seed, step=step
+            policy, settings.environment, method=settings.method.name, seed=settings.seed, step=step, scoring=scoring
         )
         return frame
 
@@ -79,6 +81,7 @@ def train(
         known = {**known, "seed": seed} | ({TRUSTED: run.trusted} if run.trusted else {})
         write_table(paths.train_table(scale, env, method, seed), run.table(), kind="train", provenance=known)
         write_arrays(paths.policy(scale, env, method, seed), arrays, kind="policy", provenance=known)
+        run.forget_scorings()
     return run.resumed
 
 

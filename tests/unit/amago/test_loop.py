@@ -23,7 +23,7 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
-from recollect.common.rollout import play_episodes
+from recollect.common.rollout import score_episodes
 from recollect.evaluation.episodic import play
 from recollect.settings.errors import UserError
 
@@ -196,12 +196,12 @@ def test_the_policy_of_the_best_evaluation_is_kept_the_later_one_of_equals(
 
     def played(*arguments: Any) -> Any:
         seen.append(trainer.agent.network.policy_arrays())
-        episodes = play_episodes(*arguments)
+        episodes = score_episodes(*arguments)
         paid = np.zeros_like(episodes.reward_BT)
         paid[:, 0] = next(returns)
         return replace(episodes, reward_BT=paid)
 
-    monkeypatch.setattr(amago_loop, "play_episodes", played)
+    monkeypatch.setattr(amago_loop, "score_episodes", played)
     policy = trainer.train()
     assert len(seen) == 5
     assert same(policy.arrays(), seen[3])

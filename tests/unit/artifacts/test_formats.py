@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import torch
 
 from recollect.artifacts import formats
+from recollect.artifacts.cadence import Cadence
 from recollect.artifacts.checkpoints import Checkpoints
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.scoring import Scoring
 from recollect.artifacts.sealed import manifest_path, write_arrays, write_json, write_table
 
 ARRAYS = {
@@ -40,12 +42,16 @@ def written(folder: Path) -> dict[str, Path]:
     run = Run(folder, folder / "run", settings_text="s", env="room", method="dt", seed=1)
     run.log(5, loss=0.25)
     run.save(5, {"w": torch.ones(2)}, state)
+    scoring = Scoring(folder / "scoring", lambda: "s", Cadence(lambda: 0.0))
+    scoring.part("eval 0").end(ARRAYS)
+    scoring.save("eval 2", {"w": torch.ones(2, 3).T, **ARRAYS})
     return {
         "arrays": folder / "arrays.safetensors",
         "manifest": manifest_path(folder / "arrays.safetensors"),
         "json": folder / "value.json",
         "checkpoint": checkpoint,
         "run": folder / "run" / "step_000005.safetensors",
+        "scoring": folder / "scoring" / "step_000001.safetensors",
     }
 
 
@@ -66,6 +72,7 @@ RECORDED: dict[int, dict[str, str]] = {
         "json": "33d7f6a50640c7ee",
         "checkpoint": "ee8866ae4d73550e",
         "run": "3e1b4f903e1321f0",
+        "scoring": "1cf3f735343bcea6",  # new within version 1: no file of before is one
         "table": "ac4a38cbfb6de284",
     }
 }
