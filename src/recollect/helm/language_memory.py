@@ -123,10 +123,8 @@ class TransformerXLMemory:
         return self.cache.attention()
 
     def arrays(self) -> dict[str, Tensor]:
-        return {"at": torch.tensor(self.cache.at), **{f"cache{i}": kv for i, kv in enumerate(self.cache.layers)}}
+        return self.cache.arrays()
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        self.start(torch.as_tensor(arrays["cache0"]).shape[1])
-        self.cache.at = int(arrays["at"])
-        for i, kv in enumerate(self.cache.layers):
-            kv.copy_(torch.as_tensor(arrays[f"cache{i}"]))
+        self.start(len(arrays["written"]))
+        self.cache.load(arrays)
