@@ -34,6 +34,7 @@ class LanguageMemory(Protocol):
         memory_length: M, inputs that it remembers at most, with the newest.
         embeddings_VD: token embeddings as the model sees them (Transformer-XL: already scaled by sqrt(D)).
         vocabulary: V strings, one for each row.
+        row_bytes: what the memory of one row takes.
     """
 
     width: int
@@ -41,6 +42,7 @@ class LanguageMemory(Protocol):
     memory_length: int
     embeddings_VD: Tensor
     vocabulary: tuple[str, ...]
+    row_bytes: int = 0
 
     def start(self, batch: int) -> None:
         """Remember nothing, in `batch` rows."""
@@ -105,6 +107,8 @@ class TransformerXLMemory:
         self.width = self.output_width = network.settings.width
         self.memory_length, self.batch_tokens = memory_length, batch_tokens
         self.embeddings_VD = network.table()
+        s, slots = network.settings, memory_length + batch_tokens - 1
+        self.row_bytes = 4 * 2 * s.layers * s.heads * s.head_width * slots
         self.start(0)
 
     def start(self, batch: int) -> None:

@@ -124,7 +124,7 @@ def test_features_as_wide_as_the_embeddings_are_not_mixed_up(inputs: Inputs) -> 
 
 def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs: Inputs, tmp_path: Path) -> None:
     for statistics in ("batch", "running", "frozen"):
-        settings = settings_of("helmv2", statistics=statistics, calibration=10)
+        settings = settings_of("helmv2", statistics=statistics, calibration=10, played_statistics="trained")
         trainer = helmv2.make_trainer(settings, inputs)
         seen: list[np.ndarray] = []
         reader = trainer.agent.history.reader
@@ -142,6 +142,44 @@ def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs:
         policy.act(images_of(count=1), np.zeros(1, np.float32), np.zeros(1, bool))
         assert np.isfinite(policy.traced(np.array([0]))["value"]).all()
         assert policy.arrays()["history/reader/count"] == own.count  # playing adds nothing
+
+
+def test_a_helmv2_policy_is_played_as_it_was_trained_with_the_statistics_of_the_games_beside_it(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    settings = settings_of("helmv2")
+    arrays = helmv2.make_trainer(settings, inputs).train(run_in(tmp_path))
+    trained = settings_of("helmv2", played_statistics="trained")
+    assert helmv2.load_policy(trained, arrays, inputs).rows_at_once is None
+    policy = helmv2.load_policy(settings, arrays, inputs)
+    assert policy.rows_at_once == 3  # of six episodes, four games in training: two threes
+    history: Any = policy.agent.history
+    policy.start(np.zeros(6, np.uint64), 3, 1)
+    policy.act(images_of(count=6), np.zeros(6, np.float32), np.zeros(6, bool))
+    read, target = history._newest_BKD[:, 0], history.reader.rescaling
+    torch.testing.assert_close(read.mean(0), target.target_mean_W, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(read.std(0), target.target_std_W, atol=1e-5, rtol=1e-3)
+    assert all(np.array_equal(value, arrays[name]) for name, value in policy.arrays().items())
+    evaluation = settings.environment.evaluation.model_copy(update={"episodes": 100})
+    of_paper = settings.model_copy(
+        update={"environment": settings.environment.model_copy(update={"evaluation": evaluation})}
+    )
+    sixteen = of_paper.method.hyperparameters.model_copy(update={"actors": 16})
+    of_paper = of_paper.model_copy(update={"method": of_paper.method.model_copy(update={"hyperparameters": sixteen})})
+    assert (
+        helmv2.load_policy(of_paper, arrays, inputs).rows_at_once == 17
+    )  # five times 17 and 15: about 16, as in training
+
+
+def test_rows_are_played_at_once_as_their_memories_fit_and_at_small_scales_all(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history: Any = trainer_of("helm", inputs, language_model="random-transfo-xl").agent.history
+    assert history.memory.row_bytes == sum(kv.nbytes for kv in history.memory.cache.layers) // 4
+    assert history.rows_at_once > 10_000
+    for slots, rows in ((511, 53), (1021 + 3, 26), (2045 + 3, 13)):
+        monkeypatch.setattr(history.memory, "row_bytes", 4 * 2 * 18 * 16 * 64 * slots)
+        assert history.rows_at_once == rows
 
 
 def test_history_vectors_are_scaled_by_the_statistics_of_training(inputs: Inputs, tmp_path: Path) -> None:
