@@ -17,7 +17,11 @@ class BatchedPolicy(ABC):
         draws_B: uint64, how many actions each row has drawn.
         fresh_B: bool, the rows that have not acted since they were started or reset.
         horizon, episodes: see `start`.
+        rows_at_once: how many episodes an episodic evaluation plays side by side; None: all. What a network makes of a row
+            can differ in the last bit with the rows beside it, so only settings may say this.
     """
+
+    rows_at_once: int | None = None
 
     seeds_B: np.ndarray
     draws_B: np.ndarray

@@ -1,4 +1,5 @@
-"""Episodic evaluation: a policy plays n whole episodes in one batch, each from an empty memory.
+"""Episodic evaluation: a policy plays n whole episodes, each from an empty memory; all side by side, or so many at once as
+the policy says (`BatchedPolicy.rows_at_once`).
 
 Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act deterministically with dropout
 off; each policy defines what deterministic means for it.
@@ -42,6 +43,7 @@ def play(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
+    before: int = 0,
 ) -> EpisodeScores:
     """Play whole episodes: one per instance at a time, in as many rounds as it takes.
 
@@ -52,6 +54,7 @@ def play(
         seed: of what the policy draws, if it draws anything.
         progress: called with the number of episodes that are over.
         watch: told of every step.
+        before: how many episodes of the same evaluation were played before; draws and progress count on from there.
 
     Returns:
         Undiscounted return, length and success of each, in instance order within each round.
@@ -65,13 +68,13 @@ def play(
         return policy.act(observation, reward, done)
 
     for first in range(0, wanted, batch):
-        seeds = [seed_of("episodic evaluation actions", seed, first + row) for row in range(batch)]
+        seeds = [seed_of("episodic evaluation actions", seed, before + first + row) for row in range(batch)]
         policy.start(np.array(seeds, np.uint64), world.horizon, 1)
         played = play_episodes(world, act, watch)
         of_parts = part_returns(played.reward_BT, parts)
         rounds.append(EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts))
         if progress is not None:
-            progress(min(wanted, first + batch))
+            progress(before + min(wanted, first + batch))
     columns = zip(*rounds, strict=True)
     return EpisodeScores(*(np.concatenate(of_rounds)[:wanted] for of_rounds in columns))
 
@@ -89,17 +92,28 @@ def play_split(
     *,
     seed: int,
     progress: Callable[[int], None] | None = None,
-    watch: Watch | None = None,
+    watch: Callable[[int], Watch] | None = None,
 ) -> tuple[list[Task], EpisodeScores]:
-    """Play the `evaluation.episodes` episodes of a split in one batch, task after task in turn: tasks and scores."""
+    """Play the `evaluation.episodes` episodes of a split, task after task in turn: tasks and scores.
+
+    Args:
+        watch: given the first episode of those that are played side by side: what is told of their steps.
+    """
     listed = registry.tasks(environment.world, environment.options, split)
     evaluation = environment.evaluation
     tasks = [listed[i % len(listed)] for i in range(evaluation.episodes)]
     keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
-    seeds = [seed_of(*keys, i) for i in range(len(tasks))]
-    world = world_as_met(environment, tasks, np.array(seeds, np.uint64), policy)
+    seeds = np.array([seed_of(*keys, i) for i in range(len(tasks))], np.uint64)
     actions = seed_of("of run", evaluation.seed, seed)
-    return tasks, play(world, policy, seed=actions, progress=progress, watch=watch)
+    at_once = getattr(policy, "rows_at_once", None) or len(tasks)
+    chunks = []
+    for first in range(0, len(tasks), at_once):
+        rows = slice(first, first + at_once)
+        world = world_as_met(environment, tasks[rows], seeds[rows], policy)
+        told = None if watch is None else watch(first)
+        chunks.append(play(world, policy, seed=actions, progress=progress, watch=told, before=first))
+    columns = zip(*chunks, strict=True)
+    return tasks, EpisodeScores(*(np.concatenate(of_chunks) for of_chunks in columns))
 
 
 def evaluate(

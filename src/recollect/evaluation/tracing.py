@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from recollect.common.contract import Policy, Traced, Worded, facts_of
+from recollect.common.rollout import Watch
 from recollect.common.traces import Trace
 from recollect.environments import registry
 from recollect.environments.base import Task
@@ -47,10 +48,12 @@ class Recorder:
         self.mapped: list[np.ndarray] = []  # (moment, place among the rows) of each map
         self.step_N = np.zeros(len(rows_N), np.int64)
 
-    def __call__(self, moment: Moment) -> None:
-        """Write down one step."""
-        rows_N = self.rows_N
-        playing_N, done_N = moment.playing_B[rows_N], moment.done_B[rows_N]
+    def __call__(self, moment: Moment, first: int = 0) -> None:
+        """Write down one step of the rows from `first` on. Others' steps come at other moments: now they do not play."""
+        count = len(moment.done_B)
+        rows_N = (self.rows_N - first).clip(0, count - 1)
+        is_here_N = rows_N == self.rows_N - first
+        playing_N, done_N = moment.playing_B[rows_N] & is_here_N, moment.done_B[rows_N]
         self.moments.append(
             {
                 "observation": np.array(moment.observation_BD)[rows_N],
@@ -67,7 +70,7 @@ class Recorder:
             if len(due) and (maps := self.policy.maps(rows_N[due])):
                 self.maps.append(maps)
                 self.mapped.append(np.stack([np.full(len(due), len(self.moments) - 1), due], 1))
-        self.step_N = np.where(done_N, 0, self.step_N + 1)
+        self.step_N = np.where(done_N | ~is_here_N, 0, self.step_N + 1)
 
     def trace(self, about: Mapping[str, Any], tasks: Sequence[Task], cells_of: Sequence[Cells | None]) -> Trace:
         """What was written down, row after row.
@@ -149,8 +152,12 @@ def trace(
     else:
         number_B = np.arange(environment.evaluation.episodes) // len(listed)
 
-        def watch(seen: np.ndarray, action: np.ndarray, reward: np.ndarray, done: np.ndarray, live: np.ndarray) -> None:
-            recorder(Moment(seen, action, reward, done, number_B, live))
+        def watch(first: int) -> Watch:
+            def told(*step: np.ndarray) -> None:
+                seen, action, reward, done, live = step
+                recorder(Moment(seen, action, reward, done, number_B[first : first + len(done)], live), first)
+
+            return told
 
         play_split(policy, environment, split, seed=seed, progress=progress, watch=watch)
 

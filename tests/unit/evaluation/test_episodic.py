@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.rollout import play_episodes
 from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
+from recollect.evaluation import tracing
 from recollect.evaluation.episodic import evaluate, part_returns, play
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
@@ -168,3 +170,45 @@ def test_episodes_of_different_length_are_each_kept_once_and_whole() -> None:
     assert episodes.observation_BTD[..., 0].tolist() == [[0, 1, 0, 0], [0, 1, 2, 0], [0, 1, 2, 3]]
     assert episodes.action_BT.tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 2]]
     assert len(episodes.first(2).length_B) == 2
+
+
+class Dice(BatchedPolicy):
+    """Draws its actions, remembers nothing, and knows the most rows that it ever played side by side."""
+
+    most = 0
+
+    def __init__(self, rows_at_once: int | None) -> None:
+        self.rows_at_once = rows_at_once
+
+    def begin(self, rows: int) -> None:
+        self.most = max(self.most, rows)
+
+    def forget(self, mask_B: np.ndarray) -> None:
+        pass
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        self.next_step(done_B)
+        return (4 * self.action_chances()[:, 0]).astype(np.int64)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+
+def test_each_row_plays_the_same_episode_however_many_are_played_at_once() -> None:
+    environment = EnvironmentSettings(
+        name="maze",
+        world="tmaze",
+        options={"variant": "passive", "length": LENGTH},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=7),
+    )
+    about: dict[str, Any] = {"about": {}, "split": "eval", "tasks": [0], "seed": 2}
+    together = evaluate(Dice(None), environment, method="m", seed=2, step=30)
+    traced = tracing.trace(Dice(None), environment, **about)
+    for rows in (1, 3, 7, 50):
+        done: list[int] = []
+        policy = Dice(rows)
+        assert evaluate(policy, environment, method="m", seed=2, step=30, progress=done.append).equals(together)
+        assert policy.most == min(rows, 7) and done[-1] == 7 and sorted(done) == done
+        trace = tracing.trace(Dice(rows), environment, **about)
+        for name, column in traced.played.arrays().items():
+            assert np.array_equal(trace.played.arrays()[name], column), name
