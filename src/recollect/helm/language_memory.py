@@ -34,7 +34,8 @@ class LanguageMemory(Protocol):
         memory_length: M, inputs that it remembers at most, with the newest.
         embeddings_VD: token embeddings as the model sees them (Transformer-XL: already scaled by sqrt(D)).
         vocabulary: V strings, one for each row.
-        row_bytes: what the memory of one row takes.
+
+    One whose memory is large says what that of one row takes, `row_bytes`.
     """
 
     width: int
@@ -42,7 +43,6 @@ class LanguageMemory(Protocol):
     memory_length: int
     embeddings_VD: Tensor
     vocabulary: tuple[str, ...]
-    row_bytes: int = 0
 
     def start(self, batch: int) -> None:
         """Remember nothing, in `batch` rows."""

@@ -30,7 +30,9 @@ class History(Protocol):
     """
 
     width: int
-    rows_at_once: int | None
+
+    @property
+    def rows_at_once(self) -> int | None: ...
 
     def start(self, batch: int) -> None: ...
 
