@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,10 @@ def test_what_stays_of_a_finished_run(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "buffer/fifo").exists() and not (tmp_path / "scoring").exists()
     remove_finished(tmp_path / "never made")
+
+
+def test_a_job_works_with_its_standard_streams_closed(workdir: Path) -> None:
+    """They were `None` in Python, which the progress line did not expect: status 1 without a word."""
+    command = f"{sys.executable} -m recollect.cli generate --scale smoke --env dark_room_10x10 0<&- 1>&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False, timeout=300).returncode == 0
+    assert paths.histories("smoke", "dark_room_10x10").exists()
