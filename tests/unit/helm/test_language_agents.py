@@ -298,7 +298,6 @@ def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs
     [
         *[(method, scale, "random") for method in METHODS for scale in (None, 0.3)],
         ("helm", None, "random-transfo-xl"),  # of its ring a checkpoint holds what was written
-        ("helmv2", 0.3, "random-transfo-xl"),
     ],
 )
 def test_a_stopped_run_goes_on_bit_exactly(
