@@ -150,6 +150,8 @@ def _do(
         if not isinstance(seeds, list):
             return _one(stage, names, options, held if device else None)
         together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
+        for seed in seeds:
+            stage.ended(*{**names, "seed": seed}.values())
     return None
 
 

@@ -26,7 +26,8 @@ def trained(settings: Settings) -> Work:
     flop = updates * hp.batch_size * window * net.flop * (LEARNING + 1) + steps * net.flop
     stored = hp.buffer * hp.save_length_of(horizon) * (observation * FLOAT + 16)
     passes = updates * UPDATE + hp.epochs * hp.steps_per_epoch
-    return Work(flop, passes, steps, 3 * FLOAT * net.parameters + stored, steps)
+    saved = work.checkpoints(net.parameters) + stored
+    return Work(flop, passes, steps, 3 * FLOAT * net.parameters, steps, saved)  # with the policies `best` and `latest`
 
 
 def played(settings: Settings) -> Work:

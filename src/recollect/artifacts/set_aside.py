@@ -12,6 +12,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from recollect.artifacts.checkpoints import POLICIES
+
 FOLDER = "set_aside"
 KEPT = 2  # generations; of older ones nothing is left
 GROWING = "*.rows"  # histories of images that grow on disk, in the folder of the results
@@ -95,3 +97,22 @@ class SetAside:
             shutil.rmtree(place / FOLDER / name, ignore_errors=True)
             if place != self.places[0] and (place / FOLDER).is_dir() and not any((place / FOLDER).iterdir()):
                 (place / FOLDER).rmdir()
+
+
+def remove_finished(checkpoints: Path) -> None:
+    """Remove what a run leaves that has ended: its checkpoints, its buffer, what else it kept to go on.
+
+    What stays: policies that it keeps by name, what no run made, generations that are set aside, and the lock.
+    Checkpoints go first, so that none is left without the buffer that it needs.
+    """
+    left: list[Path] = []
+    for path in checkpoints.rglob("*"):
+        parts = path.relative_to(checkpoints).parts
+        if parts[0] not in (FOLDER, POLICIES) and not any(part in STAY for part in parts):
+            left.append(path)
+    files = [path for path in left if not path.is_dir()]
+    for path in sorted(files, key=lambda path: (path.parent != checkpoints, path)):
+        path.unlink(missing_ok=True)
+    for path in sorted(left, reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

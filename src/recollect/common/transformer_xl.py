@@ -12,8 +12,9 @@ Source: Dai et al. 2019 (arXiv 1901.02860); specification 3.4 for what the publi
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
 from pydantic import Field
@@ -130,11 +131,13 @@ class XLCache:
         shape = (2, batch, s.heads, self.slots, s.head_width)
         self.layers = [torch.zeros(shape, device=device) for _ in model.layers]
         self.at = 0  # where the next token goes
+        self.written_B = torch.zeros(batch, dtype=torch.int64)  # slots that are not zero: the newest so many
         self.weights: list[Tensor] = []  # of the last tokens, [B, H, K, slots] for each layer
         self._newest = 0
         self._distances = model.distances(length)
 
     def reset(self, mask_B: Tensor) -> None:
+        self.written_B = self.written_B.masked_fill(mask_B.cpu(), 0)
         rows = mask_B.to(self.layers[0].device).nonzero()[:, 0]
         if len(rows):
             for kv in self.layers:
@@ -198,7 +201,27 @@ class XLCache:
         self._newest = new_K[-1]
         if remember:
             self.at = (self.at + K) % self.slots
+            self.written_B = (self.written_B + K).clamp_(max=self.slots)
         return h[:, -1]
+
+    def arrays(self) -> dict[str, Tensor]:
+        """For a checkpoint: of every layer what was written since each row's last reset, [N, 2, H, Dh]; the rest is zeros."""
+        places = self._written()
+        layers = {f"cache{i}": kv[:, places[0], :, places[1]] for i, kv in enumerate(self.layers)}
+        return {"at": torch.tensor(self.at), "written": self.written_B, **layers}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Put back what `arrays` gave, into a cache that is all zeros and has as many rows."""
+        self.at, self.written_B = int(arrays["at"]), torch.as_tensor(arrays["written"]).clone()
+        places = self._written()
+        for i, kv in enumerate(self.layers):
+            kv[:, places[0], :, places[1]] = torch.as_tensor(arrays[f"cache{i}"]).to(kv.device)
+
+    def _written(self) -> Tensor:
+        """Row and slot [2, N] of all that was written since the last reset of its row, the newest first."""
+        age_S = torch.arange(self.slots)
+        row_N, age_N = (age_S < self.written_B[:, None]).nonzero(as_tuple=True)
+        return torch.stack([row_N, (self.at - 1 - age_N) % self.slots]).to(self.layers[0].device)
 
     def attention(self) -> Tensor | None:
         """How much the last token read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""

@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
+from recollect.artifacts.checkpoints import KEPT
 from recollect.common.contract import facts_of
 from recollect.environments import registry
 from recollect.settings.errors import UserError
@@ -33,6 +34,7 @@ class Work(NamedTuple):
     env_steps: float = 0.0
     disk: float = 0.0  # bytes that it leaves behind
     own_steps: float = 0.0  # what the run itself counts, in which it logs; 0: unknown
+    scratch: float = 0.0  # bytes that go when it has ended: checkpoints, and what a run keeps beside them
 
     def __add__(self, other: Work) -> Work:  # type: ignore[override]
         return Work(*(a + b for a, b in zip(self, other, strict=True)))
@@ -92,10 +94,23 @@ def dense(*widths: int) -> Net:
     return Net(2 * parameters, parameters)
 
 
+def checkpoints(parameters: float, beside: float = 0.0) -> float:
+    """Bytes of a run's checkpoints: parameters, the optimiser's two numbers for each, and `beside`; the newest two, and one
+    that is being written.
+    """
+    return (KEPT + 1) * (3 * FLOAT * parameters + beside)
+
+
 def frozen_parameters(name: str) -> float:
     """Parameters that a frozen model computes with (config/speeds.yaml)."""
     known = read_yaml(config_folder() / "speeds.yaml").get("models") or {}
     return float(known.get(name, 1e8))
+
+
+def known_of(table: str, name: str, default: float) -> float:
+    """A number of config/speeds.yaml, listed by the beginning of a name."""
+    listed = read_yaml(config_folder() / "speeds.yaml").get(table) or {}
+    return float(next((number for start, number in listed.items() if name.startswith(start)), default))
 
 
 def played(settings: Settings, flop_per_step: float, passes_per_step: float = 1.0) -> Work:

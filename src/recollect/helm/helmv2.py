@@ -3,8 +3,10 @@
 Sources: Paischer et al. 2022 (workshop paper "Toward Semantic History Compression") and its code.
 
 - As released, features are standardised with the statistics of the games' images of one step (`statistics: batch`), so
-  that what one game's image becomes depends on the others. A policy uses the statistics of all images of its training
-  instead: its rows do not depend on each other, and it can play alone, where the released one gives NaN.
+  that what one game's image becomes depends on the others. What is published are returns while training, and no released
+  program plays a trained HELMv2 (eval.py: SHELM alone, one game, which would give NaN). So an evaluation plays about as many
+  games side by side as training did, and standardises with them (`played_statistics: batch`). With `trained` a policy uses
+  the statistics of all images of its training: its rows do not depend on each other, and it can play alone.
 - Where the features are not as wide as the word embeddings they go through a fixed random matrix first. (Published: CLIP
   RN50 and Transformer-XL, both 1024 wide.)
 """
@@ -12,6 +14,7 @@ Sources: Paischer et al. 2022 (workshop paper "Toward Semantic History Compressi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,6 +37,11 @@ class Hyperparameters(history.LanguageHyperparameters):
         "clip-rn50", description="A name of config/vision_language_models.yaml. Paper: this one."
     )
     statistics: Statistics = Field("batch", description="Of what features are standardised with. Released: batch.")
+    played_statistics: Literal["batch", "trained"] = Field(
+        "batch",
+        description="statistics: batch. A trained policy's: of the games that are played side by side, as many as in "
+        "training (released: the network has no other), or of all images of its training.",
+    )
     calibration: int = Field(2048, ge=2, description="statistics: frozen. Images of random play that they are of.")
 
 
@@ -76,19 +84,23 @@ class FeatureReader(history.Reader):
 def make_history(
     settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None
 ) -> history.LanguageHistory:
-    """The memory of a run's agent; that of a policy has `frozen` statistics."""
+    """The memory of a run's agent; that of a policy has `frozen` statistics, or those of its batch."""
     hp: Hyperparameters = settings.method.hyperparameters
     memory = history.memory_of(settings, inputs)
     model = vision_language_model(
         hp.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
     )
+    by_batch = hp.statistics == hp.played_statistics == "batch"
     reader = FeatureReader(
         model,
         memory.embeddings_VD,
-        "frozen" if arrays is not None else hp.statistics,
+        "frozen" if arrays is not None and not by_batch else hp.statistics,
         seed=seed_of("feature projection", settings.seed),
         frames=hp.cached_frames,
     )
+    if by_batch:
+        episodes = settings.environment.evaluation.episodes
+        reader.together = -(-episodes // max(1, round(episodes / hp.actors)))
     if arrays is None and hp.statistics == "frozen":
         calibrate(reader, settings, hp.calibration)
     return history.history_of(reader, memory, settings, inputs, arrays)

@@ -24,6 +24,7 @@ from recollect.helm.on_policy import OnPolicyHyperparameters
 from recollect.settings.schema import Settings
 
 RELEASED_MEMORY = 511  # inputs that the released HELM and HELMv2 remember, whatever is configured
+EVALUATION_BYTES = 4e9  # that the memories of the rows may take which an evaluation plays side by side
 
 
 class LanguageHyperparameters(OnPolicyHyperparameters):
@@ -59,9 +60,11 @@ class Reader:
 
     Attributes:
         cache: of the images that were read: what is in it can differ in the last bit from what would be made anew.
+        together: how many rows belong together, where what an image becomes depends on those beside it; None: it does not.
     """
 
     cache: FrameCache
+    together: int | None = None
 
     def __call__(self, images: np.ndarray, *, learn: bool) -> Tensor:
         """Inputs [B, K, D] of images uint8 [B, *shape]; `learn`: statistics may take them in."""
@@ -102,6 +105,13 @@ class LanguageHistory:
             mean_H = torch.zeros(self.width, device=self.device)
             self.rescaling = FeatureRescaling(mean_H + scale, mean_H, "running" if learning else "frozen")
         self._newest_BKD = torch.zeros(0)
+
+    @property
+    def rows_at_once(self) -> int | None:
+        """See `recollect.common.batched_policy.BatchedPolicy`."""
+        row_bytes = getattr(self.memory, "row_bytes", 0)
+        fitting = max(1, int(EVALUATION_BYTES / row_bytes)) if row_bytes else None
+        return min((rows for rows in (fitting, self.reader.together) if rows is not None), default=None)
 
     def start(self, batch: int) -> None:
         self.memory.start(batch)

@@ -34,6 +34,8 @@ class LanguageMemory(Protocol):
         memory_length: M, inputs that it remembers at most, with the newest.
         embeddings_VD: token embeddings as the model sees them (Transformer-XL: already scaled by sqrt(D)).
         vocabulary: V strings, one for each row.
+
+    One whose memory is large says what that of one row takes, `row_bytes`.
     """
 
     width: int
@@ -105,6 +107,8 @@ class TransformerXLMemory:
         self.width = self.output_width = network.settings.width
         self.memory_length, self.batch_tokens = memory_length, batch_tokens
         self.embeddings_VD = network.table()
+        s, slots = network.settings, memory_length + batch_tokens - 1
+        self.row_bytes = 4 * 2 * s.layers * s.heads * s.head_width * slots
         self.start(0)
 
     def start(self, batch: int) -> None:
@@ -123,10 +127,8 @@ class TransformerXLMemory:
         return self.cache.attention()
 
     def arrays(self) -> dict[str, Tensor]:
-        return {"at": torch.tensor(self.cache.at), **{f"cache{i}": kv for i, kv in enumerate(self.cache.layers)}}
+        return self.cache.arrays()
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        self.start(torch.as_tensor(arrays["cache0"]).shape[1])
-        self.cache.at = int(arrays["at"])
-        for i, kv in enumerate(self.cache.layers):
-            kv.copy_(torch.as_tensor(arrays[f"cache{i}"]))
+        self.start(len(arrays["written"]))
+        self.cache.load(arrays)

@@ -82,9 +82,7 @@ class OnPolicyHyperparameters(Frozen):
     likeliest: bool = Field(False, description="Take the likeliest action in evaluations; drawn ones are the paper's.")
     keep_best: bool = Field(False, description="End with the weights of the best recent return. Paper: an option.")
     log_every: int = Field(5000, ge=1, description="Environment steps between points of the learning curve.")
-    checkpoint_every: int = Field(
-        50_000, ge=1, description="Most environment steps between checkpoints; they come by time, too."
-    )
+    checkpoint_every: int = Field(0, ge=0, description="Most steps between checkpoints; 0: by time alone.")
 
     @model_validator(mode="after")
     def _minibatches_are_of_one_size(self) -> OnPolicyHyperparameters:

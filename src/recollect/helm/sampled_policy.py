@@ -31,6 +31,9 @@ class History(Protocol):
 
     width: int
 
+    @property
+    def rows_at_once(self) -> int | None: ...
+
     def start(self, batch: int) -> None: ...
 
     def reset(self, mask_B: np.ndarray) -> None: ...
@@ -169,6 +172,7 @@ class SampledPolicy(BatchedPolicy):
 
     def __init__(self, agent: Agent, *, likeliest: bool = False) -> None:
         self.agent, self.device, self.likeliest = agent, agent.device, likeliest
+        self.rows_at_once = None if agent.history is None else agent.history.rows_at_once
         self._log_BA, self._value_B = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
         self._action_B = np.zeros(0, np.int64)
 

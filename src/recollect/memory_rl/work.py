@@ -35,8 +35,8 @@ def trained(settings: Settings) -> Work:
     flop = updates * hp.batch_size * (window + 1) * net.flop * (LEARNING + 1) + acted * net.flop
     passes = updates * UPDATE + episodes * horizon / hp.actors + judged * horizon
     stored = min(max(hp.replay_transitions, hp.replay_episodes * horizon), episodes * horizon)
-    disk = 3 * FLOAT * net.parameters + stored * (observation + 3)
-    return Work(flop, passes, acted, disk, episodes * horizon)
+    saved = work.checkpoints(net.parameters, stored * (observation + 3))
+    return Work(flop, passes, acted, FLOAT * net.parameters, episodes * horizon, saved)
 
 
 def played(settings: Settings) -> Work:

@@ -25,7 +25,8 @@ def trained(settings: Settings) -> Work:
     tokens = _tokens(hp)
     net = network(settings, window * tokens)
     flop = steps * hp.optimisation.batch_size * window * tokens * net.flop * LEARNING
-    own = Work(flop, steps * UPDATE, 0, 3 * FLOAT * net.parameters, steps)
+    saved = work.checkpoints(net.parameters)
+    own = Work(flop, steps * UPDATE, 0, FLOAT * net.parameters, steps, saved)
     every = hp.optimisation.evaluate_every
     if not every:
         return own

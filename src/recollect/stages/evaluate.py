@@ -14,7 +14,7 @@ from typing import Annotated
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import evaluate_inputs, is_trained, learns_from_histories
+from recollect.stages.inputs import evaluate_inputs, is_trained, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
 
 
@@ -103,9 +103,9 @@ STAGE = Stage(
     settings=provenance.evaluate_settings,
     modules=provenance.evaluate_modules,
     only=lambda *of: not is_trained(*of),  # what is trained is scored by the same job
-    # The caches of all tasks at once, and their growing memories. In-context evaluation batches thousands of windows; online
-    # methods play a few short episodes, and need no GPU for it.
-    asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=learns_from_histories),
+    # The caches of all tasks at once, and their growing memories; or a frozen language model of 5 GB with its table of words,
+    # and the memories of as many rows as 4 GB hold. Online methods without one play a few short episodes: no GPU.
+    asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=plays_on_gpu),
     priority=10,
     packages="world",
     changes=True,

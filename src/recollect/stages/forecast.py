@@ -67,6 +67,11 @@ class Speeds(Frozen):
 
     machines: dict[str, Machine]
     models: dict[str, float]
+    layers: dict[str, int]
+    widths: dict[str, int]
+    words: dict[str, int]
+    images: dict[str, float]
+    new_frames: dict[str, float]
     horizons: dict[str, int]
 
 
@@ -77,6 +82,7 @@ class Estimate(NamedTuple):
     source: Source
     gpu: bool
     disk: float
+    scratch: float
 
 
 def machines() -> dict[str, Machine]:
@@ -152,20 +158,21 @@ class Estimator:
         gpu = stage.on_gpu(job) and self.device != "cpu"
         parts = [self._estimate_step(step, gpu) for _, step in stage.steps(job)]
         source = max((part.source for part in parts), key=SOURCES.index)
-        return Estimate(sum(part.seconds for part in parts), source, gpu, sum(part.disk for part in parts))
+        seconds, disk = sum(part.seconds for part in parts), sum(part.disk for part in parts)
+        return Estimate(seconds, source, gpu, disk, max(part.scratch for part in parts))
 
     def _estimate_step(self, job: Job, gpu: bool) -> Estimate:
         on = "cuda" if gpu else "cpu"
         work = work_of(job)
         if (job, on) in self._same:
-            return Estimate(median(self._same[job, on]), "measured", gpu, work.disk)
+            return Estimate(median(self._same[job, on]), "measured", gpu, work.disk, work.scratch)
         machine = self.machines[on]
         by_rule = machine.takes(job, work)
         like = self._like.get((kind_of(job), on))
         if like:
             near, seconds = min(like, key=lambda pair: abs(math.log(pair[0] / by_rule)))
-            return Estimate(seconds * by_rule / near, "scaled", gpu, work.disk)
-        return Estimate(by_rule, machine.basis, gpu, work.disk)
+            return Estimate(seconds * by_rule / near, "scaled", gpu, work.disk, work.scratch)
+        return Estimate(by_rule, machine.basis, gpu, work.disk, work.scratch)
 
 
 def wall_seconds(
@@ -308,7 +315,8 @@ def _lines(cost: Forecast) -> Iterable[str]:
     beside = ("GPU" if some else "job at a time") + ("s" if some and cost.devices != 1 else "")
     beside = beside if some or cost.devices == 1 else "jobs at a time"
     yield f"wall time   {_hours(cost.wall)} hours with {cost.devices} {beside}" + ", CPU jobs beside them" * some
-    yield f"disk        {_bytes(sum(e.disk for e in of.values()))}, checkpoints included"
+    largest = sum(heapq.nlargest(cost.devices, (e.scratch for e in of.values())))
+    yield f"disk        {_bytes(sum(e.disk for e in of.values()))}, and {_bytes(largest)} of checkpoints while jobs run"
     basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
     yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"
     yield ""

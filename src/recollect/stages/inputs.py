@@ -105,6 +105,16 @@ def learns_from_histories(scale: str, env: str, method: str) -> bool:
     return method_mapping(scale, env, method).get("data") == "histories"
 
 
+def plays_on_gpu(scale: str, env: str, method: str) -> bool:
+    """Whether to play a policy is work for a GPU: thousands of windows in a batch, or a large frozen model."""
+    return learns_from_histories(scale, env, method) or bool(frozen_models(scale, env, method))
+
+
+def frozen_models(scale: str, env: str, method: str) -> set[str]:
+    """Which frozen models a policy plays with that are fetched or made by a rule."""
+    return playing_inputs(scale, env, method).keys() & {"language_model", "vision_language_model"}
+
+
 def has_memory(scale: str, env: str, method: str) -> bool:
     return method_mapping(scale, env, method).get("memory") is not None
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import inspect_inputs, learns_from_histories
+from recollect.stages.inputs import inspect_inputs, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
 
 
@@ -58,7 +58,7 @@ STAGE = Stage(
     settings=provenance.evaluate_settings,
     modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.tracing"],
     # An evaluation, and what is written down of it.
-    asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=learns_from_histories),
+    asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=plays_on_gpu),
     priority=10,
     packages="world",
     run=inspect,

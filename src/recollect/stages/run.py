@@ -1,7 +1,8 @@
 """run: train and evaluate, in one process -> policy, training table and scores of one run.
 
 What is there already, whole and made of today's settings, code and inputs, is kept: a change of how policies are judged
-trains nothing again. Variants that are not trained are evaluated by a job of their own.
+trains nothing again. Variants that are not trained are evaluated by a job of their own. Checkpoints go when the whole
+command has ended well: where one of its seeds fails, Snakemake may take away what the others made.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
-from recollect.stages import evaluate, train
+from recollect.stages import evaluate, paths, train
 from recollect.stages.inputs import has_memory, is_trained, learns_from_histories, train_inputs
 from recollect.stages.provenance import embedder_of
 from recollect.stages.records import timed
@@ -28,6 +30,19 @@ def run(scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust
         else:
             told = {"trust_checkpoint": True} if part is train.STAGE and trust_checkpoint else {}
             timed(part, step, device, partial(part.run, scale, env, method, seed, device=device, **told))
+
+
+def ended(scale: str, env: str, method: str, seed: int) -> None:
+    """Remove what only a run that goes on needs: its checkpoints, and the buffer beside them."""
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.set_aside import remove_finished
+
+    folder = paths.checkpoints(scale, env, method, seed)
+    try:
+        with run_lock(folder):
+            remove_finished(folder)
+    except UserError as error:  # another process is at work there, or the folder cannot be written
+        log.info("the checkpoints stay: %s", error)
 
 
 def priority(scale: str, env: str, method: str, seed: str) -> int:
@@ -54,5 +69,6 @@ STAGE = Stage(
     asks=Resources((1500, 16000), (180, 1680), threads=(1, 4), gpu=True, resumes=True),
     priority=priority,
     packages="world",
+    ended=ended,
     run=run,
 )

@@ -91,6 +91,7 @@ class Stage:
         only: names without seed -> whether there is such a job; another stage may make the same kind of artifact.
         parts: stages that a job runs one after the other.
         keeps: what is there and of today is kept, by each part; so its rule updates its outputs and does not delete them.
+        ended: names of a job -> is called when all jobs of a command have ended well.
         priority: of jobs that could start, the highest goes first: a number, or a function of the job's names.
         packages: the conda environment of its jobs: `base`, or that of the world that they make.
         local: it takes seconds or needs the network, so it runs where Snakemake runs.
@@ -109,6 +110,7 @@ class Stage:
     only: Callable[..., bool] = lambda *names: True
     parts: tuple[Stage, ...] = ()
     keeps: bool = False
+    ended: Callable[..., None] = lambda *names: None
     priority: int | Callable[..., int] = 0
     packages: Literal["base", "world"] = "base"
     local: bool = False

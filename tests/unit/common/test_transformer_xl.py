@@ -148,3 +148,26 @@ def test_inputs_that_do_not_fit_are_refused(model, shape):
 def test_a_memory_of_nothing_is_refused(model):
     with pytest.raises(UserError, match="holds nothing"):
         XLCache(model, 2, 0)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_checkpoint_holds_what_was_written_since_each_rows_reset_and_gives_the_same_ring(model, tokens):
+    rows, length, draw = 4, 9, torch.Generator().manual_seed(5)
+    cache, since = XLCache(model, rows, length, tokens), torch.zeros(rows, dtype=torch.int64)
+    for step, x in enumerate(inputs(40, rows, tokens)):
+        x = x[:, : 1 + step % tokens]
+        cache.read(x)
+        since = (since + x.shape[1]).clamp(max=cache.slots)
+        done = torch.rand(rows, generator=draw) < 0.2
+        cache.reset(done)
+        since[done] = 0
+        kept = {name: value.clone() for name, value in cache.arrays().items()}
+        assert kept["cache0"].shape == (int(since.sum()), 2, 2, 6)
+        resumed = XLCache(model, rows, length, tokens)
+        resumed.load(kept)
+        assert all(
+            a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(cache.layers, resumed.layers, strict=True)
+        )
+        peek = cache.read(x, remember=False)
+        assert torch.equal(resumed.read(x, remember=False), peek)
+    assert 0 < int(since.sum()) < rows * cache.slots

@@ -124,7 +124,7 @@ def test_features_as_wide_as_the_embeddings_are_not_mixed_up(inputs: Inputs) -> 
 
 def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs: Inputs, tmp_path: Path) -> None:
     for statistics in ("batch", "running", "frozen"):
-        settings = settings_of("helmv2", statistics=statistics, calibration=10)
+        settings = settings_of("helmv2", statistics=statistics, calibration=10, played_statistics="trained")
         trainer = helmv2.make_trainer(settings, inputs)
         seen: list[np.ndarray] = []
         reader = trainer.agent.history.reader
@@ -142,6 +142,44 @@ def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs:
         policy.act(images_of(count=1), np.zeros(1, np.float32), np.zeros(1, bool))
         assert np.isfinite(policy.traced(np.array([0]))["value"]).all()
         assert policy.arrays()["history/reader/count"] == own.count  # playing adds nothing
+
+
+def test_a_helmv2_policy_is_played_as_it_was_trained_with_the_statistics_of_the_games_beside_it(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    settings = settings_of("helmv2")
+    arrays = helmv2.make_trainer(settings, inputs).train(run_in(tmp_path))
+    trained = settings_of("helmv2", played_statistics="trained")
+    assert helmv2.load_policy(trained, arrays, inputs).rows_at_once is None
+    policy = helmv2.load_policy(settings, arrays, inputs)
+    assert policy.rows_at_once == 3  # of six episodes, four games in training: two threes
+    history: Any = policy.agent.history
+    policy.start(np.zeros(6, np.uint64), 3, 1)
+    policy.act(images_of(count=6), np.zeros(6, np.float32), np.zeros(6, bool))
+    read, target = history._newest_BKD[:, 0], history.reader.rescaling
+    torch.testing.assert_close(read.mean(0), target.target_mean_W, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(read.std(0), target.target_std_W, atol=1e-5, rtol=1e-3)
+    assert all(np.array_equal(value, arrays[name]) for name, value in policy.arrays().items())
+    evaluation = settings.environment.evaluation.model_copy(update={"episodes": 100})
+    of_paper = settings.model_copy(
+        update={"environment": settings.environment.model_copy(update={"evaluation": evaluation})}
+    )
+    sixteen = of_paper.method.hyperparameters.model_copy(update={"actors": 16})
+    of_paper = of_paper.model_copy(update={"method": of_paper.method.model_copy(update={"hyperparameters": sixteen})})
+    assert (
+        helmv2.load_policy(of_paper, arrays, inputs).rows_at_once == 17
+    )  # five times 17 and 15: about 16, as in training
+
+
+def test_rows_are_played_at_once_as_their_memories_fit_and_at_small_scales_all(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history: Any = trainer_of("helm", inputs, language_model="random-transfo-xl").agent.history
+    assert history.memory.row_bytes == sum(kv.nbytes for kv in history.memory.cache.layers) // 4
+    assert history.rows_at_once > 10_000
+    for slots, rows in ((511, 53), (1021 + 3, 26), (2045 + 3, 13)):
+        monkeypatch.setattr(history.memory, "row_bytes", 4 * 2 * 18 * 16 * 64 * slots)
+        assert history.rows_at_once == rows
 
 
 def test_history_vectors_are_scaled_by_the_statistics_of_training(inputs: Inputs, tmp_path: Path) -> None:
@@ -255,10 +293,17 @@ def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs
     torch.testing.assert_close(value, moments["value"], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [None, 0.3])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_stopped_run_goes_on_bit_exactly(method: str, scale: float | None, inputs: Inputs, tmp_path: Path) -> None:
-    settings, module = settings_of(method, history_scale=scale), MODULES[method]
+@pytest.mark.parametrize(
+    ("method", "scale", "model"),
+    [
+        *[(method, scale, "random") for method in METHODS for scale in (None, 0.3)],
+        ("helm", None, "random-transfo-xl"),  # of its ring a checkpoint holds what was written
+    ],
+)
+def test_a_stopped_run_goes_on_bit_exactly(
+    method: str, scale: float | None, model: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    settings, module = settings_of(method, history_scale=scale, language_model=model), MODULES[method]
     straight = run_in(tmp_path / "straight")
     expected = module.train(settings, inputs, straight).arrays()
     for stop in (1, 3):
@@ -294,7 +339,7 @@ def test_a_policy_is_loaded_scored_and_traced(method: str, inputs: Inputs, tmp_p
     assert (facts["tokens"].shape == facts["token_scores"].shape == words) if words else "tokens" not in facts
     history, maps = policy.agent.history, policy.maps(np.array([0, 3]))
     read = 2 if method == "shelm" else 1
-    np.testing.assert_allclose(maps["inputs"], history.reader(images_of()[[0, 3]], learn=False), atol=2e-2)  # type: ignore[union-attr, attr-defined]
+    np.testing.assert_allclose(maps["inputs"], history.reader(images_of(), learn=False)[[0, 3]], atol=2e-2)  # type: ignore[union-attr, attr-defined]
     assert maps["history_attention"].shape == (2, 2, 6 // read)
     seen = maps["history_attention"].astype(float).sum(2)  # the rest is on what stands in front of the window
     assert (seen > 0.1).all() and (seen < 1.005).all() and not maps["history_attention"][:, :, :-1].any()
@@ -305,7 +350,11 @@ def test_a_policy_is_loaded_scored_and_traced(method: str, inputs: Inputs, tmp_p
 
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_of_a_policy_do_not_depend_on_each_other(method: str, inputs: Inputs, tmp_path: Path) -> None:
-    policy = MODULES[method].train(settings_of(method), inputs, run_in(tmp_path))
+    policy = MODULES[method].train(
+        settings_of(method, **({"played_statistics": "trained"} if method == "helmv2" else {})),
+        inputs,
+        run_in(tmp_path),
+    )
     draws = np.random.default_rng(0)
     images = draws.integers(0, 256, (6, 4, 3, 9, 9), dtype=np.uint8)
     done_TB = draws.random((6, 4)) < 0.25

@@ -114,6 +114,23 @@ def test_retrieved_tokens_are_those_of_a_plain_loop(model, vocabulary, k, channe
     assert retrieval.words(torch.tensor([[0, 3]])) == [["key", "door"]]
 
 
+def test_the_different_images_of_a_step_that_are_new_go_through_the_eyes_in_one_pass(model, vocabulary):
+    passes: list[int] = []
+
+    class Counting:
+        width = model.width
+
+        def images(self, images_NCHW):
+            passes.append(len(images_NCHW))
+            return model.images(images_NCHW)
+
+    retrieval, seen = TokenRetrieval(Counting(), vocabulary, 2), frames(12)
+    retrieval(seen[[0, 1, 2, 1, 0, 3]])
+    retrieval(seen[[3, 4, 5, 4, 0, 6]])
+    retrieval(seen[[6, 6, 0, 1, 2, 3]])
+    assert passes == [4, 3]
+
+
 # ------------------------------------------------------------------------------------------------------------ frame cache
 
 

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from recollect.artifacts.sealed import write_json
+from recollect.helm import work as of_helm
+from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.settings.errors import UserError
 from recollect.stages import records, try_out
 from recollect.stages.forecast import forecast, measurements, wall_seconds
@@ -16,6 +18,7 @@ from recollect.stages.provenance import digest
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
+from recollect.stages.workload import settings_of
 
 ROOM = "dark_room_10x10"
 RUN = ("smoke", ROOM, "dt", "0")
@@ -171,3 +174,55 @@ def test_unknown_names_are_refused_with_the_nearest(workdir: Path, scale: str, f
 def test_no_devices_are_refused(workdir: Path) -> None:
     with pytest.raises(UserError, match="0 devices"):
         forecast("smoke", ["radt_dark_room_10x10"], devices=0)
+
+
+@pytest.mark.parametrize(
+    ("env", "method", "parameters", "gigaflop", "ring"),
+    # Specification 4.1 and 11: parameters that are learned; operations of the language model for one step of one game (M, k of
+    # 511, 1; 1021, 4; 2045, 4), of the Hopfield 1.10 and CLIP 33.7 for images that are new; keys and values of 16 games.
+    [
+        ("mini_grid_RedBlueDoors-6x6", "helm", 4_734_152, 0.510 + 0.05 * 1.10, 1.205e9),
+        ("mini_grid_KeyCorridorS3R1", "shelm", 4_734_152, 2.27 + 0.05 * 33.7, 1024 / 511 * 1.205e9),
+        ("mini_world_PickupObjects", "shelm", 7_748_292, 2.72 + 0.6 * 33.7, None),
+        ("mini_grid_RedBlueDoors-6x6", "ppo_cnn", 4_078_792, 0.0, 0.0),
+        ("mini_grid_RedBlueDoors-6x6", "ppo_lstm", 908_600, 0.0, 0.0),
+    ],
+)
+def test_helm_counts_its_language_model_its_eyes_and_its_ring(
+    workdir: Path, env: str, method: str, parameters: int, gigaflop: float, ring: float | None
+) -> None:
+    settings = settings_of("paper", env, method)
+    assert of_helm.network(settings).parameters == pytest.approx(parameters, rel=0.4 if "world" in env else 0.01)
+    assert of_helm.read(settings) / 1e9 == pytest.approx(gigaflop, rel=0.01)
+    if ring is not None:
+        assert of_helm.ring(settings) == pytest.approx(ring, rel=0.01)
+
+
+@pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
+def test_a_job_asks_for_the_memory_that_its_frozen_models_and_rings_need(workdir: Path, method: str) -> None:
+    models = 5e9  # measured at the published sizes, HELM with a ring of 1.2 GB: 4.9 GB at most
+    for env in (
+        "mini_grid_KeyCorridorS3R1",
+        "mini_world_PickupObjects",
+        "continuous_recognition",
+        "procgen_memory_maze",
+    ):
+        settings = settings_of("paper", env, method)
+        hp = settings.method.hyperparameters
+        layers, width, slots = 18, 1024, hp.remembered + getattr(hp, "topk", 1) - 1
+        full = 8 * layers * width * slots * hp.actors  # and once more while a checkpoint of it is made
+        assert models + 2 * full <= 1e6 * STAGES["run"].asks.megabytes[1]
+        assert models + EVALUATION_BYTES <= 1e6 * STAGES["evaluate"].asks.megabytes[1]
+        for stage in ("run", "evaluate", "inspect"):
+            assert STAGES[stage].on_gpu(Job(stage, "paper", env, method))
+    assert not STAGES["inspect"].on_gpu(Job("inspect", "paper", "mini_grid_MemoryS11", "ppo_lstm"))
+
+
+def test_what_goes_with_the_end_of_a_run_is_counted_for_the_jobs_that_run_at_once(made: Path) -> None:
+    one, two = (forecast("smoke", ["one"], devices=devices, measured=GENERATED) for devices in (1, 2))
+    scratch = one.estimates[Job("run", *RUN)].scratch
+    assert scratch == 3 * 3 * one.estimates[Job("run", *RUN)].disk  # three checkpoints, of policy and optimiser
+    assert [cost.text().count("of checkpoints while jobs run") for cost in (one, two)] == [1, 1]
+    assert (
+        f"{2 * scratch / 1e3:,.0f} kB of checkpoints" in two.text() or f"{2 * scratch / 1e6:,.0f} MB of" in two.text()
+    )

@@ -12,6 +12,7 @@ from recollect.evaluation.score_table import final_step
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.evaluate import evaluate
+from recollect.stages.run import ended
 from recollect.stages.train import train
 
 RUN = ("smoke", "amago_tmaze_5", "amago_ff.keep_every=1", 0)
@@ -19,6 +20,9 @@ RUN = ("smoke", "amago_tmaze_5", "amago_ff.keep_every=1", 0)
 
 def test_kept_policies_are_evaluated_into_tables_of_their_own(workdir: Path) -> None:
     train(*RUN)
+    ended(*RUN)  # the checkpoints and the buffer of a finished run go, these policies stay
+    left = {path.parent.name for path in paths.checkpoints(*RUN).rglob("*.safetensors")}
+    assert left == {"policies"}
     table = read_table(paths.train_table(*RUN), kind="train")
     epochs = table[table["metric"] == "epoch"]
     assert len(epochs) > 1

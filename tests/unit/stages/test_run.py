@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from recollect import cli
+from recollect.artifacts.set_aside import remove_finished
+from recollect.memory_rl import dqn
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
 from recollect.stages import paths, records
 from recollect.stages.run import run
 from recollect.stages.stage import Job
@@ -81,6 +86,58 @@ def test_a_seed_that_fails_stops_no_other_and_is_named(workdir: Path) -> None:
     assert done == [1, 3]
     with pytest.raises(UserError, match="it broke"):
         cli.together([2], work)
+
+
+def test_a_finished_runs_checkpoints_go_when_all_seeds_of_its_job_have_ended_well(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "job", lambda *of: nullcontext("cpu"))
+    names = dict(zip(("scale", "env", "method"), OF, strict=True)) | {"seed": [0, 1]}
+    folders = [paths.checkpoints(*OF, seed) for seed in (0, 1)]
+    aside = folders[0] / "set_aside/abc/step_000001.safetensors"
+    aside.parent.mkdir(parents=True)
+    aside.write_bytes(b"of other settings")
+    load = dqn.load_policy
+
+    def broken(settings: Settings, *of: Any) -> Any:
+        if settings.seed == 1:
+            raise UserError("it broke", where="here", do="mend it")
+        return load(settings, *of)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="seeds 1"):
+        patch.setattr(dqn, "load_policy", broken)
+        cli._do(STAGES["run"], {}, device="cpu", threads=0, **names)
+    for folder in folders:
+        assert list(folder.glob("step_*.safetensors"))  # Snakemake may take away what seed 0 made
+    content = [paths.policy(*OF, seed).read_bytes() for seed in (0, 1)]
+    cli._do(STAGES["run"], {}, device="cpu", threads=0, **names)
+    assert [paths.policy(*OF, seed).read_bytes() for seed in (0, 1)] == content
+    left = [path.relative_to(folder).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert sorted(left) == [".lock", ".lock", "set_aside/abc/step_000001.safetensors"]
+
+
+def test_what_stays_of_a_finished_run(tmp_path: Path) -> None:
+    stays = [
+        "policies/best.safetensors",
+        "set_aside/abc/buffer/fifo/1.safetensors",
+        "buffer/protected/2.safetensors",
+        ".lock",
+    ]
+    goes = [
+        "step_000001.safetensors",
+        "step_000001.safetensors.manifest.json",
+        "buffer/fifo/3.safetensors",
+        "scoring/4.json",
+    ]
+    for name in stays + goes:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    remove_finished(tmp_path)
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()) == sorted(
+        stays
+    )
+    assert not (tmp_path / "buffer/fifo").exists() and not (tmp_path / "scoring").exists()
+    remove_finished(tmp_path / "never made")
 
 
 def test_a_job_works_with_its_standard_streams_closed(workdir: Path) -> None:
