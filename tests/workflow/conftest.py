@@ -39,6 +39,7 @@ run = "results/{scale}/runs/{env}/{method}/seed_{seed}/".format(**o) if "seed" i
 figure = "results/{scale}/figures/{figure}".format(**o) if "figure" in o else ""
 seeing = "data/{scale}/models/{model}/".format(**o) if stage == "train-vision-language" else ""
 outputs = {
+    "generate-task": [data + "tasks/{}/histories.safetensors".format(o.get("task"))],
     "generate": [data + "histories.safetensors"],
     "embed": [memory + "embeddings.safetensors"],
     "index": [memory + "memory.faiss", memory + "memory_rows.safetensors"],

@@ -238,6 +238,17 @@ def figure_reads(scale: str, figure: str) -> str:
     return declaration("figure", figure_settings(scale, figure).kind, "READS") or "scores"
 
 
+def by_task(algorithm: str) -> bool:
+    """Whether each task's histories are made by a job of its own: the source's file has the line ``BY_TASK = True``."""
+    return declaration("source", algorithm, "BY_TASK") is True
+
+
+def source_family(algorithm: str) -> str | None:
+    """The packages that a source of histories needs besides its world's: its file has a line like ``FAMILY = "sac"``."""
+    family: str | None = declaration("source", algorithm, "FAMILY")
+    return family
+
+
 def uses_gpu(algorithm: str) -> bool:
     """Whether a source of histories learns on a GPU where there is one: its file has the line ``USES_GPU = True``."""
     return declaration("source", algorithm, "USES_GPU") is True

@@ -17,6 +17,7 @@ WILDCARDS = {
     "env": r"[\w-]+(?:\.[\w-]+)*",  # an environment, or one of gymnasium's by its id: gym.CartPole-v1
     "method": r"[\w-]+(?:\.[\w.,=+\[\]-]+)?",  # a method, method.variant or method.KEY=VALUE
     "seed": r"\d+",
+    "task": r"\d+",
     "figure": r"[\w-]+",
     "model": r"[\w.-]+",
     "dataset": r"[\w-]+",
@@ -60,6 +61,7 @@ _RUN = "{env}/{method}/seed_{seed}"
 
 # Learning histories of an environment; the same with encoded images, where observations are images.
 histories = Place(f"{_DATA}/histories.safetensors")
+task_histories = Place(f"{_DATA}/tasks/{{task}}/histories.safetensors")  # of one task, where each has a job of its own
 encoded_histories = Place(f"{_DATA}/encoded_histories.safetensors")
 # Of a method's memory: keys, their search index, and which window each entry of the index is.
 embeddings = Place(f"{_DATA}/{{method}}/embeddings.safetensors")
@@ -93,6 +95,7 @@ report = Place(f"{_RESULTS}/report.html")
 # histories, of images, windows and words embedded so far, of vision-language models.
 checkpoints = Place(f"{_CHECKPOINTS}/{_RUN}")
 history_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories")
+task_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories/task_{{task}}")
 image_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_images")
 memory_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_memories/{{method}}")
 vocabulary_checkpoints = Place(f"{_CHECKPOINTS}/_token_vocabularies/{{vocabulary}}")
