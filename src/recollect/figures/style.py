@@ -277,7 +277,7 @@ def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines:
     width = canvas.get_figwidth()
     characters = int((width - 0.12) / (PRINT_SIZE * 0.0083))
     text = []
-    for line in lines:
+    for line in (*lines, *figure.stand_ins):
         for piece in textwrap.wrap(line, characters):
             text.append((piece, SOFT, "normal"))
     if figure.is_wiring_test:

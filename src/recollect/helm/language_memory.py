@@ -17,6 +17,7 @@ from recollect.common.published_transformer_xl import load, shortened
 from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.helm.causal_memory import causal_memory
 from recollect.helm.encoder_memory import encoder_memory
+from recollect.helm.rotary_memory import rotary_memory
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 
@@ -92,6 +93,8 @@ def language_memory(
                 do="Give the folder that the workflow's rule filled.",
             )
         return TransformerXLMemory(network.to(device), vocabulary(settings, model), **common)
+    if settings.kind == "llama":
+        return rotary_memory(settings, layers=layers, device=device, seed=seed, **common)
     if settings.kind == "gpt2":
         return causal_memory(settings, folder=model, layers=layers, device=device, **common)
     return encoder_memory(settings, folder=model, layers=layers, pooling=pooling, device=device, **common)

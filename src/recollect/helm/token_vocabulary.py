@@ -83,7 +83,8 @@ def usable(candidates: Sequence[str], known: Sequence[str], match: Match) -> tup
     Args:
         candidates: strings of the vision-language model, by its ids.
         known: strings of the language model, by its ids.
-        match: `exact`; `stripped`: without spaces around them; `cased`: and else in lower case, and else capitalised.
+        match: `exact`; `stripped`: without spaces around them; `cased`: and else in lower case, and else capitalised. Where
+            the language model's words begin with a space, as GPT-2's do, that spelling comes before the one without.
     """
     ids: dict[str, int] = {}
     for i, string in enumerate(known):
@@ -97,8 +98,10 @@ def usable(candidates: Sequence[str], known: Sequence[str], match: Match) -> tup
             "cased": (stripped, stripped.lower(), stripped.capitalize()),
         }[match]
         for spelling in spellings:
-            if spelling and spelling in ids:
-                found.setdefault(ids[spelling], place)
+            known_as = (spelling,) if match == "exact" else (f" {spelling}", spelling)
+            lm_id = next((ids[form] for form in known_as if form in ids), None)
+            if spelling and lm_id is not None:
+                found.setdefault(lm_id, place)
                 break
     pairs = sorted((place, lm_id) for lm_id, place in found.items())
     return [place for place, _ in pairs], [lm_id for _, lm_id in pairs]

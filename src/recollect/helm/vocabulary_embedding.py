@@ -61,7 +61,7 @@ def embedded_words(
     strings = [lm_strings[i] for i in lm_ids]
     vectors_VW = encode_in_parts(
         np.arange(len(strings)),
-        lambda rows: embedded([strings[i] for i in rows], templates, sees.texts),
+        lambda rows: embedded([strings[i].strip() for i in rows], templates, sees.texts),
         parts,
         provenance=provenance,
         rows=ROWS,

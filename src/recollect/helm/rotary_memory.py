@@ -1,0 +1,81 @@
+"""A causal transformer with rotary positions (SmolLM2) as memory: it reads on behind what it remembers, as Transformer-XL.
+
+Unlike GPT-2's, its ring of keys and values rolls exactly (see `rotary_transformer`), so every input is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recollect.common.language_models import RANDOM_VOCABULARY, package_weights, vocabulary
+from recollect.common.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
+from recollect.helm.token_window import unfit
+from recollect.settings.schema import LanguageModelSettings
+
+RANDOM = RotaryTransformerSettings(
+    vocabulary=RANDOM_VOCABULARY, width=32, layers=2, heads=4, shared_heads=2, head_width=8, inner=64
+)
+
+
+class RotaryMemory:
+    """See `LanguageMemory`. A row begins with nothing to attend to but its first input."""
+
+    def __init__(
+        self, network: RotaryTransformer, words: tuple[str, ...], memory_length: int, batch_tokens: int
+    ) -> None:
+        self.network, self.vocabulary = network, words
+        self.width = self.output_width = network.settings.width
+        self.memory_length, self.batch_tokens = memory_length, batch_tokens
+        self.embeddings_VD = network.embeddings.detach()
+        self.start(0)
+
+    def start(self, batch: int) -> None:
+        self.cache = RotaryCache(self.network, batch, self.memory_length, self.batch_tokens)
+
+    def reset(self, mask_B: Tensor) -> None:
+        self.cache.reset(mask_B)
+
+    def step(self, inputs_BKD: Tensor) -> Tensor:
+        return self.cache.read(inputs_BKD)[:, -1]
+
+    def peek(self, inputs_BKD: Tensor) -> Tensor:
+        return self.cache.read(inputs_BKD, remember=False)[:, -1]
+
+    def attention(self) -> Tensor | None:
+        return self.cache.attention()
+
+    def arrays(self) -> dict[str, Tensor]:
+        return self.cache.arrays()
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        self.start(len(arrays["lengths"]))
+        self.cache.load(arrays)
+
+
+def rotary_memory(
+    settings: LanguageModelSettings,
+    *,
+    memory_length: int,
+    layers: int | None,
+    batch_tokens: int,
+    device: str | torch.device,
+    seed: int,
+) -> RotaryMemory:
+    """A model of Llama's architecture as memory; see `language_memory`.
+
+    Raises:
+        UserError: its package is missing or another version, or it has fewer layers.
+    """
+    if settings.source == "random":
+        network = RotaryTransformer(RANDOM.shortened(layers), seed=seed).eval().requires_grad_(False)
+    elif settings.source == "package":
+        from recollect.common.rotary_file import load
+
+        network = load(package_weights(settings), layers=layers)
+    else:
+        raise unfit("A model of this kind is read from a package only.", "Set source: package, or another kind.")
+    return RotaryMemory(network.to(device), vocabulary(settings), memory_length, batch_tokens)

@@ -1,0 +1,107 @@
+"""What takes the place of a published part in the runs of a figure, in words: the figure says it below its panels.
+
+A run at a small scale may read with another language model than the published method, see with other eyes, or pool and
+scale what they give in another way. Found by comparing settings with those of scale `paper`; nothing is listed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import base_method, figure_settings, language_model, method_mapping, scale_settings
+from recollect.stages.provenance import embedder_of, sees_with
+
+PUBLISHED_SCALE = "paper"
+
+
+def stand_ins(scale: str, figure: str) -> tuple[str, ...]:
+    """One sentence for each group of methods of a figure with the same stand-ins; none where numbers mean nothing."""
+    if scale == PUBLISHED_SCALE or scale_settings(scale).wiring_test:
+        return ()
+    chosen = figure_settings(scale, figure)
+    methods_of: dict[str, list[str]] = {}
+    for env, method in product(chosen.environments, chosen.methods):
+        for what in stand_ins_of(scale, env, method):
+            methods = methods_of.setdefault(what, [])
+            if method not in methods:
+                methods.append(method)
+    by_methods: dict[tuple[str, ...], list[str]] = {}
+    for what, methods in methods_of.items():
+        by_methods.setdefault(tuple(methods), []).append(what)
+    sentences = []
+    for group, found in by_methods.items():
+        names = _names(scale, chosen.environments[0], group)
+        sentences.append(f"Not as published in {names}: {'; '.join(found)}.")
+    return tuple(sentences)
+
+
+def stand_ins_of(scale: str, env: str, method: str) -> list[str]:
+    """What differs from scale `paper` in the frozen models of one run, and in how they are read."""
+    ours = _reading(scale, env, method)
+    if not any(ours.values()):
+        return []
+    theirs, found = _published(env, method), []
+    if ours["language model"] != theirs["language model"]:
+        name = ours["language model"]
+        pooling = ours["pooling"] if name and language_model(name).kind == "encoder" else None
+        pooled = f" ({pooling} of its states)" if pooling else ""
+        found.append(f"{name}{pooled} reads in place of {theirs['language model']}")
+    if ours["layers"] != theirs["layers"]:
+        found.append(
+            {None: "all its layers read", 1: "only its first layer reads"}.get(
+                ours["layers"], f"only its first {ours['layers']} layers read"
+            )
+        )
+    if ours["eyes"] != theirs["eyes"]:
+        found.append(f"{ours['eyes']} sees in place of {theirs['eyes']}")
+    if ours["words"] != theirs["words"]:
+        found.append(f"words are the vocabulary '{ours['words']}' in place of '{theirs['words']}'")
+    if ours["history scale"] != theirs["history scale"]:
+        found.append(f"history vectors are standardised, times {ours['history scale']}")
+    if ours["statistics"] != theirs["statistics"]:
+        found.append(f"features have {ours['statistics']} statistics in place of {theirs['statistics']}")
+    return found
+
+
+def _published(env: str, method: str) -> dict[str, Any]:
+    """The same of the published run; of a variant that scale `paper` does not have, of what it is a variant of."""
+    try:
+        return _reading(PUBLISHED_SCALE, env, method)
+    except UserError:
+        return _reading(PUBLISHED_SCALE, env, base_method(method))
+
+
+def _reading(scale: str, env: str, method: str) -> dict[str, Any]:
+    """What a run reads, sees and scales with; None where it has no such part."""
+    mapping = method_mapping(scale, env, method)
+    chosen: Mapping[str, Any] = mapping.get("hyperparameters") or {}
+    memory: Mapping[str, Any] = mapping.get("memory") or {}
+    kind, embedder, _ = embedder_of(scale, env, method)
+    reads = chosen.get("language_model") or (embedder if kind == "lm" else None)
+    eyes, words = sees_with(chosen)
+    return {
+        "language model": reads,
+        "pooling": chosen.get("pooling"),
+        "layers": (chosen if chosen.get("language_model") else memory).get("layers") if reads else None,
+        "eyes": eyes,
+        "words": words,
+        "history scale": chosen.get("history_scale"),
+        "statistics": chosen.get("statistics") if eyes else None,
+    }
+
+
+def _names(scale: str, env: str, methods: Sequence[str]) -> str:
+    """Titles, as ``A, B and C``; a method that stands there with variants of it is ``A and variants``."""
+    titles = []
+    for method in methods:
+        base = base_method(method)
+        title = str(method_mapping(scale, env, method).get("title", method))
+        if method != base and base in methods:
+            continue
+        if any(other.startswith(f"{method}.") for other in methods):
+            title += " and variants"
+        titles.append(title)
+    return " and ".join([", ".join(titles[:-1]), titles[-1]] if len(titles) > 1 else titles)

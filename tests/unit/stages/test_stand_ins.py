@@ -1,0 +1,88 @@
+"""What takes the place of a published part is found in the settings, and each figure that shows it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recollect.figures import captions, style
+from recollect.settings.resolve import names
+from recollect.stages.figure import STAGE, spec_of
+from recollect.stages.stand_ins import stand_ins, stand_ins_of
+
+MEMORY = "mini_grid_MemoryS7"
+MINILM = "minilm (mean of its states) reads in place of transfo-xl-wt103"
+FIRST, SCALED = "only its first layer reads", "history vectors are standardised, times 0.3"
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(root, monkeypatch):
+    monkeypatch.chdir(root)
+    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("env", "method", "found"),
+    [
+        (MEMORY, "helm", [MINILM, FIRST, SCALED]),
+        (
+            MEMORY,
+            "helmv2",
+            [
+                MINILM,
+                FIRST,
+                "tiles sees in place of clip-rn50",
+                SCALED,
+                "features have running statistics in place of batch",
+            ],
+        ),
+        (
+            MEMORY,
+            "shelm",
+            [
+                MINILM,
+                FIRST,
+                "tiles sees in place of clip-vit-b16",
+                "words are the vocabulary 'tiles' in place of 'clip'",
+                SCALED,
+            ],
+        ),
+        (MEMORY, "shelm.layers_2", [MINILM, "tiles sees in place of clip-vit-b16",
+                                    "words are the vocabulary 'tiles' in place of 'clip'", SCALED]),
+        (MEMORY, "helm.smollm2", ["smollm2 reads in place of transfo-xl-wt103", "only its first 4 layers read", SCALED]),
+        ("dark_room_10x10", "radt_agnostic", ["minilm reads in place of bert-base-uncased", FIRST]),
+        (MEMORY, "ppo_cnn", []),
+        ("dark_room_10x10", "radt", []),
+    ],
+)  # fmt: skip
+def test_the_stand_ins_of_a_run_of_the_demo(env, method, found):
+    assert stand_ins_of("demo", env, method) == found
+
+
+@pytest.mark.parametrize("scale", ["paper", "smoke"])
+def test_at_scale_paper_nothing_stands_in_and_a_wiring_test_means_nothing_anyway(scale):
+    assert {stand_ins(scale, figure) for figure in names("figures")} == {()}
+
+
+def test_methods_with_the_same_stand_ins_share_a_sentence():
+    shared, own = stand_ins("demo", "helm_lm_depth")
+    assert shared.startswith(f"Not as published in SHELM and variants: {MINILM}; ") and shared.endswith(f"; {SCALED}.")
+    assert own == f"Not as published in SHELM: {FIRST}."
+
+
+def test_a_figure_says_it_in_its_caption_and_below_its_panels():
+    figure = spec_of("demo", "helm_minigrid")
+    (sentence,) = figure.stand_ins
+    assert sentence in captions.caption(figure, ())
+    canvas = style.blank_figure(3.4, 2.0)
+    style.finish(canvas, figure, [], ["the small print"])
+    printed = " ".join(text.get_text() for text in reversed(canvas.texts))
+    assert sentence.replace("-", "").replace(" ", "") in printed.replace("-", "").replace(" ", "")
+
+
+def test_a_figure_is_drawn_anew_when_its_stand_ins_change(workdir: Path):
+    before = STAGE.settings("demo", "helm_random_maze")
+    demo = Path("config/scales/demo.yaml")
+    demo.write_text(demo.read_text(encoding="utf-8").replace("history_scale: 0.3", "history_scale: 0.4"))
+    assert STAGE.settings("demo", "helm_random_maze") != before
