@@ -57,6 +57,10 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     parameter = content.pop("parameter", None)
     if parameter is not None and isinstance(content.get("title"), str):
         content["title"] = content["title"].replace("{" + parameter + "}", str(content["options"].get(parameter, "")))
+    images = content.get("images")
+    if isinstance(images, dict) and isinstance(images.get("weights"), str):
+        weights = images["weights"].replace("{scale}", scale).replace("{env}", env)
+        content["images"] = {**images, "weights": weights}
     return {**content, "name": env}
 
 

@@ -63,6 +63,9 @@ _RUN = "{env}/{method}/seed_{seed}"
 histories = Place(f"{_DATA}/histories.safetensors")
 task_histories = Place(f"{_DATA}/tasks/{{task}}/histories.safetensors")  # of one task, where each has a job of its own
 encoded_histories = Place(f"{_DATA}/encoded_histories.safetensors")
+# The encoder of an environment's images, where that is trained on its histories, and what was logged meanwhile.
+image_encoder = Place(f"{_DATA}/image_encoder.safetensors")
+image_encoder_log = Place(f"{_DATA}/image_encoder.parquet")
 # Of a method's memory: keys, their search index, and which window each entry of the index is.
 embeddings = Place(f"{_DATA}/{{method}}/embeddings.safetensors")
 index = Place(f"{_DATA}/{{method}}/memory.faiss")
@@ -96,6 +99,7 @@ report = Place(f"{_RESULTS}/report.html")
 checkpoints = Place(f"{_CHECKPOINTS}/{_RUN}")
 history_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories")
 task_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories/task_{{task}}")
+encoder_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_image_encoder")
 image_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_images")
 memory_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_memories/{{method}}")
 vocabulary_checkpoints = Place(f"{_CHECKPOINTS}/_token_vocabularies/{{vocabulary}}")

@@ -58,6 +58,12 @@ def _work_of(job: Job) -> Work:
         flop = rows * 18 * 4096 * 16 * 24
         disk = rows * (getattr(images, "width", 0) * FLOAT + 20)
         return Work(flop, rows / 1024, 0, disk)
+    if job.stage == "train_images":
+        settings = settings_of(scale, env, "dt")
+        chosen = settings.method.hyperparameters
+        seen = chosen.optimisation.steps * chosen.optimisation.batch_size * chosen.context
+        pixels = shape_of(scale, env).pixels or 4096
+        return of_memories.trained(settings) + Work(flop=seen * LEARNING * 18 * pixels * 16 * 24)
     if job.stage not in ("train", "evaluate", "inspect", "measure", "embed", "index"):
         return Work()
     settings = settings_of(scale, env, job.method)
