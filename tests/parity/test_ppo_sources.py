@@ -1,8 +1,9 @@
 """The source agents of the grid worlds learn as fast as they should at the published settings: recorded returns.
 
 Recorded with this project's `ppo` at scale `paper` (RA-DT's appendix; Stable-Baselines3 1.5's defaults) on Dark-Room 10x10:
-the mean return of five held-out tasks by tenth of the history, over seeds 0 to 3. The published curve of all tasks ends at
-about 76 (read off its figure, PPO on Dark-Room 10x10); these five, whose goals are 9.4 steps away on average, end at about 80.
+the mean return of five held-out tasks by tenth of the history, over seeds 0 to 3. They end at 80.0, 74.2, 76.5 and 77.1; the
+published curve ends at about 76 (read off its figure, all tasks). The goals of these five are 9.4 steps away on average,
+those of all twenty 9.95.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from recollect.settings.resolve import environment_settings, source_hyperparamet
 from recollect.sources import ppo
 
 ENV = "dark_room_10x10"
-RECORDED = [7.2, 26.2, 42.6, 51.1, 58.2, 64.5, 69.5, 74.8, 75.6, 78.7]
+RECORDED = [6.9, 25.3, 39.1, 48.4, 55.8, 61.5, 66.2, 70.5, 73.2, 76.1]
+SPREAD = 8.0  # twice what any of the four seeds is away from their mean (4.3): another machine rounds as another seed draws
 
 
 @pytest.mark.slow
@@ -30,8 +32,6 @@ def test_ppo_learns_dark_rooms_as_gradually_as_recorded(root, monkeypatch: pytes
     arrays = ppo.generate(environment.world, options, tasks, chosen, seed=0)
     returns_EN = arrays["reward"].reshape(5, 1000, 100).sum(2)
     by_tenth = returns_EN.reshape(5, 10, 100).mean((0, 2))
-    # Another machine rounds otherwise, which acts like another seed: seeds 1 to 3 are within SPREAD of seed 0.
-    np.testing.assert_allclose(by_tenth, RECORDED, atol=10)
-    assert (np.diff(by_tenth) > -3).all()
-    # Of tasks whose best return is 90.6 on average; published: about 76 over all tasks.
-    assert 71 < returns_EN[:, -50:].mean() < 88
+    np.testing.assert_allclose(by_tenth, RECORDED, rtol=0, atol=SPREAD)
+    assert (np.diff(by_tenth) > 0).all()
+    assert abs(returns_EN[:, -50:].mean() - 77.0) < SPREAD
