@@ -43,6 +43,7 @@ FAMILIES: dict[str, dict[str, str]] = {
     "gpu": {"faiss-cpu": "faiss-gpu==1.15.1"},
     "miniworld": {},
     "pybullet": {},
+    "sac": {},
 }
 
 # Worlds that another Python plays: its version, what it needs, and what is left out of that. Nothing is shared with ours.

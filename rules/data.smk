@@ -1,5 +1,6 @@
 """Data: learning histories (generated), frozen language models and published data (fetched)."""
 
+GENERATE_TASK = rule_of("generate_task")
 GENERATE = rule_of("generate")
 FETCH = rule_of("fetch")
 FETCH_DATA = rule_of("fetch_data")
@@ -22,6 +23,24 @@ rule generate:
         **GENERATE.params,
     shell:
         GENERATE.command
+
+
+# Of sources whose agents learn for hours, each on one core: a job for each task.
+rule generate_task:
+    output:
+        **GENERATE_TASK.writes,
+    log:
+        GENERATE_TASK.log,
+    priority: GENERATE_TASK.priority
+    conda:
+        GENERATE_TASK.conda
+    threads: GENERATE_TASK.threads
+    resources:
+        **GENERATE_TASK.resources,
+    params:
+        **GENERATE_TASK.params,
+    shell:
+        GENERATE_TASK.command
 
 
 rule fetch:

@@ -2,10 +2,30 @@
 agent may see with.
 """
 
+TRAIN_IMAGES = rule_of("train_images")
 EMBED_IMAGES = rule_of("embed_images")
 EMBED = rule_of("embed")
 TRAIN_VISION_LANGUAGE = rule_of("train_vision_language")
 EMBED_VOCABULARY = rule_of("embed_vocabulary")
+
+
+rule train_images:
+    input:
+        TRAIN_IMAGES.reads,
+    output:
+        **TRAIN_IMAGES.writes,
+    log:
+        TRAIN_IMAGES.log,
+    priority: TRAIN_IMAGES.priority
+    conda:
+        TRAIN_IMAGES.conda
+    threads: TRAIN_IMAGES.threads
+    resources:
+        **TRAIN_IMAGES.resources,
+    params:
+        **TRAIN_IMAGES.params,
+    shell:
+        TRAIN_IMAGES.command
 
 
 rule embed_images:

@@ -42,6 +42,7 @@ WILDCARDS: dict[str, Any] = {
     "env": Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")],
     "method": Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")],
     "seed": Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the run.")],
+    "task": Annotated[int, typer.Option(min=0, help="Place of a task in its split, from 0.")],
     "figure": Annotated[str, typer.Option(help="Figure: a file of config/figures.")],
     "model": Annotated[str, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")],
     "dataset": Annotated[str, typer.Option("--data", help="A name of config/published_data.yaml.")],

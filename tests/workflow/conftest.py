@@ -39,6 +39,8 @@ run = "results/{scale}/runs/{env}/{method}/seed_{seed}/".format(**o) if "seed" i
 figure = "results/{scale}/figures/{figure}".format(**o) if "figure" in o else ""
 seeing = "data/{scale}/models/{model}/".format(**o) if stage == "train-vision-language" else ""
 outputs = {
+    "generate-task": [data + "tasks/{}/histories.safetensors".format(o.get("task"))],
+    "train-images": [data + "image_encoder.safetensors", data + "image_encoder.parquet"],
     "generate": [data + "histories.safetensors"],
     "embed": [memory + "embeddings.safetensors"],
     "index": [memory + "memory.faiss", memory + "memory_rows.safetensors"],

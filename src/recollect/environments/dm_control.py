@@ -8,7 +8,8 @@ most 1 a step.
 - `initial_states: fixed` begins every episode of a task alike (not in the paper).
 - The package here is 1.0.28 (MuJoCo 3.3); the paper's is of 2021 (mujoco 2.0). The models are the same; single
   trajectories are not.
-- There is no scripted expert: learning histories must come from published data, or are those of a random policy.
+- There is no scripted expert: learning histories are those of SAC agents (source `sac`) or come from published data. Those
+  of a random policy never get better.
 
 Source: RA-DT (arXiv 2410.07071), specification 1.7 and 5; numbers from its released code.
 """
@@ -87,7 +88,9 @@ class Simulator:
 
     def begin(self, word: int) -> None:
         self.inner.task._random = np.random.RandomState(word)
-        self.seen_D = in_slots(self.inner.reset().observation)
+        parts = self.inner.reset().observation
+        self.seen_D = in_slots(parts)
+        self.entries = np.concatenate([SLOTS[name] + np.arange(np.size(part)) for name, part in parts.items()])
 
     def step(self, action_A: np.ndarray) -> tuple[float, bool]:
         """Reward; the suite does not say when a task is solved."""
@@ -112,6 +115,10 @@ class DMControl(SimulatedWorld):
             action_size=ACTION_SIZE,
             goal_entries=GOAL,
         )
+
+    def own_entries(self) -> list[np.ndarray]:
+        """Of each task the numbers of an observation that are not always zero, as a source agent of its own sees it."""
+        return [simulator.entries for simulator in self.players]
 
 
 World = DMControl

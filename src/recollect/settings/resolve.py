@@ -57,6 +57,10 @@ def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     parameter = content.pop("parameter", None)
     if parameter is not None and isinstance(content.get("title"), str):
         content["title"] = content["title"].replace("{" + parameter + "}", str(content["options"].get(parameter, "")))
+    images = content.get("images")
+    if isinstance(images, dict) and isinstance(images.get("weights"), str):
+        weights = images["weights"].replace("{scale}", scale).replace("{env}", env)
+        content["images"] = {**images, "weights": weights}
     return {**content, "name": env}
 
 
@@ -236,6 +240,17 @@ def algorithm_module(algorithm: str, *, where: object, does: str = "method") -> 
 def figure_reads(scale: str, figure: str) -> str:
     """What a figure is drawn from: `scores`, or what its kind's file names in a line like ``READS = "traces"``."""
     return declaration("figure", figure_settings(scale, figure).kind, "READS") or "scores"
+
+
+def by_task(algorithm: str) -> bool:
+    """Whether each task's histories are made by a job of its own: the source's file has the line ``BY_TASK = True``."""
+    return declaration("source", algorithm, "BY_TASK") is True
+
+
+def source_family(algorithm: str) -> str | None:
+    """The packages that a source of histories needs besides its world's: its file has a line like ``FAMILY = "sac"``."""
+    family: str | None = declaration("source", algorithm, "FAMILY")
+    return family
 
 
 def uses_gpu(algorithm: str) -> bool:

@@ -106,8 +106,12 @@ class ImageSettings(Frozen):
     encoder: str = Field("impala", description="Module under recollect.common.image_encoders.")
     width: int = Field(512, ge=1, description="Numbers that an image becomes. RA-DT on Procgen: 768.")
     channels: Literal["first", "last"] = Field("first", description="The world's images are [C, H, W] or [H, W, C].")
-    weights: str | None = Field(None, description="Sealed file of trained weights; null: random ones, never trained.")
-    seed: Seed = Field(0, description="Of random weights.")
+    weights: str | None = Field(
+        None,
+        description="Sealed file of trained weights, `{scale}` and `{env}` in it stand for the names; that of the stage "
+        "train_images is data/{scale}/{env}/image_encoder.safetensors. null: random ones, never trained.",
+    )
+    seed: Seed = Field(0, description="Of random weights, and of the training.")
 
 
 class EnvironmentSettings(Frozen):

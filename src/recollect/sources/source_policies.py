@@ -22,6 +22,11 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.sources.recording import HistoryRecorder, Run, task_generators, tracked
 
+# What a figure says of histories that are not of agents that learned, by `policy` (recollect.stages.stand_ins).
+STAND_INS = {
+    "random": "a random policy, which never gets better",
+    "noise_annealed": "a scripted expert with less and less noise",
+}
 BLOCK = 1000  # steps whose random numbers are drawn at once
 
 

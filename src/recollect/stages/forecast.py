@@ -134,7 +134,7 @@ class Estimator:
         # Seconds of the same job, of whatever seed, on a device.
         self._same = defaultdict[tuple[Job, str], list[float]](list)
         for job, record in measured.items():
-            shape = job._replace(seed="")
+            shape = job.shape
             self._same[shape, record.device].append(record.seconds)
         # Seconds of jobs of one kind on a device: by the rule, and measured.
         self._like = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
@@ -146,8 +146,8 @@ class Estimator:
                 self._like[kind, on].append((by_rule, median(seconds)))
 
     def __call__(self, job: Job) -> Estimate:
-        """What a job will take; the same for all seeds."""
-        shape = job._replace(seed="")
+        """What a job will take; the same for all seeds and tasks."""
+        shape = job.shape
         if shape not in self._known:
             self._known[shape] = self._estimate(shape)
         return self._known[shape]

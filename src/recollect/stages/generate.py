@@ -1,10 +1,15 @@
 """generate: environment config -> learning histories (`data/{scale}/{env}/histories.safetensors`).
 
 The source agents of all tasks learn at once; what they do is written down in time order. A source that reads files
-instead has a function `files`, which names them: the histories' manifest then holds their hashes.
+instead has a function `files`, which names them: the histories' manifest then holds their hashes. Where each task's
+histories are made by a job of its own (`generate_task`), they are only put together here.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
@@ -26,6 +31,23 @@ def learns_on_gpu(scale: str, env: str) -> bool:
 
 def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: str = "cpu") -> bool:
     """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device."""
+    job = Job("generate", scale, env)
+    if inputs.makes_by_task(scale, env):
+        return put_together(job)
+    return make(
+        STAGE, job, paths.histories(scale, env), paths.history_checkpoints(scale, env), trust_checkpoint, device
+    )
+
+
+def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, device: str = "cpu") -> bool:
+    """Let the source of an environment play all of its tasks, or the job's own, and write down what happens.
+
+    Returns:
+        Whether the job only went on from a checkpoint.
+
+    Raises:
+        UserError: the environment has no source, or no such task; or what the source raises.
+    """
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays
@@ -34,6 +56,7 @@ def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: s
     from recollect.sources.columns import remove_growing
     from recollect.sources.published_fetch import hashes
 
+    scale, env = job.scale, job.env
     environment = environment_settings(scale, env)
     source, where = environment.source, f"config/environments/{env}.yaml"
     if source is None:
@@ -45,21 +68,25 @@ def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: s
     module = algorithm_module(source.algorithm, where=f"{where}: source.algorithm", does="source")
     chosen = source_hyperparameters(scale, env, source)
     on = {"device": device} if uses_gpu(source.algorithm) else {}
-    job = Job("generate", scale, env)
-    known = STAGE.provenance(job, on.get("device", "cpu"))
+    known = stage.provenance(job, on.get("device", "cpu"))
     options = {**environment.options, **environment.training_options}
     tasks = registry.tasks(environment.world, options, source.split)
+    if job.task:
+        tasks = [task for task in tasks if task.index == int(job.task)]
+        if not tasks:
+            raise UserError(
+                f"there is no task {job.task} in the split '{source.split}'", where=where, do="name another"
+            )
     if hasattr(module, "files"):
         listed = inputs.generate_inputs(scale, env).get("published")
         known["inputs"] |= hashes(module.files(environment.world, tasks, chosen), listed)
-    target, checkpoints = paths.histories(scale, env), paths.history_checkpoints(scale, env)
     with run_lock(checkpoints):
         run = Run(
             target.parent,
             checkpoints,
             settings_text=known["settings"] + known["code"],
-            made_of=STAGE.made_of(job, known),
-            trust=trust_checkpoint,
+            made_of=stage.made_of(job, known),
+            trust=trust,
             env=env,
             method=source.algorithm,
             seed=source.seed,
@@ -73,6 +100,24 @@ def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: s
     return run.resumed
 
 
+def put_together(job: Job) -> bool:
+    """One file of the histories of all tasks, which other jobs made; they pass through a file without a name."""
+    from recollect.artifacts.lock import run_lock
+    from recollect.artifacts.sealed import read_arrays, write_arrays
+    from recollect.sources.columns import Columns, Rows
+
+    target, parts = paths.histories(job.scale, job.env), inputs.generate_inputs(job.scale, job.env)
+    known = STAGE.provenance(job)
+    with run_lock(paths.history_checkpoints(job.scale, job.env)):
+        columns = Columns(target.parent)
+        for path in parts.values():
+            arrays: dict[str, Any] = read_arrays(path, kind="histories")
+            names: Iterable[str] = ("observation", "action", "reward", "done")
+            columns.append(int(arrays["task"][0]), Rows(*(arrays[name] for name in names)), path)
+        write_arrays(target, columns.arrays(), kind="histories", provenance=known)
+    return False
+
+
 STAGE = Stage(
     name="generate",
     over=("scale", "env"),
@@ -84,6 +129,6 @@ STAGE = Stage(
     # as batched matrix products: two threads where two cores are the promise.
     asks=Resources((1500, 4000), (60, 480), threads=(2, 8), gpu=learns_on_gpu, resumes=True),
     priority=70,
-    packages="world",
+    packages="source",
     run=generate,
 )

@@ -6,11 +6,14 @@ A new input of a method is one line here. Nothing heavy is imported: Snakemake p
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from recollect.environments import registry
 from recollect.helm.settings import token_vocabulary, vision_language_model
 from recollect.settings.layers import method_layers
 from recollect.settings.resolve import (
     base_method,
+    by_task,
     environment_mapping,
     figure_reads,
     figure_settings,
@@ -27,8 +30,13 @@ Run = tuple[str, str, int]
 
 
 def generate_inputs(scale: str, env: str) -> dict[str, Path]:
-    """What `recollect generate` reads: nothing, or the published data set in whose folder the source's files lie."""
+    """What `recollect generate` reads: nothing, the published data set in whose folder the source's files lie, or the
+    histories of each task where those are made by jobs of their own.
+    """
     source = environment_mapping(scale, env).get("source") or {}
+    if makes_by_task(scale, env):
+        tasks = registry.tasks(*source_tasks(scale, env))
+        return {f"task_{task.index}": paths.task_histories(scale, env, task.index) for task in tasks}
     folder = Path(str((source.get("hyperparameters") or {}).get("folder", "")))
     fetched = paths.published("any").parent.parent
     if fetched not in folder.parents:
@@ -36,6 +44,18 @@ def generate_inputs(scale: str, env: str) -> dict[str, Path]:
     name = folder.relative_to(fetched).parts[0]
     published_data(name)
     return {"published": paths.published(name)}
+
+
+def makes_by_task(scale: str, env: str) -> bool:
+    source = environment_mapping(scale, env).get("source") or {}
+    return by_task(str(source.get("algorithm", "ppo")))
+
+
+def source_tasks(scale: str, env: str) -> tuple[str, dict[str, Any], str]:
+    """The tasks that a source plays, as `registry.tasks` takes them: world, options, split."""
+    content = environment_mapping(scale, env)
+    options = {**(content.get("options") or {}), **(content.get("training_options") or {})}
+    return str(content["world"]), options, str(content["source"].get("split", "train"))
 
 
 def learned_histories(scale: str, env: str) -> Path:

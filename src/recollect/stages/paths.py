@@ -17,6 +17,7 @@ WILDCARDS = {
     "env": r"[\w-]+(?:\.[\w-]+)*",  # an environment, or one of gymnasium's by its id: gym.CartPole-v1
     "method": r"[\w-]+(?:\.[\w.,=+\[\]-]+)?",  # a method, method.variant or method.KEY=VALUE
     "seed": r"\d+",
+    "task": r"\d+",
     "figure": r"[\w-]+",
     "model": r"[\w.-]+",
     "dataset": r"[\w-]+",
@@ -60,7 +61,11 @@ _RUN = "{env}/{method}/seed_{seed}"
 
 # Learning histories of an environment; the same with encoded images, where observations are images.
 histories = Place(f"{_DATA}/histories.safetensors")
+task_histories = Place(f"{_DATA}/tasks/{{task}}/histories.safetensors")  # of one task, where each has a job of its own
 encoded_histories = Place(f"{_DATA}/encoded_histories.safetensors")
+# The encoder of an environment's images, where that is trained on its histories, and what was logged meanwhile.
+image_encoder = Place(f"{_DATA}/image_encoder.safetensors")
+image_encoder_log = Place(f"{_DATA}/image_encoder.parquet")
 # Of a method's memory: keys, their search index, and which window each entry of the index is.
 embeddings = Place(f"{_DATA}/{{method}}/embeddings.safetensors")
 index = Place(f"{_DATA}/{{method}}/memory.faiss")
@@ -93,6 +98,8 @@ report = Place(f"{_RESULTS}/report.html")
 # histories, of images, windows and words embedded so far, of vision-language models.
 checkpoints = Place(f"{_CHECKPOINTS}/{_RUN}")
 history_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories")
+task_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_histories/task_{{task}}")
+encoder_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_image_encoder")
 image_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_images")
 memory_checkpoints = Place(f"{_CHECKPOINTS}/{{env}}/_memories/{{method}}")
 vocabulary_checkpoints = Place(f"{_CHECKPOINTS}/_token_vocabularies/{{vocabulary}}")

@@ -52,7 +52,7 @@ class Coarse(NamedTuple):
 
 
 COARSE = {
-    "generate": Coarse("data", ("generate", "embed_images", "fetch", "fetch_data")),
+    "generate": Coarse("data", ("generate_task", "generate", "train_images", "embed_images", "fetch", "fetch_data")),
     "embedders": Coarse("embedders", ("run", "evaluate", "inspect")),
     "memories": Coarse("memories", ("embed", "index")),
     "vocabularies": Coarse("vocabularies", ("train_vision_language", "embed_vocabulary")),

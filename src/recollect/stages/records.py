@@ -39,7 +39,13 @@ class Record(NamedTuple):
 
 def place(job: Job) -> Path:
     """Where a job's record lies: `logs/demo/dark_room_10x10/radt/seed_0/train.json`."""
-    folders = [job.scale, job.env, job.method, f"seed_{job.seed}" if job.seed else ""]
+    folders = [
+        job.scale,
+        job.env,
+        job.method,
+        f"seed_{job.seed}" if job.seed else "",
+        f"task_{job.task}" if job.task else "",
+    ]
     return Path("logs", *filter(None, folders), f"{job.stage}.json")
 
 

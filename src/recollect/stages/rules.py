@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.sealed import manifest_path
-from recollect.settings.resolve import environment_mapping
+from recollect.settings.resolve import environment_mapping, source_family
 from recollect.stages import packs
 from recollect.stages.packs import Seeds
 from recollect.stages.provenance import digest
@@ -25,7 +25,7 @@ from recollect.stages.stage import Job, is_large, job_of
 from recollect.stages.table import STAGES
 
 Wildcards = Mapping[str, str]
-_DIRECTORY = {"figure": "figures/{figure}", "seed": "seed_{seed}"}
+_DIRECTORY = {"figure": "figures/{figure}", "seed": "seed_{seed}", "task": "task_{task}"}
 
 
 class StageRule:
@@ -76,10 +76,10 @@ class StageRule:
         return [path.as_posix() for path in listed.values()]
 
     def settings(self, wildcards: Wildcards) -> str:
-        return self.hashes(self.job(wildcards)._replace(seed=""))[0]
+        return self.hashes(self.job(wildcards).shape)[0]
 
     def code(self, wildcards: Wildcards) -> str:
-        return self.hashes(self.job(wildcards)._replace(seed=""))[1]
+        return self.hashes(self.job(wildcards).shape)[1]
 
     def _hashes(self, job: Job) -> tuple[str, str]:
         settings = self.stage.settings(*job.names(self.stage.shared).values(), *self.figures)
@@ -114,8 +114,11 @@ class StageRule:
 
     def conda(self, wildcards: Wildcards) -> str:
         family = self.packages
-        if self.stage.packages == "world":
-            family = environment_mapping(wildcards["scale"], wildcards["env"]).get("family", family)
+        if self.stage.packages != "base":
+            content = environment_mapping(wildcards["scale"], wildcards["env"])
+            family = content.get("family", family)
+            if self.stage.packages == "source":
+                family = source_family(str((content.get("source") or {}).get("algorithm", "ppo"))) or family
         return f"../envs/{family}.yaml"
 
     def threads(self, wildcards: Wildcards) -> int:

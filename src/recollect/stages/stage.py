@@ -21,7 +21,8 @@ from recollect.stages.paths import Place
 TRUSTED = "trusted_checkpoint"
 """In a manifest's provenance: checkpoints of other settings or code that the run went on with, told to."""
 Trust = Annotated[bool, "--trust-checkpoint", "Go on with a checkpoint that other settings or code made."]
-_OWN = ("scale", "env", "method", "seed")
+_OWN = ("scale", "env", "method", "seed", "task")
+_ALIKE = ("seed", "task")  # of these, settings and code are no function
 
 
 class Job(NamedTuple):
@@ -32,6 +33,7 @@ class Job(NamedTuple):
     env: str = ""
     method: str = ""
     seed: str = ""
+    task: str = ""
 
     def __str__(self) -> str:
         return " ".join(word for word in (self.stage, *self[2:]) if word)
@@ -40,12 +42,17 @@ class Job(NamedTuple):
         """Wildcard -> name."""
         return {wildcard: getattr(self, wildcard if wildcard in _OWN else "env") for wildcard in over}
 
+    @property
+    def shape(self) -> Job:
+        """The same without what its settings and code are no function of: seed and task."""
+        return self._replace(seed="", task="")
+
 
 def job_of(stage: str, names: Mapping[str, str], scale: str = "") -> Job:
     """The job of a stage with such names. What no scale owns (a fetched model) is counted at `scale`."""
     other = next((name for wildcard, name in names.items() if wildcard not in _OWN), "")
-    env, method, seed = (str(names.get(wildcard, "")) for wildcard in ("env", "method", "seed"))
-    return Job(stage, str(names.get("scale", scale)), env or str(other), method, seed)
+    env, method, seed, task = (str(names.get(wildcard, "")) for wildcard in ("env", "method", "seed", "task"))
+    return Job(stage, str(names.get("scale", scale)), env or str(other), method, seed, task)
 
 
 class Resources(NamedTuple):
@@ -93,7 +100,8 @@ class Stage:
         keeps: what is there and of today is kept, by each part; so its rule updates its outputs and does not delete them.
         ended: names of a job -> is called when all jobs of a command have ended well.
         priority: of jobs that could start, the highest goes first: a number, or a function of the job's names.
-        packages: the conda environment of its jobs: `base`, or that of the world that they make.
+        packages: the conda environment of its jobs: `base`, that of the world that they make, or that which the source of
+            histories declares (`FAMILY`; else that of the world).
         local: it takes seconds or needs the network, so it runs where Snakemake runs.
         changes: its command takes `--set`.
         command: what its rule runs, where that is not the command of its name.
@@ -112,15 +120,15 @@ class Stage:
     keeps: bool = False
     ended: Callable[..., None] = lambda *names: None
     priority: int | Callable[..., int] = 0
-    packages: Literal["base", "world"] = "base"
+    packages: Literal["base", "world", "source"] = "base"
     local: bool = False
     changes: bool = False
     command: str = ""
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The wildcards without the seed: what settings and code are a function of."""
-        return tuple(wildcard for wildcard in self.over if wildcard != "seed")
+        """The wildcards without seed and task: what settings and code are a function of."""
+        return tuple(wildcard for wildcard in self.over if wildcard not in _ALIKE)
 
     def makes(self, job: Job) -> list[Path]:
         """The artifacts of a job, without their manifests."""

@@ -2,6 +2,8 @@
 
 A run at a small scale may read with another language model than the published method, see with other eyes, or pool and
 scale what they give in another way. Found by comparing settings with those of scale `paper`; nothing is listed by hand.
+Histories of agents that never learned, and image encoders that never did, are named at every scale: sources of histories
+declare it (`STAND_INS`).
 """
 
 from __future__ import annotations
@@ -10,8 +12,17 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from recollect.settings.catalogue import declaration
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import base_method, figure_settings, language_model, method_mapping, scale_settings
+from recollect.settings.resolve import (
+    base_method,
+    environment_mapping,
+    figure_settings,
+    language_model,
+    method_mapping,
+    scale_settings,
+)
+from recollect.stages.inputs import learns_from_histories
 from recollect.stages.provenance import embedder_of, sees_with
 
 PUBLISHED_SCALE = "paper"
@@ -19,7 +30,7 @@ PUBLISHED_SCALE = "paper"
 
 def stand_ins(scale: str, figure: str) -> tuple[str, ...]:
     """One sentence for each group of methods of a figure with the same stand-ins; none where numbers mean nothing."""
-    if scale == PUBLISHED_SCALE or scale_settings(scale).wiring_test:
+    if scale_settings(scale).wiring_test:
         return ()
     chosen = figure_settings(scale, figure)
     methods_of: dict[str, list[str]] = {}
@@ -39,11 +50,14 @@ def stand_ins(scale: str, figure: str) -> tuple[str, ...]:
 
 
 def stand_ins_of(scale: str, env: str, method: str) -> list[str]:
-    """What differs from scale `paper` in the frozen models of one run, and in how they are read."""
+    """What differs from scale `paper` in the frozen models of one run, and in how they are read; and what it learns from."""
+    found = _data(scale, env, method)
+    if scale == PUBLISHED_SCALE:
+        return found
     ours = _reading(scale, env, method)
     if not any(ours.values()):
-        return []
-    theirs, found = _published(env, method), []
+        return found
+    theirs = _published(env, method)
     if ours["language model"] != theirs["language model"]:
         name = ours["language model"]
         pooling = ours["pooling"] if name and language_model(name).kind == "encoder" else None
@@ -63,6 +77,20 @@ def stand_ins_of(scale: str, env: str, method: str) -> list[str]:
         found.append(f"history vectors are standardised, times {ours['history scale']}")
     if ours["statistics"] != theirs["statistics"]:
         found.append(f"features have {ours['statistics']} statistics in place of {theirs['statistics']}")
+    return found
+
+
+def _data(scale: str, env: str, method: str) -> list[str]:
+    """What stands in for the published source of a run's histories, and for the encoder of its images."""
+    if not learns_from_histories(scale, env, method):
+        return []
+    content = environment_mapping(scale, env)
+    title, source, images = content.get("title", env), content.get("source") or {}, content.get("images")
+    words = declaration("source", str(source.get("algorithm", "ppo")), "STAND_INS") or {}
+    policy = (source.get("hyperparameters") or {}).get("policy", "random")
+    found = [f"the histories of {title} are those of {words[policy]}"] if policy in words else []
+    if images is not None and images.get("weights") is None:
+        found.append(f"a random network, which never learned, encodes the images of {title}")
     return found
 
 

@@ -10,6 +10,7 @@ from recollect.stages import (
     fetch,
     figure,
     generate,
+    generate_task,
     index,
     inspect,
     measure,
@@ -17,11 +18,12 @@ from recollect.stages import (
     report,
     run,
     train,
+    train_images,
     train_vision_language,
 )
 from recollect.stages.stage import Stage
 
-_OF_DATA = (generate, embed_images, train_vision_language, embed_vocabulary, embed, index)
+_OF_DATA = (generate_task, generate, train_images, embed_images, train_vision_language, embed_vocabulary, embed, index)
 _OF_RUNS = (run, train, evaluate, inspect, page, measure, figure, report)
 _STAGES = (fetch.STAGE, fetch.DATA, *(module.STAGE for module in (*_OF_DATA, *_OF_RUNS)))
 STAGES: dict[str, Stage] = {stage.name: stage for stage in _STAGES}

@@ -39,7 +39,7 @@ _FOLLOWS = "Input files updated by another job"
 def remember(jobs: Iterable[Job]) -> None:
     """Keep which modules there are, for those who ask later what has changed since these jobs ran."""
     codes: set[str] = set()
-    for job in {job._replace(seed="") for job in jobs}:
+    for job in {job.shape for job in jobs}:
         for stage, step in STAGES[job.stage].steps(job):
             codes.add(stage.code_text(step))
     known = {"codes": sorted(codes - {""}), "modules": package()}
@@ -219,14 +219,15 @@ def _damage(job: Job) -> str | None:
 
 
 def _grouped(words: Mapping[Job, str | None]) -> Iterator[str]:
-    """One line for all seeds of a run that have one reason."""
+    """One line for all seeds of a run, or tasks of an environment, that have one reason."""
     seeds: dict[tuple[Job, str], list[str]] = {}
     for job, said in words.items():
         if said is not None:
-            seeds.setdefault((job._replace(seed=""), said), []).append(job.seed)
+            seeds.setdefault((job.shape, said), []).append(job.seed or job.task)
     for (job, said), listed in sorted(seeds.items()):
         numbers = sorted(filter(None, listed), key=int)
         few = ", ".join(numbers[:6]) + (", ..." if len(numbers) > 6 else "")
         plural = "s" if len(numbers) > 1 else ""
-        of = f" (seed{plural} {few})" if numbers else ""
+        noun = "task" if "task" in STAGES[job.stage].over else "seed"
+        of = f" ({noun}{plural} {few})" if numbers else ""
         yield f"  {job}{of}: {said}"

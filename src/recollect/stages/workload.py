@@ -14,7 +14,7 @@ from typing import Any
 from recollect.common.work import FLOAT, LEARNING, UPDATE, Work, dense, shape_of, tasks_of
 from recollect.radt import work as of_memories
 from recollect.settings.catalogue import module_of
-from recollect.settings.resolve import environment_settings, resolve, source_hyperparameters
+from recollect.settings.resolve import by_task, environment_settings, resolve, source_hyperparameters
 from recollect.settings.schema import Settings
 from recollect.sources import work as of_sources
 from recollect.stages.stage import Job
@@ -22,8 +22,8 @@ from recollect.stages.stage import Job
 
 def kind_of(job: Job) -> str:
     """What must agree between two jobs for the time of one to say something about the other: `train dqn gpt`."""
-    if job.stage == "generate":
-        return f"generate {_source(job.scale, job.env)[0]}"
+    if job.stage in ("generate", "generate_task"):
+        return f"{job.stage} {_source(job.scale, job.env)[0]}"
     if not job.method:
         return job.stage
     settings = settings_of(job.scale, job.env, job.method)
@@ -39,22 +39,31 @@ def settings_of(scale: str, env: str, method: str) -> Settings:
 
 def work_of(job: Job) -> Work:
     """What a job, or a part of one, has to do; nothing for jobs that take seconds or wait for a network."""
-    return _work_of(job._replace(seed=""))
+    return _work_of(job.shape)
 
 
 @cache
 def _work_of(job: Job) -> Work:
     scale, env = job.scale, job.env
-    if job.stage == "generate":
-        _, hyperparameters = _source(scale, env)
+    if job.stage in ("generate", "generate_task"):
+        algorithm, hyperparameters = _source(scale, env)
         shape = shape_of(scale, env)
-        return of_sources.generated(hyperparameters, environment_settings(scale, env), shape, _source_tasks(scale, env))
+        tasks = 1 if job.stage == "generate_task" else _source_tasks(scale, env)
+        work = of_sources.generated(hyperparameters, environment_settings(scale, env), shape, tasks)
+        # Of tasks in jobs of their own, the histories are only put together.
+        return Work(disk=work.disk) if job.stage == "generate" and by_task(algorithm) else work
     if job.stage == "embed_images":
         images = environment_settings(scale, env).images
         rows = _rows(scale, env)
         flop = rows * 18 * 4096 * 16 * 24
         disk = rows * (getattr(images, "width", 0) * FLOAT + 20)
         return Work(flop, rows / 1024, 0, disk)
+    if job.stage == "train_images":
+        settings = settings_of(scale, env, "dt")
+        chosen = settings.method.hyperparameters
+        seen = chosen.optimisation.steps * chosen.optimisation.batch_size * chosen.context
+        pixels = shape_of(scale, env).pixels or 4096
+        return of_memories.trained(settings) + Work(flop=seen * LEARNING * 18 * pixels * 16 * 24)
     if job.stage not in ("train", "evaluate", "inspect", "measure", "embed", "index"):
         return Work()
     settings = settings_of(scale, env, job.method)

@@ -62,7 +62,7 @@ SCALE = {
     "environments": {
         ENV: {
             "options": {"horizon": HORIZON, "only": [*TRAINED, "reacher-hard", "walker-walk"]},
-            "source": {"hyperparameters": {"transitions": 120}},
+            "source": {"algorithm": "source_policies", "hyperparameters": {"transitions": 120}},
             "evaluation": {"episodes": EPISODES},
         }
     },

@@ -24,10 +24,12 @@ from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
-from recollect.stages import embed_images, inputs, paths, provenance, stage
+from recollect.stages import embed_images, inputs, paths, provenance, stage, train_images
 from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
-from recollect.stages.plan import plan
+from recollect.stages.plan import maker, plan
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 from recollect.stages.train import train
 
 ENV, WIDTH, EPISODES, STEPS, ROWS = "picture_corridor", 24, 6, 20, 32
@@ -273,3 +275,35 @@ def test_the_rules_encode_images_before_anything_learns(pictures: Path) -> None:
     assert plan("mini", ["pictures"]).files("embed_images") == [paths.encoded_histories("mini", ENV)]
     assert plan("mini", ["pictures"]).files("generate") == [paths.histories("mini", ENV)]
     assert plan("demo", ["radt_dark_room_10x10"]).files("embed_images") == []
+
+
+def test_an_encoder_is_trained_on_the_histories_before_they_are_encoded_with_it(pictures: Path) -> None:
+    path = pictures / "config/environments" / f"{ENV}.yaml"
+    random = read_arrays_of_encoded(ENVIRONMENT, path)
+    images = {**ENVIRONMENT["images"], "weights": "data/{scale}/{env}/image_encoder.safetensors"}  # type: ignore[dict-item]
+    path.write_text(yaml.safe_dump({**ENVIRONMENT, "images": images}))
+    job, weights = Job("train_images", "mini", ENV), paths.image_encoder("mini", ENV)
+    assert inputs.embed_images_inputs("mini", ENV)["image_encoder"] == weights and maker(weights, "mini") == job
+    with pytest.raises(UserError, match="an input is missing"):
+        embed_images.embed_images("mini", ENV)
+    assert train_images.train_images("mini", ENV) is False
+    assert STAGES["train_images"].is_made(job)
+    assert set(read_table(paths.image_encoder_log("mini", ENV), kind="train")["metric"]) >= {"loss", "action_accuracy"}
+    embed_images.embed_images("mini", ENV)
+    encoded = Histories.open(paths.encoded_histories("mini", ENV))
+    encoder = ImageEncoder(environment_settings("mini", ENV).images, (8, 8, 3))  # type: ignore[arg-type]
+    np.testing.assert_allclose(
+        encoded.observation, encoder(read_arrays(paths.histories("mini", ENV))["observation"]), atol=1e-5
+    )
+    assert not np.allclose(encoded.observation, random)
+    train("mini", ENV, "dt", 0)
+    assert weights.as_posix() in verify(paths.policy("mini", ENV, "dt", 0))["provenance"]["inputs"]
+
+
+def read_arrays_of_encoded(environment: dict[str, Any], path: Path) -> np.ndarray:
+    """What a random encoder makes of the histories."""
+    path.write_text(yaml.safe_dump(environment))
+    embed_images.embed_images("mini", ENV)
+    found = np.array(read_arrays(paths.encoded_histories("mini", ENV))["observation"])
+    paths.encoded_histories("mini", ENV).unlink()
+    return found

@@ -44,7 +44,7 @@ SCALE = {
     "environments": {
         ENV: {
             "options": {"games": ["bigfish", "maze", "ninja", "jumper"], "horizon": 60, "evaluation_horizon": 10},
-            "images": {"encoder": "nature", "width": 12},
+            "images": {"encoder": "nature", "width": 12, "weights": None},
             "source": {"hyperparameters": SOURCE},
             "evaluation": {"episodes": EPISODES},
         }

@@ -43,7 +43,7 @@ def test_a_stage_says_nothing_that_imports_torch(root: Path) -> None:
 
 def test_the_template_of_a_path_gives_the_path_and_the_names_in_it() -> None:
     names_of = {"scale": "demo", "env": "room", "method": "radt.context=25,x=[1,2]", "seed": "3", "figure": "one"}
-    names_of |= {"model": "clip-rn50.1", "dataset": "d", "vocabulary": "v", "checkpoint": "best"}
+    names_of |= {"model": "clip-rn50.1", "dataset": "d", "vocabulary": "v", "checkpoint": "best", "task": "7"}
     places = [place for place in vars(paths).values() if isinstance(place, paths.Place)]
     assert len(places) > 20
     for place in places:

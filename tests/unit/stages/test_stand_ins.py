@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,35 @@ def test_a_figure_is_drawn_anew_when_its_stand_ins_change(workdir: Path):
     demo = Path("config/scales/demo.yaml")
     demo.write_text(demo.read_text(encoding="utf-8").replace("history_scale: 0.3", "history_scale: 0.4"))
     assert STAGE.settings("demo", "helm_random_maze") != before
+
+
+SCRIPTS = "are those of a scripted expert with less and less noise"
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ("radt_maze_runner", f"the histories of MazeRunner 15×15 {SCRIPTS}"),
+        ("radt_meta_world", f"the histories of Meta-World {SCRIPTS}"),
+        ("radt_dmcontrol", "the histories of DMControl are those of a random policy, which never gets better"),
+        ("radt_procgen", "a random network, which never learned, encodes the images of Procgen"),
+    ],
+)
+def test_a_figure_of_agents_that_learned_from_stand_ins_says_so(figure, said):
+    assert any(said in sentence for sentence in spec_of("demo", figure).stand_ins)
+    assert spec_of("paper", figure).stand_ins == ()
+
+
+def test_what_stands_in_for_published_data_is_said_at_a_scale_of_published_size_too(workdir: Path):
+    content = Path("config/scales/paper.yaml").read_text(encoding="utf-8")
+    source = "{algorithm: source_policies, hyperparameters: {policy: random, transitions: 100000}}"
+    changed = f"environments: # changed\n  procgen: {{images: {{weights: null}}, source: {source}}}\n"
+    Path("config/scales/paper.yaml").write_text(
+        re.sub("^environments:.*\n", changed, content, count=1, flags=re.MULTILINE), encoding="utf-8"
+    )
+    (sentence,) = stand_ins("paper", "radt_procgen")
+    assert sentence.startswith(
+        "Not as published in RA-DT, AD, DPT and DT: the histories of Procgen are those of a random"
+    )
+    assert "; a random network, which never learned, encodes the images of Procgen." in sentence
+    assert stand_ins("paper", "radt_meta_world") == ()

@@ -2,7 +2,7 @@
 
 An encoder is one file of this folder with a class ``Encoder(nn.Module)``: made of (image shape [C, H, W], width), it turns
 images [B, C, H, W] of numbers from 0 to 1 into vectors [B, width]. Its name is the file's name. Weights come from a
-sealed file, or are drawn once from a seed and never trained.
+sealed file (which the stage `train_images` makes, or a user), or are drawn once from a seed and never trained.
 
 Source: RA-DT (arXiv 2410.07071), released `precompute_img_embeds`: images divided by 255, at most 512 at a time,
 evaluation mode. Difference: random weights are LeCun-normal, with which features are of about the size 1.
@@ -64,17 +64,7 @@ class ImageEncoder:
         self.shape = shape
         self.width = settings.width
         self.device = torch.device(device)
-        first = settings.channels == "first"
-        channels, height, width = shape if first else (shape[2], shape[0], shape[1])
-        if channels > min(height, width):
-            raise UserError(
-                f"images of shape {shape} would have {channels} channels",
-                where="environment.images.channels",
-                do=f"set channels: {'last' if first else 'first'}",
-            )
-        with torch.device("meta"):  # so that no layer draws its weights from the global generator
-            network: nn.Module = encoder_class(settings.encoder)((channels, height, width), settings.width)
-        self.network = network.to_empty(device="cpu")
+        self.network = blank_network(settings, shape)
         if settings.weights is None:
             draw_weights(self.network, seed_of("image encoder", settings.encoder, settings.seed))
         else:
@@ -109,6 +99,21 @@ class ImageEncoder:
             batch = batch if self.settings.channels == "first" else batch.permute(0, 3, 1, 2)
             encoded[first : first + BATCH] = self.network(batch.float() / 255).cpu().numpy()
         return encoded
+
+
+def blank_network(settings: ImageSettings, shape: tuple[int, ...]) -> nn.Module:
+    """An encoder for images of a shape, whose weights are still to be set. Raises UserError: see `ImageEncoder`."""
+    first = settings.channels == "first"
+    channels, height, width = shape if first else (shape[2], shape[0], shape[1])
+    if channels > min(height, width):
+        raise UserError(
+            f"images of shape {shape} would have {channels} channels",
+            where="environment.images.channels",
+            do=f"set channels: {'last' if first else 'first'}",
+        )
+    with torch.device("meta"):  # so that no layer draws its weights from the global generator
+        network: nn.Module = encoder_class(settings.encoder)((channels, height, width), settings.width)
+    return network.to_empty(device="cpu")
 
 
 @torch.no_grad()

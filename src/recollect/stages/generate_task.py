@@ -1,0 +1,34 @@
+"""generate_task: environment config -> the learning histories of one task
+(`data/{scale}/{env}/tasks/{task}/histories.safetensors`), of a source whose agents learn for hours each.
+
+Killed at any instant, the same command goes on from the newest checkpoint and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+from recollect.stages import paths, provenance
+from recollect.stages.generate import make
+from recollect.stages.inputs import makes_by_task
+from recollect.stages.stage import Job, Resources, Stage, Trust
+
+
+def generate_task(scale: str, env: str, task: int, *, trust_checkpoint: Trust = False) -> bool:
+    """Make the learning histories of one task of an environment, on one core."""
+    job = Job("generate_task", scale, env, task=str(task))
+    target, checkpoints = paths.task_histories(scale, env, task), paths.task_checkpoints(scale, env, task)
+    return make(STAGE, job, target, checkpoints, trust_checkpoint)
+
+
+STAGE = Stage(
+    name="generate_task",
+    over=("scale", "env", "task"),
+    writes={"histories": paths.task_histories},
+    settings=provenance.generate_settings,
+    modules=provenance.generate_modules,
+    only=makes_by_task,
+    # A replay of a million transitions and the history: a gigabyte each. Two million steps of SAC are half a day of a core.
+    asks=Resources((2000, 4000), (60, 24 * 60), resumes=True),
+    priority=75,
+    packages="source",
+    run=generate_task,
+)
