@@ -40,6 +40,12 @@ class AgentHyperparameters(Frozen):
     filter_beta: float = Field(2.0, gt=0, description="Slope (leaky) or inverse temperature (exp).")
     fake_filter: bool = Field(False, description="Clone everything; with online_coefficient 0 there are no critics.")
     use_target_actor: bool = Field(True, description="Targets read the target's policy, not the online one.")
+    target_draws: int = Field(
+        1, ge=1, description="Actions drawn for the value in targets (no discrete ones). Code: 1."
+    )
+    value_draws: int = Field(
+        1, ge=1, description="Actions drawn for V in the actor's loss (no discrete ones). Code: 1."
+    )
     polyak: float = Field(0.003, gt=0, le=1, description="How far targets move at each update. Paper: 0.003.")
     probabilities: tuple[float, float] = Field((0.001, 0.99), description="Bounds of a discrete policy's.")
     soft_buffer_action: bool = Field(False, description="Q(s, a) as of a clipped one-hot action (newest upstream).")

@@ -85,7 +85,9 @@ def test_rotary_positions_turn_pairs_of_numbers_by_time_and_nothing_else() -> No
     # Attention then knows how far apart two steps are, and not when they were.
     model = encoder(positions="rotary", sigma_reparam=False)
     x_BTD = torch.randn(1, 8, 6, generator=torch.Generator().manual_seed(0))
-    first, later, spread = (model(x_BTD, time[None]) for time in (torch.arange(8), torch.arange(9, 17), 2 * torch.arange(8)))
+    first, later, spread = (
+        model(x_BTD, time[None]) for time in (torch.arange(8), torch.arange(9, 17), 2 * torch.arange(8))
+    )
     torch.testing.assert_close(first, later, atol=1e-5, rtol=1e-4)
     assert float((first - spread).abs().max().detach()) > 1e-2
 
