@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from recollect.amago.agent import Agent
-from recollect.amago.exploration import Exploration, explored
+from recollect.amago.exploration import make_exploration
 from recollect.amago.hindsight import Relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import WorldShape, world_shape
@@ -60,7 +60,7 @@ class Collector:
             stagger=hp.stagger,
             seed=seed_of("trajectory lengths", seed),
         )
-        self.exploration = Exploration(hp.exploration, B, horizon, seed=seed)
+        self.exploration = make_exploration(hp.exploration, B, horizon, seed=seed)
         self.actor_steps = 0
         self.time_B = np.zeros(B, np.int64)
         self.reward_B = np.zeros(B, np.float32)
@@ -81,9 +81,10 @@ class Collector:
             draws = generator("behaviour", self.seed, self.actor_steps)
             raw_BP = self.policy.outputs(self.observation, self.reward_B, never_B)
             drawn_BU = draws.random((len(never_B), numbers)) if self.hp.sample_actions else None
-            eps_B = self.exploration.epsilon(self.actor_steps, self.time_B)
-            shape = self.steps_of
-            action_B = explored(self.policy.chosen(raw_BP, drawn_BU), eps_B, shape.kind, shape.actions, draws)
+            action_B, shape = self.policy.chosen(raw_BP, drawn_BU), self.steps_of
+            action_B = self.exploration.explored(
+                action_B, self.actor_steps, self.time_B, shape.kind, shape.actions, draws
+            )
             self.policy.took(action_B)
             self.observation, self.reward_B, terminated_B, truncated_B, info = self.world.step(action_B)
             done_B = terminated_B | truncated_B

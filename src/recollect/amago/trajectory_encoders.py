@@ -13,7 +13,7 @@ Transformer's additions off (the paper's "naive" ablation).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recollect.amago.own_parts import Replaceable
 from recollect.amago.ring_cache import RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
 from recollect.common.cpu.dropout import Dropout
@@ -35,7 +36,6 @@ from recollect.common.sequence_models import (
     RecurrentState,
     SequenceModel,
 )
-from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
 Activation = Literal["leaky_relu", "relu", "gelu"]
@@ -43,8 +43,11 @@ ROTARY_BASE = 10_000.0  # of all published models with rotary positions
 ACTIVATIONS: dict[str, Any] = {"leaky_relu": functional.leaky_relu, "relu": functional.relu, "gelu": functional.gelu}
 
 
-class TrajectoryEncoderSettings(Frozen):
-    kind: Literal["transformer", "gru", "ff"] = Field("transformer", description="`ff` has no memory.")
+class TrajectoryEncoderSettings(Replaceable):
+    PART: ClassVar[str] = "trajectory encoder"
+    OURS: ClassVar[tuple[str, ...]] = ("transformer", "gru", "ff")
+
+    kind: str = Field("transformer", description="transformer, gru or ff (no memory); or your own.")
     width: int = Field(256, ge=1, description="Width of states. Paper: 256 (T-Maze, MazeRunner, Package: 128).")
     layers: int = Field(3, ge=1, description="Paper: 3 (T-Maze: 2). GRU: 2, ff: 1 by default upstream.")
     heads: int = Field(8, ge=1, description="Attention heads (transformer). Paper: 8.")
@@ -255,6 +258,10 @@ def make_trajectory_encoder(
     settings: TrajectoryEncoderSettings, input_width: int, *, horizon: int, context: int, seed: int
 ) -> SequenceModel:
     """The trajectory encoder that the settings describe; arguments as of `TransformerEncoder`."""
+    own = settings.own()
+    if own is not None:
+        made: SequenceModel = own.TrajectoryEncoder(settings, input_width, horizon=horizon, context=context, seed=seed)
+        return made
     if settings.kind == "transformer":
         return TransformerEncoder(settings, input_width, horizon=horizon, context=context, seed=seed)
     if settings.kind == "gru":
