@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_amago import MAZE, ROOM, goes_on_to_the_bit, run_in, settings_of
+from tiny_amago import MAZE, ROOM, run_in, settings_of
 
 from recollect.amago import amago
 from recollect.amago.hyperparameters import MixSettings
@@ -119,9 +119,17 @@ def test_a_run_learns_from_the_buffer_of_another_without_a_step_of_its_own_and_l
     assert evaluated["step"].tolist() == [0, 6, 12]  # in updates: no step of the environment tells them apart
 
 
-def test_a_stopped_run_beside_other_trajectories_goes_on_to_the_bit(tmp_path: Path) -> None:
+def test_a_run_beside_other_trajectories_finds_them_anew_when_it_goes_on(tmp_path: Path) -> None:
     store(tmp_path / "theirs.npz", windy((9, 7), next_observations=lambda o: o))
-    goes_on_to_the_bit(amago, settings_of(WIND, mix={"path": str(tmp_path / "theirs.npz"), "share": 0.5}), tmp_path)
+    settings = settings_of(WIND, mix={"path": str(tmp_path / "theirs.npz"), "share": 0.5}, steps_per_epoch=12)
+    trainer = Trainer(amago.Agent, settings, "cpu", run_in(tmp_path))
+    trainer.epoch()
+    batches = [trainer.store.sample(8, 5, seed=0, counter=3)]
+    again = Trainer(amago.Agent, settings, "cpu", run_in(tmp_path))
+    batches.append(again.store.sample(8, 5, seed=0, counter=3))
+    assert again.store.sizes() == trainer.store.sizes() and len(again.store) >= 4
+    for name in ("observation_BTD", "previous_action_BT", "reward_BT"):
+        np.testing.assert_array_equal(*(getattr(batch, name) for batch in batches))
 
 
 @pytest.mark.parametrize(
