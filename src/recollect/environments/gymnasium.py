@@ -32,6 +32,8 @@ class Options(WorldOptions):
     horizon: steps of an episode; null: the environment's own time limit, or 1000.
     observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
     processes: each environment is played by a process of its own, which pays where steps are slow.
+    metrics: numbers that the environment puts into `info` when an episode ends; each is a metric of the scores, and while
+        learning. `success` and `is_success` need not be named: they are the metric `success`.
     """
 
     id: str = "CartPole-v1"
@@ -40,6 +42,7 @@ class Options(WorldOptions):
     horizon: int | None = Field(default=None, ge=1)
     observation: Shown = "whole"
     processes: bool = False
+    metrics: list[str] = Field(default_factory=list)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
@@ -98,7 +101,7 @@ class Gymnasium(VectorWorld):
         limit = gymnasium.spec(registered(self.options)).max_episode_steps
         self.horizon = self.options.horizon or limit or NO_LIMIT
         makers = [partial(plain, self.options, place) for place in range(self.num_envs)]
-        self._play(makers, processes=self.options.processes)
+        self._play(makers, processes=self.options.processes, metrics=self.options.metrics)
 
 
 World = Gymnasium
