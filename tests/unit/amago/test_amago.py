@@ -93,7 +93,7 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
     acted = real if hp.actor_mask == "fixed" else [(b, t) for b in range(3) for t in range(5) if batch.mask_BT[b, t]]
     for b, t in acted:
         a = int(batch.previous_action_BT[b, t + 1])
-        taken = torch.eye(4)[a]
+        taken = torch.eye(4)[a] if (b, t) in real else torch.zeros(4)  # a padded action is none, as released
         shown = clipped(taken) if hp.soft_buffer_action else taken
         for g in range(G):
             pi = clipped(network.actor(s_BLE[b, t])[g].softmax(-1).detach())
