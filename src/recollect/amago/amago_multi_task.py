@@ -49,7 +49,6 @@ class Hyperparameters(AmagoHyperparameters):
     returns: tuple[float, float] = Field((-1e5, 1e5), description="Of the first and last bin, with multiplied rewards.")
     bin_space: Literal["symlog", "linear"] = Field("symlog", description="Where bins are evenly spaced. Paper: symlog.")
     labels: Literal["two_hot", "hl_gauss"] = Field("two_hot", description="Paper: two_hot.")
-    target_draws: int = Field(1, ge=1, description="Actions drawn for the value in targets. Upstream: 1.")
     value_draws: int = Field(3, ge=1, description="Actions drawn for V in the advantage. Upstream: 3.")
 
     @model_validator(mode="after")

@@ -225,6 +225,31 @@ def test_a_one_hot_action_picks_its_column_and_a_policy_the_mean() -> None:
     torch.testing.assert_close(value, (q * policy.probabilities(raw)).sum(-1))
 
 
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_values_are_means_over_as_many_draws_as_asked_and_exact_where_actions_are_discrete(kind: str) -> None:
+    hp, shape = small(), SHAPES[kind]
+    network, _ = lively(hp, shape)
+    policy = distribution_of(hp, shape)
+    s_BTE = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    raw_BTGP = network.actor(s_BTE)
+    few, alone = (Draws(torch.zeros(0), torch.Generator().manual_seed(5)) for _ in range(2))
+    found = amago.q_of_policy(network.critics, s_BTE, raw_BTGP, policy, few, 4)
+    single = [amago.q_of_policy(network.critics, s_BTE, raw_BTGP, policy, alone) for _ in range(4)]
+    torch.testing.assert_close(found, torch.stack(single).mean(0))
+    assert torch.equal(single[0], single[1]) == (kind == "discrete")
+
+
+def test_draws_of_targets_and_of_the_actor_are_set_apart() -> None:
+    """More draws in targets move them and nothing of what the actor's loss reads, and the other way round."""
+    batch, moved = random_batch("continuous"), {}
+    for name, changes in {"one": {}, "target": {"target_draws": 3}, "value": {"value_draws": 3}}.items():
+        hp = small(**changes)
+        network, target = lively(hp, SHAPES["continuous"])
+        moved[name] = computed(network, target, batch, hp, SHAPES["continuous"])[1]
+    assert moved["value"]["critic_loss"] == moved["one"]["critic_loss"] != moved["target"]["critic_loss"]
+    assert moved["value"]["actor_loss"] != moved["one"]["actor_loss"]
+
+
 def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement() -> None:
     """The mean where no policy gradient is learned."""
     hp = small(critics=4)
