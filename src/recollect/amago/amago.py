@@ -70,7 +70,7 @@ def loss_of(
         if policy.kind == "discrete":
             assert isinstance(policy, ClippedSoftmax)
             q_CBTGA = network.critics(s_BTE)
-            one_hot_BTA = nn.functional.one_hot(window.action, policy.size).float()
+            one_hot_BTA = nn.functional.one_hot(window.action, policy.size) * window.real_BT1.float()  # padding: zeros
             taken_BTA = policy.clipped(one_hot_BTA) if hp.soft_buffer_action else one_hot_BTA
             q_CBTG = (q_CBTGA * taken_BTA[..., None, :]).sum(-1)
             q_pi_CBTG = (q_CBTGA.detach() * policy.probabilities(raw_BTGP)).sum(-1)

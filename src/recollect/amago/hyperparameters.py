@@ -36,8 +36,12 @@ class AgentHyperparameters(Frozen):
     filter: Literal["binary", "exp", "leaky"] = Field(
         "binary", description="How advantage weighs cloning. Paper: binary."
     )
-    filter_threshold: float = Field(1e-3, description="Advantage above which an action is cloned (binary). Newer: 0.")
-    filter_beta: float = Field(2.0, gt=0, description="Slope (leaky) or inverse temperature (exp).")
+    filter_threshold: float = Field(
+        1e-3, description="Advantage above which an action is cloned (binary, leaky). Newer: 0."
+    )
+    filter_beta: float | None = Field(
+        None, gt=0, description="Factor of the advantage (exp) or its divisor (leaky); null: as released, 1 or 2."
+    )
     fake_filter: bool = Field(False, description="Clone everything; with online_coefficient 0 there are no critics.")
     use_target_actor: bool = Field(True, description="Targets read the target's policy, not the online one.")
     target_draws: int = Field(

@@ -35,9 +35,8 @@ from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
-from recollect.common.learning_curve import log_learning, make_worlds
+from recollect.common.learning_curve import log_learning, make_worlds, metrics_of
 from recollect.common.rollout import play_episodes
-from recollect.environments.base import World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
@@ -46,7 +45,7 @@ from recollect.settings.seeding import generator, seed_of
 class Collector:
     """Actors in one batch, whose rollouts and memories go on from call to call. `world` has no autoreset."""
 
-    def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: World, *, seed: int) -> None:
+    def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: Any, *, seed: int) -> None:
         self.hp = hp
         self.policy = policy
         self.world = world
@@ -67,7 +66,8 @@ class Collector:
         self.reward_B = np.zeros(B, np.float32)
         self.return_B = np.zeros(B)
         self.observation: np.ndarray | None = None
-        self.ended: list[tuple[float, float]] = []  # (return, success) of rollouts that ended since `results`
+        self.further: tuple[str, ...] = getattr(world, "metrics", ())
+        self.ended: list[list[float]] = []  # return, success and further metrics of rollouts that ended since `results`
 
     def collect(self, steps: int) -> list[Trajectory]:
         """Play so many steps of every actor: the trajectories that were finished."""
@@ -103,7 +103,9 @@ class Collector:
             if done_B.any():
                 no_success_B = np.full(len(done_B), np.nan)
                 success_B = np.asarray(info.get("success", no_success_B), float)
-                self.ended += list(zip(self.return_B[done_B].tolist(), success_B[done_B].tolist(), strict=True))
+                rows = [self.return_B[done_B], success_B[done_B]]
+                rows += [self.world.latest_BM[done_B, m] for m in range(len(self.further))]
+                self.ended += np.stack(rows, 1).tolist()
                 self._begin(done_B)
         return finished
 
@@ -120,9 +122,10 @@ class Collector:
         if not self.ended:
             return {}
         values, self.ended = np.array(self.ended), []
-        named = {"training_return": values[:, 0].mean()}
-        if not np.isnan(values[:, 1]).any():
-            named["training_success"] = values[:, 1].mean()
+        named = {}
+        for m, name in enumerate(("return", "success", *self.further)):
+            if not np.isnan(values[:, m]).any():
+                named[f"training_{name}"] = values[:, m].mean()
         return named
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -252,7 +255,7 @@ class Trainer:
         policy.start(seeds_B)
         played = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
         tasks_B = np.array([task.index for task in world.tasks])
-        log_learning(self.run, played, self.labels, self.logged_at, tasks_B)
+        log_learning(self.run, played, self.labels, self.logged_at, tasks_B, metrics_of(world))
         mean = float(played.return_B.mean())
         at.evaluations += 1
         if at.best is None or mean >= at.best:

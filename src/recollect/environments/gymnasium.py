@@ -35,6 +35,8 @@ class Options(WorldOptions):
     soft_reset: options of `reset` between attempts; null: each begins from the same seed.
     observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
     processes: each environment is played by a process of its own, which pays where steps are slow.
+    metrics: numbers that the environment puts into `info` when an episode ends; each is a metric of the scores, and while
+        learning. `success` and `is_success` need not be named: they are the metric `success`.
     """
 
     id: str = "CartPole-v1"
@@ -45,6 +47,7 @@ class Options(WorldOptions):
     soft_reset: dict[str, Any] | None = None
     observation: Shown = "whole"
     processes: bool = False
+    metrics: list[str] = Field(default_factory=list)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
@@ -109,7 +112,7 @@ class Gymnasium(VectorWorld):
     def _setup(self) -> None:
         self.horizon = self.options.attempts * steps_of(self.options)
         makers = [partial(plain, self.options, place) for place in range(self.num_envs)]
-        self._play(makers, processes=self.options.processes)
+        self._play(makers, processes=self.options.processes, metrics=self.options.metrics)
 
 
 World = Gymnasium

@@ -26,12 +26,14 @@ from recollect.settings.seeding import seed_of
 
 
 class EpisodeScores(NamedTuple):
-    """One row per episode. `success_E` is NaN where the world has no notion of it, `part_return_EP` is [E, 0] without parts."""
+    """One row per episode. `success_E` is NaN where the world has no notion of it, `part_return_EP` is [E, 0] without parts, and
+    `metric_EM` are numbers that the world keeps of an episode under the names of its option `metrics` ([E, 0]: none)."""
 
     return_E: np.ndarray
     length_E: np.ndarray
     success_E: np.ndarray
     part_return_EP: np.ndarray
+    metric_EM: np.ndarray
 
 
 def play(
@@ -59,7 +61,9 @@ def play(
     batch = world.num_envs
     wanted = batch if episodes is None else episodes
     parts = int(getattr(world, "parts", 0))
-    rounds = [EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)))]
+    names = getattr(world, "metrics", ())
+    none = np.zeros((0, len(names)))
+    rounds = [EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)), none)]
 
     def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
         return policy.act(observation, reward, done)
@@ -69,7 +73,8 @@ def play(
         policy.start(np.array(seeds, np.uint64), world.horizon, 1)
         played = play_episodes(world, act, watch)
         of_parts = part_returns(played.reward_BT, parts)
-        rounds.append(EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts))
+        kept = np.array(world.first_BM) if names else np.zeros((batch, 0))  # type: ignore[attr-defined]
+        rounds.append(EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts, kept))
         if progress is not None:
             progress(min(wanted, first + batch))
     columns = zip(*rounds, strict=True)
@@ -124,6 +129,8 @@ def evaluate(
         number_E = np.arange(len(tasks))
         task_E = np.array([task.index for task in tasks])
         metrics = {"return": scores.return_E, "success": scores.success_E}
+        for name, value_E in zip(environment.options.get("metrics", ()), scores.metric_EM.T, strict=False):
+            metrics[name] = value_E  # a world whose images are encoded keeps none
         for name, value_E1 in normalised(scores.return_E[:, None], tasks).items():
             metrics[name] = value_E1[:, 0]
 

@@ -93,7 +93,7 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
     acted = real if hp.actor_mask == "fixed" else [(b, t) for b in range(3) for t in range(5) if batch.mask_BT[b, t]]
     for b, t in acted:
         a = int(batch.previous_action_BT[b, t + 1])
-        taken = torch.eye(4)[a]
+        taken = torch.eye(4)[a] if (b, t) in real else torch.zeros(4)  # a padded action is none, as released
         shown = clipped(taken) if hp.soft_buffer_action else taken
         for g in range(G):
             pi = clipped(network.actor(s_BLE[b, t])[g].softmax(-1).detach())
@@ -101,7 +101,7 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
             q_a, q_pi = [float((x * shown).sum()) for x in each], [float((x * pi).sum()) for x in each]
             advantage = sum(q_a) / C - sum(q_pi) / C
             weight = float(advantage > 0.01)
-            weight = min(10.0, math.exp(2.0 * advantage)) if hp.filter == "exp" else weight
+            weight = math.exp(advantage) if hp.filter == "exp" else weight
             weight = 1.0 if hp.fake_filter else weight
             actor += 0.3 * -weight * math.log(float(pi[a]))
             actor += hp.online_coefficient * -min(normalised(x, g) for x in q_pi)
@@ -268,8 +268,8 @@ def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement
     ("filter_", "advantages", "weights"),
     [
         ("binary", [-1.0, 0.0005, 0.002], [0.0, 0.0, 1.0]),
-        ("exp", [0.0, 0.5, 9.0], [1.0, math.e, 10.0]),
-        ("leaky", [0.0, 1.0, -0.05, -9.0], [0.01, 2.01, 0.005, 1e-7]),
+        ("exp", [0.0, 0.5, 9.0], [1.0, math.exp(0.5), math.exp(9.0)]),  # released: beta 1, no upper bound
+        ("leaky", [0.0, 0.005, 1.0, -0.05, -9.0], [0.01, 1.010125, 1.50525, 0.00875, 1e-7]),  # ramp + binary
     ],
 )
 def test_filters(filter_: str, advantages: list[float], weights: list[float]) -> None:
