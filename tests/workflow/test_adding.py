@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recollect.artifacts.sealed import read_arrays, read_table
+from recollect.artifacts.sealed import read_arrays, read_table, verify
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text()
@@ -88,6 +89,8 @@ def test_the_page_shows_one_of_each() -> None:
         "mine/config/environments/corridor.yaml",
         "mine/best_action.py",
         "mine/config/methods/best_action.yaml",
+        "mine/first_move.py",
+        "mine/config/methods/amago_first_move.yaml",
         "mine/config/scales/tiny.yaml",
         "mine/config/figures/corridor.yaml",
         "mine/first_and_last.py",
@@ -117,6 +120,12 @@ def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -
         assert len(final) == 2 * 3  # two held-out cells, three episodes
         assert final["value"].between(0, 50).all()
         assert set(final["env"]) == {"corridor"} and set(final["method"]) == {"best_action"}
+
+
+def test_a_part_of_amagos_agent_is_ones_own(tree: Path) -> None:
+    manifest = verify(tree / "results/smoke/runs/bandit/amago_first_move/seed_0/policy.safetensors", kind="policy")
+    settings = json.loads(manifest["provenance"]["settings"])["method"]["hyperparameters"]
+    assert settings["exploration"]["kind"] == "first_move" and settings["exploration"]["options"] == {"every": 3}
 
 
 def test_a_variant_is_a_method_like_any_other(tree: Path) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from recollect.amago import agent, processes, terms
@@ -63,19 +64,19 @@ def loss_of(
     popart = network.popart
 
     def next_values(next_BTE: Tensor, raw_BTGP: Tensor) -> Tensor:
-        return popart(q_of_policy(target.critics, next_BTE, raw_BTGP, policy, draws))
+        return popart(q_of_policy(target.critics, next_BTE, raw_BTGP, policy, draws, hp.target_draws))
 
     def judge(s_BTE: Tensor, raw_BTGP: Tensor, y_BTG: Tensor) -> Judgement:
         if policy.kind == "discrete":
             assert isinstance(policy, ClippedSoftmax)
             q_CBTGA = network.critics(s_BTE)
-            one_hot_BTA = nn.functional.one_hot(window.action, policy.size).float()
+            one_hot_BTA = nn.functional.one_hot(window.action, policy.size) * window.real_BT1.float()  # padding: zeros
             taken_BTA = policy.clipped(one_hot_BTA) if hp.soft_buffer_action else one_hot_BTA
             q_CBTG = (q_CBTGA * taken_BTA[..., None, :]).sum(-1)
             q_pi_CBTG = (q_CBTGA.detach() * policy.probabilities(raw_BTGP)).sum(-1)
         else:
             q_CBTG = network.critics(s_BTE, window.action[..., None, :].float())
-            q_pi_CBTG = q_of_policy(network.critics, s_BTE.detach(), raw_BTGP, policy, draws)
+            q_pi_CBTG = q_of_policy(network.critics, s_BTE.detach(), raw_BTGP, policy, draws, hp.value_draws)
         error_CBTG = popart.normalised(q_CBTG) - popart.normalise(y_BTG)
         return Judgement(
             critic_loss=masked_mean(error_CBTG**2, window.real_BT1),
@@ -87,12 +88,19 @@ def loss_of(
     return terms.loss_of(network, target, window, draws, hp, policy, next_values, judge, further=further)
 
 
-def q_of_policy(critics: nn.Module, s_BTE: Tensor, raw_BTGP: Tensor, policy: Distribution, draws: Draws) -> Tensor:
-    """Values [C, B, T, G] of what a policy does; the critics are constants."""
-    action = policy.reparameterised(raw_BTGP, draws.actions)
+def q_of_policy(
+    critics: nn.Module, s_BTE: Tensor, raw_BTGP: Tensor, policy: Distribution, draws: Draws, count: int = 1
+) -> Tensor:
+    """Values [C, B, T, G] of what a policy does; the critics are constants.
+
+    Args:
+        count: draws over which the mean is taken where actions are not discrete; else it is exact.
+    """
     if isinstance(critics, DiscreteCritics):
+        action = policy.reparameterised(raw_BTGP, draws.actions)
         return (critics(s_BTE, frozen=True) * action).sum(-1)
-    q_CBTG: Tensor = critics(s_BTE, action, frozen=True)
+    own_KBTGA = torch.stack([policy.reparameterised(raw_BTGP, draws.actions) for _ in range(count)])
+    q_CBTG: Tensor = critics(s_BTE, own_KBTGA, frozen=True).mean(1)
     return q_CBTG
 
 

@@ -6,8 +6,8 @@ As `amago`, except (specification 1.9):
   their loss is the cross-entropy with a two-hot (or HL-Gauss) label of the target.
 - The actor clones actions whose advantage over V is positive, V being the mean over draws of its own actions:
   online_coefficient 0, offline_coefficient 1. Targets are then means of the drawn critics, not the least.
-- PopArt is used by the optional online term only, and logged. That term draws discrete actions with straight-through
-  Gumbel-softmax.
+- PopArt is used by the optional online term only, and logged. That term, too, is a mean over `value_draws` actions, and
+  draws discrete ones with straight-through Gumbel-softmax.
 
 `critic_loss: regression` and the coefficients give the paper's mixed variants: Dep/Dep is `amago`, Ind/Ind the default here.
 Difference: the released code's target draws go through Gumbel-softmax where actions are discrete; ours are plain draws.
@@ -49,7 +49,6 @@ class Hyperparameters(AmagoHyperparameters):
     returns: tuple[float, float] = Field((-1e5, 1e5), description="Of the first and last bin, with multiplied rewards.")
     bin_space: Literal["symlog", "linear"] = Field("symlog", description="Where bins are evenly spaced. Paper: symlog.")
     labels: Literal["two_hot", "hl_gauss"] = Field("two_hot", description="Paper: two_hot.")
-    target_draws: int = Field(1, ge=1, description="Actions drawn for the value in targets. Upstream: 1.")
     value_draws: int = Field(3, ge=1, description="Actions drawn for V in the advantage. Upstream: 3.")
 
     @model_validator(mode="after")
@@ -85,13 +84,12 @@ def seen(action: Tensor, policy: Distribution) -> Tensor:
 @torch.no_grad()
 def drawn_actions(raw_BTGP: Tensor, count: int, policy: Distribution, draws: torch.Generator) -> Tensor:
     """Draws of a policy as critics read them, [K, B, T, G, A]."""
-    uniform = torch.rand((count, *raw_BTGP.shape[:-1], policy.uniforms), generator=draws).to(raw_BTGP.device)
-    draws_K = [seen(policy.drawn(raw_BTGP, uniform_BTGU), policy) for uniform_BTGU in uniform]
+    draws_K = [seen(drawn_B, policy) for drawn_B in policy.several(raw_BTGP, count, draws)]
     return torch.stack(draws_K)
 
 
 def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: torch.Generator) -> Tensor:
-    """One draw [B, T, G, A] through which gradients pass."""
+    """A draw [B, T, G, A] through which gradients pass."""
     if policy.kind != "discrete":
         return policy.reparameterised(raw_BTGP, draws)
     uniform = torch.rand(raw_BTGP.shape, generator=draws).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device)
@@ -135,8 +133,9 @@ def loss_of(
             q_CBTG = value(out)
         gained_CBTG = None
         if hp.online_coefficient:
-            own_BTGA = differentiable(raw_BTGP, policy, draws.actions)
-            gained_CBTG = popart.normalise(value(network.critics(s_BTE.detach(), own_BTGA, frozen=True)))
+            own = [differentiable(raw_BTGP, policy, draws.actions) for _ in range(hp.value_draws)]
+            gained_CBTG = value(network.critics(s_BTE.detach(), torch.stack(own), frozen=True)).mean(1)
+            gained_CBTG = popart.normalise(gained_CBTG)
         return Judgement(
             critic_loss=masked_mean(critic_CBTG, window.real_BT1),
             advantage_BTG=q_CBTG.mean(0) - v_BTG,

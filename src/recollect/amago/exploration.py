@@ -5,6 +5,8 @@
 - `plain`: falls over training only.
 - `window` (T-Maze): as `plain` at the first step and in the last three, and 0.5 / length in between.
 
+An exploration of your own (`recollect.amago.own_parts`) may override all that `Exploration` does.
+
 m is drawn from [0, 1) for every rollout of every actor (`randomize`). Discrete actions are replaced with probability eps
 by any of all; to continuous ones Gaussian noise of that deviation is added; bits are tossed anew with probability eps.
 
@@ -14,23 +16,26 @@ Switches for the seed code, whose schedules differ from the paper's: `end_defect
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from recollect.amago.own_parts import Replaceable
 from recollect.amago.policy_distributions import Kind
 from recollect.common.draws import uniform
-from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
 LAST_STEPS = 3  # of the T-Maze's window
 
 
-class ExplorationSettings(Frozen):
+class ExplorationSettings(Replaceable):
     """How actors explore. Defaults are the paper's."""
 
-    kind: Literal["bilevel", "plain", "window", "none"] = Field("bilevel", description="See amago.exploration.")
+    PART: ClassVar[str] = "exploration"
+    OURS: ClassVar[tuple[str, ...]] = ("bilevel", "plain", "window", "none")
+
+    kind: str = Field("bilevel", description="bilevel, plain, window or none, see amago.exploration; or your own.")
     start: tuple[float, float] = Field((1.0, 0.05), description="At the start of a rollout: at first, and at last.")
     end: tuple[float, float] = Field((0.8, 0.01), description="At its end (bilevel): at first, and at last.")
     anneal: int = Field(1_000_000, ge=1, description="Steps of an actor over which both fall. Paper: 1e6.")
@@ -88,6 +93,25 @@ class Exploration:
         length = self.horizon if self.settings.never_anneals else self.horizon - 1
         outside_B = (t_B == 0) | (t_B >= length - LAST_STEPS)
         return np.where(outside_B, eps_B, 0.5 / length)
+
+    def explored(
+        self,
+        action_B: np.ndarray,
+        actor_steps: int,
+        t_B: np.ndarray,
+        kind: Kind,
+        actions: int,
+        draws: np.random.Generator,
+    ) -> np.ndarray:
+        """What actors do instead of these actions of the policy; `kind` and `actions` as of `StepShape`, see also `level`."""
+        return explored(action_B, self.epsilon(actor_steps, t_B), kind, actions, draws)
+
+
+def make_exploration(settings: ExplorationSettings, actors: int, horizon: int, *, seed: int) -> Any:
+    """The exploration that the settings name: an `Exploration`, or a user's class that can do the same."""
+    own = settings.own()
+    made = Exploration if own is None else own.Exploration
+    return made(settings, actors, horizon, seed=seed)
 
 
 def explored(

@@ -89,7 +89,7 @@ class Relabeler:
         goals_NG = achieved_MG[~np.isnan(achieved_MG[:, 0])]
         if self.rarity is None or len(goals_NG) == 1:
             return np.asarray(goals_NG[int(draws.integers(len(goals_NG)))])
-        return np.asarray(goals_NG[self.rarity.choose(self.rarity.priority(goals_NG), 1, draws)[0]])
+        return np.asarray(goals_NG[self.rarity.choose(self.rarity.priority(goals_NG), draws)])
 
     def _played_again(self, trajectory: Trajectory, goals_KG: np.ndarray) -> Trajectory:
         """Rewards, ends and what was shown, with another sequence; cut where it is completed."""
@@ -109,16 +109,35 @@ class Relabeler:
             new["done"][-1] = True
         tiled_TKG = np.broadcast_to(goals_KG, (rows, *goals_KG.shape))
         observation = new["observation"]
-        shown = self.part.show(tiled_TKG, reached_T)
+        seen_T = np.append(0, reached_T[:-1]) if self.part.before else reached_T
+        shown = self.part.show(tiled_TKG, seen_T)
         observation[:, self.part.where] = shown.astype(observation.dtype)
         return new
+
+
+WAYS = ("uniform", "least", "median", "top")
+
+
+def chances(priority_N: np.ndarray, way: str) -> np.ndarray:
+    """Chances [N] of a draw: equal, in proportion to what a priority is above the least or the median one, or to the five
+    highest priorities (of fewer than five: to the highest alone, as released)."""
+    N = len(priority_N)
+    weight_N = np.ones(N)
+    if way == "least":
+        weight_N = priority_N - priority_N.min() + 1e-5
+    elif way == "median":
+        weight_N = np.maximum(priority_N - np.median(priority_N), 1e-5)
+    elif way == "top":
+        least_of_top = np.sort(priority_N)[-5 if N >= 5 else -1]
+        weight_N = np.where(priority_N >= least_of_top, priority_N, 1e-5)
+    return np.asarray(weight_N / weight_N.sum())
 
 
 class Rarity:
     """How rare achieved goals are: counts per step and per trajectory, and draws that prefer the rare ones.
 
-    A goal's first occurrence counts 1e-7 and each later one 0.001; its priority is (-log10 of its share) to the fourth
-    power. Counts are taken from a tenth of the trajectories (from all until there are 100).
+    A goal's first occurrence counts 1e-7 and each later one 0.001, one that was never counted 0.001; its priority is (-log10 of
+    its share) to the fourth power. Counts are taken from a tenth of the trajectories (from all until there are 100).
     """
 
     def __init__(self) -> None:
@@ -149,9 +168,9 @@ class Rarity:
         different_MG, place_N = np.unique(np.asarray(goals_NG, np.float32), axis=0, return_inverse=True)
         share_M = np.zeros(len(different_MG))
         for m, goal_G in enumerate(different_MG):
-            share_M[m] = counted.get(goal_G.tobytes(), 1e-7) / total
+            share_M[m] = counted.get(goal_G.tobytes(), 1e-3) / total
         rarity_M = -np.log10(np.clip(share_M, 1e-12, 1.0))
-        wanted_M = np.clip(rarity_M, 0, None) ** 4
+        wanted_M = np.clip(rarity_M**4, 1e-3, 1e5)
         wanted_M[np.isnan(different_MG[:, 0])] = 0.0
         return wanted_M[place_N.reshape(-1)]
 
@@ -161,25 +180,18 @@ class Rarity:
         """Rows whose achieved goals are rare, without replacement, int64 [count]."""
         M, G = achieved_TMG.shape[1:]
         priority_CM = self.priority(achieved_TMG[rows_C].reshape(-1, G)).reshape(-1, M)
-        priority_C = np.clip(priority_CM.sum(1), 1e-3, 1e5)
-        return np.asarray(rows_C[self.choose(priority_C, count, draws)])
+        left_C = priority_CM.sum(1)
+        chosen = []
+        for _ in range(count):
+            place = self.choose(left_C, draws)
+            chosen.append(int(rows_C[place]))
+            left_C, rows_C = np.delete(left_C, place), np.delete(rows_C, place)
+        return np.array(chosen, np.int64)
 
-    @staticmethod
-    def choose(priority_N: np.ndarray, count: int, draws: np.random.Generator) -> np.ndarray:
-        """Places drawn without replacement: uniformly (20 %), in proportion to the priority above the least one (10 %) or
-        above the median (10 %), or among the five highest (60 %)."""
-        kind = draws.random()
-        if kind < 0.2:
-            weight_N = np.ones(len(priority_N))
-        elif kind < 0.3:
-            weight_N = priority_N - priority_N.min() + 1e-5
-        elif kind < 0.4:
-            weight_N = np.maximum(priority_N - np.median(priority_N), 1e-5)
-        else:
-            weight_N = np.full(len(priority_N), 1e-12)
-            top = np.argsort(-priority_N, kind="stable")[: max(5, count)]
-            weight_N[top] = np.maximum(priority_N[top], 1e-3)
-        return draws.choice(len(priority_N), size=count, replace=False, p=weight_N / weight_N.sum())
+    def choose(self, priority_N: np.ndarray, draws: np.random.Generator) -> int:
+        """A place. How chances follow from priorities is drawn for each: 20 %, 10 %, 10 % and 60 % for `WAYS` in order."""
+        way = WAYS[int(np.searchsorted([0.2, 0.3, 0.4], draws.random(), side="right"))]
+        return int(draws.choice(len(priority_N), p=chances(priority_N, way)))
 
     def saved(self) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {"seen": np.array([self.seen])}

@@ -36,10 +36,20 @@ class AgentHyperparameters(Frozen):
     filter: Literal["binary", "exp", "leaky"] = Field(
         "binary", description="How advantage weighs cloning. Paper: binary."
     )
-    filter_threshold: float = Field(1e-3, description="Advantage above which an action is cloned (binary). Newer: 0.")
-    filter_beta: float = Field(2.0, gt=0, description="Slope (leaky) or inverse temperature (exp).")
+    filter_threshold: float = Field(
+        1e-3, description="Advantage above which an action is cloned (binary, leaky). Newer: 0."
+    )
+    filter_beta: float | None = Field(
+        None, gt=0, description="Factor of the advantage (exp) or its divisor (leaky); null: as released, 1 or 2."
+    )
     fake_filter: bool = Field(False, description="Clone everything; with online_coefficient 0 there are no critics.")
     use_target_actor: bool = Field(True, description="Targets read the target's policy, not the online one.")
+    target_draws: int = Field(
+        1, ge=1, description="Actions drawn for the value in targets (no discrete ones). Code: 1."
+    )
+    value_draws: int = Field(
+        1, ge=1, description="Actions drawn for V in the actor's loss (no discrete ones). Code: 1."
+    )
     polyak: float = Field(0.003, gt=0, le=1, description="How far targets move at each update. Paper: 0.003.")
     probabilities: tuple[float, float] = Field((0.001, 0.99), description="Bounds of a discrete policy's.")
     soft_buffer_action: bool = Field(False, description="Q(s, a) as of a clipped one-hot action (newest upstream).")
@@ -68,6 +78,13 @@ class AgentHyperparameters(Frozen):
         return self
 
 
+class MixSettings(Frozen):
+    """Trajectories of others, see amago.mixed_data. No command notices when these files change."""
+
+    path: str = Field(min_length=1, description="A run's buffer, or a file or folder of episodes.")
+    share: float = Field(gt=0, le=1, description="Of the windows that are drawn. 1: offline, nothing is collected.")
+
+
 class LoopHyperparameters(Frozen):
     """The schedule. Defaults are those of the seed code's command line."""
 
@@ -89,6 +106,7 @@ class LoopHyperparameters(Frozen):
         "end",
         description="What a rollout's limit of steps is; `bootstrap`: targets look beyond it, as newer code does.",
     )
+    mix: MixSettings | None = Field(None, description="Trajectories of others that are learned from besides.")
     relabelling: Mode = Field("none", description="Hindsight, in worlds with goals: see amago.hindsight.")
     rare_goals: bool = Field(False, description="Relabelling prefers rare goals (Crafter).")
     sample_actions: bool = Field(True, description="Actions are drawn from the policy; T-Maze: the likeliest.")
@@ -103,6 +121,17 @@ class LoopHyperparameters(Frozen):
     )
     checkpoint_every: int = Field(1, ge=1, description="Most epochs between checkpoints; they come by time, too.")
     processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
+
+    @property
+    def offline(self) -> bool:
+        """Whether nothing is collected, because nothing of it would be drawn."""
+        return self.mix is not None and self.mix.share == 1
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> LoopHyperparameters:
+        if self.offline and self.processes == 2:
+            raise ValueError("with mix.share 1 nothing is collected: set processes to 1")
+        return self
 
     def context_of(self, horizon: int) -> int:
         return horizon if self.context is None else min(self.context, horizon)

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 
 from recollect.amago.agent import Agent
-from recollect.amago.exploration import Exploration, explored
+from recollect.amago.exploration import make_exploration
 from recollect.amago.hindsight import Relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
+from recollect.amago.mixed_data import opened
 from recollect.amago.network import WorldShape, world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.recorder import Recorder
@@ -34,9 +35,8 @@ from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
-from recollect.common.learning_curve import log_learning, make_worlds
+from recollect.common.learning_curve import log_learning, make_worlds, metrics_of
 from recollect.common.rollout import score_episodes
-from recollect.environments.base import World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
@@ -45,7 +45,7 @@ from recollect.settings.seeding import generator, seed_of
 class Collector:
     """Actors in one batch, whose rollouts and memories go on from call to call. `world` has no autoreset."""
 
-    def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: World, *, seed: int) -> None:
+    def __init__(self, hp: AmagoHyperparameters, policy: AmagoPolicy, world: Any, *, seed: int) -> None:
         self.hp = hp
         self.policy = policy
         self.world = world
@@ -60,13 +60,14 @@ class Collector:
             stagger=hp.stagger,
             seed=seed_of("trajectory lengths", seed),
         )
-        self.exploration = Exploration(hp.exploration, B, horizon, seed=seed)
+        self.exploration = make_exploration(hp.exploration, B, horizon, seed=seed)
         self.actor_steps = 0
         self.time_B = np.zeros(B, np.int64)
         self.reward_B = np.zeros(B, np.float32)
         self.return_B = np.zeros(B)
         self.observation: np.ndarray | None = None
-        self.ended: list[tuple[float, float]] = []  # (return, success) of rollouts that ended since `results`
+        self.further: tuple[str, ...] = getattr(world, "metrics", ())
+        self.ended: list[list[float]] = []  # return, success and further metrics of rollouts that ended since `results`
 
     def collect(self, steps: int) -> list[Trajectory]:
         """Play so many steps of every actor: the trajectories that were finished."""
@@ -81,9 +82,10 @@ class Collector:
             draws = generator("behaviour", self.seed, self.actor_steps)
             raw_BP = self.policy.outputs(self.observation, self.reward_B, never_B)
             drawn_BU = draws.random((len(never_B), numbers)) if self.hp.sample_actions else None
-            eps_B = self.exploration.epsilon(self.actor_steps, self.time_B)
-            shape = self.steps_of
-            action_B = explored(self.policy.chosen(raw_BP, drawn_BU), eps_B, shape.kind, shape.actions, draws)
+            action_B, shape = self.policy.chosen(raw_BP, drawn_BU), self.steps_of
+            action_B = self.exploration.explored(
+                action_B, self.actor_steps, self.time_B, shape.kind, shape.actions, draws
+            )
             self.policy.took(action_B)
             self.observation, self.reward_B, terminated_B, truncated_B, info = self.world.step(action_B)
             done_B = terminated_B | truncated_B
@@ -101,7 +103,9 @@ class Collector:
             if done_B.any():
                 no_success_B = np.full(len(done_B), np.nan)
                 success_B = np.asarray(info.get("success", no_success_B), float)
-                self.ended += list(zip(self.return_B[done_B].tolist(), success_B[done_B].tolist(), strict=True))
+                rows = [self.return_B[done_B], success_B[done_B]]
+                rows += [self.world.latest_BM[done_B, m] for m in range(len(self.further))]
+                self.ended += np.stack(rows, 1).tolist()
                 self._begin(done_B)
         return finished
 
@@ -118,9 +122,10 @@ class Collector:
         if not self.ended:
             return {}
         values, self.ended = np.array(self.ended), []
-        named = {"training_return": values[:, 0].mean()}
-        if not np.isnan(values[:, 1]).any():
-            named["training_success"] = values[:, 1].mean()
+        named = {}
+        for m, name in enumerate(("return", "success", *self.further)):
+            if not np.isnan(values[:, m]).any():
+                named[f"training_{name}"] = values[:, m].mean()
         return named
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -174,6 +179,8 @@ class Trainer:
         self.collector = Collector(hp, self.agent.policy(), world, seed=self.seed)
         self.context = hp.context_of(world.horizon)
         self.store = TrajectoryFiles(run.checkpoint_folder / "buffer", hp.buffer, weights=hp.buffer_weights)
+        if hp.mix is not None:
+            self.store.beside = opened(hp.mix, run.checkpoint_folder / "mixed", world), hp.mix.share
         self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
         self.at = Counters()
         self.best: dict[str, np.ndarray] = {}
@@ -188,6 +195,11 @@ class Trainer:
         """The number of a checkpoint that is made now."""
         return self.at.epoch * self.hp.updates_per_epoch + self.at.of_epoch
 
+    @property
+    def logged_at(self) -> int:
+        """The place of a row in the log: steps of the environment, or updates where none are played."""
+        return self.at.updates if self.hp.offline else self.at.env_steps
+
     def epoch(self) -> None:
         if self.at.of_epoch == 0:
             self.collect()
@@ -199,7 +211,7 @@ class Trainer:
         if at.epoch % hp.evaluate_every == 0:
             self.evaluate()
         began = time.perf_counter()
-        if at.epoch >= hp.start_collecting_at_epoch:
+        if at.epoch >= hp.start_collecting_at_epoch and not hp.offline:
             self.store.add(self.collector.collect(hp.steps_per_epoch))
             at.env_steps += hp.steps_per_epoch * hp.actors
         self.seconds["collection"] += time.perf_counter() - began
@@ -210,7 +222,7 @@ class Trainer:
         hp, at = self.hp, self.at
         began = time.perf_counter()
         updates = 0
-        if len(self.store) and at.epoch >= hp.start_learning_at_epoch:
+        if self.store.ready and at.epoch >= hp.start_learning_at_epoch:
             updates = hp.updates_per_epoch
         sums, counts = self.sums, self.counts
         for update in range(at.of_epoch, updates):
@@ -228,7 +240,7 @@ class Trainer:
                 self.save()
         means = {name: float(sums[name]) / counts[name] for name in sorted(sums)}
         row = results | means | self.store.sizes()
-        self.run.log(at.env_steps, epoch=at.epoch + 1, updates=at.updates, **row)
+        self.run.log(self.logged_at, epoch=at.epoch + 1, updates=at.updates, **row)
         self.results, self.sums, self.counts, at.of_epoch = {}, {}, Counter(), 0
         self.seconds["updates"] += time.perf_counter() - began
 
@@ -244,12 +256,12 @@ class Trainer:
         kept = self.run.scoring(policy, at.evaluations).part("evaluation")
         played = score_episodes(world, policy, kept)
         tasks_B = np.array([task.index for task in world.tasks])
-        log_learning(self.run, played, self.labels, at.env_steps, tasks_B)
+        log_learning(self.run, played, self.labels, self.logged_at, tasks_B, metrics_of(world))
         mean = float(played.return_B.mean())
         at.evaluations += 1
         if at.best is None or mean >= at.best:
             at.best, self.best = mean, self.agent.network.policy_arrays()
-        self.run.log(at.env_steps, evaluation_return=mean)
+        self.run.log(self.logged_at, evaluation_return=mean)
         self.seconds["evaluation"] += time.perf_counter() - began
 
     def save(self) -> None:

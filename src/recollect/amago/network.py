@@ -20,7 +20,7 @@ from recollect.amago.ensembles import MultiGammaActor
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.policy_distributions import Kind
 from recollect.amago.popart import PopArt
-from recollect.amago.timestep_encoders import Steps, StepShape, TimestepEncoder, rl2_vector
+from recollect.amago.timestep_encoders import Steps, StepShape, make_timestep_encoder, rl2_vector
 from recollect.amago.trajectory_encoders import make_trajectory_encoder
 from recollect.amago.trajectory_files import Batch
 from recollect.common.contract import is_image
@@ -141,7 +141,7 @@ class Network(nn.Module):
         super().__init__()
         self.inputs, self.shape = hp.inputs, shape
         self.precision: Precision = "auto" if hp.precision == "bfloat16" else "float32"  # on GPUs only
-        self.timestep_encoder = TimestepEncoder(hp.inputs, shape.steps, seed=seed)
+        self.timestep_encoder: Any = make_timestep_encoder(hp.inputs, shape.steps, seed=seed)
         self.trajectory_encoder = make_trajectory_encoder(
             hp.sequence,
             hp.inputs.width,

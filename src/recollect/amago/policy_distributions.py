@@ -49,6 +49,11 @@ class Distribution:
         """Actions, a function of the uniform numbers."""
         raise NotImplementedError
 
+    def several(self, raw: Tensor, count: int, draws: torch.Generator) -> list[Tensor]:
+        """So many draws of actions, where rows need no streams of their own. No gradient passes through them."""
+        uniform = torch.rand((count, *raw.shape[:-1], self.uniforms), generator=draws).to(raw.device)
+        return [self.drawn(raw, uniform_N) for uniform_N in uniform]
+
     def mode(self, raw: Tensor) -> Tensor:
         """The likeliest actions (continuous: the means)."""
         raise NotImplementedError
@@ -194,6 +199,10 @@ class Beta(Distribution):
         for n, seed in enumerate(seeds_N):
             shares_NA[n] = np.random.default_rng(seed).beta(first_NA[n], second_NA[n])
         return torch.as_tensor(2.0 * shares_NA - 1.0).to(raw).view(*raw.shape[:-1], self.size)
+
+    @torch.no_grad()
+    def several(self, raw: Tensor, count: int, draws: torch.Generator) -> list[Tensor]:
+        return [self.reparameterised(raw, draws) for _ in range(count)]
 
     def mode(self, raw: Tensor) -> Tensor:
         first, second = self._parts(raw)

@@ -18,7 +18,10 @@ from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
 from recollect.common.masked_mean import masked_mean
 from recollect.settings.seeding import seed_of
 
-SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-7, 10.0  # of filters other than the binary one
+# Of filters other than the binary one (released code, head: agent.py, `exp_filter` and `leaky_relu_filter`).
+SMALLEST_WEIGHT, LARGEST_RAMP = 1e-7, 10.0
+EXP_BETA, LEAKY_BETA = 1.0, 2.0
+HINGE, LEAK, AT_ZERO = 0.01, 0.05, 0.01  # of the ramp: advantage where it bends, slope below, weight of advantage 0
 
 
 class Heads(nn.Module):
@@ -138,14 +141,18 @@ def targets(
 
 
 def cloning_weight(hp: AgentHyperparameters, advantage: Tensor) -> Tensor:
+    """How much each action is cloned, of its advantage (any shape). The ramp has the binary weight on top, as released."""
     if hp.fake_filter:
         return torch.ones_like(advantage)
+    passes = (advantage > hp.filter_threshold).to(advantage.dtype)
     if hp.filter == "binary":
-        return (advantage > hp.filter_threshold).to(advantage.dtype)
+        return passes
     if hp.filter == "exp":
-        return (hp.filter_beta * advantage).exp().clamp(SMALLEST_WEIGHT, LARGEST_WEIGHT)
-    ramp = nn.functional.leaky_relu(hp.filter_beta * advantage, 0.05) + 0.01
-    return ramp.clamp(SMALLEST_WEIGHT, LARGEST_WEIGHT)
+        beta = EXP_BETA if hp.filter_beta is None else hp.filter_beta
+        return (beta * advantage).exp().clamp(min=SMALLEST_WEIGHT)
+    beta = LEAKY_BETA if hp.filter_beta is None else hp.filter_beta
+    ramp = nn.functional.leaky_relu((advantage - HINGE) / beta, LEAK) + AT_ZERO + LEAK * HINGE / beta
+    return ramp.clamp(SMALLEST_WEIGHT, LARGEST_RAMP) + passes
 
 
 def actor_loss(

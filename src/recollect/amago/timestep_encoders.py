@@ -10,6 +10,9 @@ Numbers and rl2 go through InputNorm, the goals through an embedder, an image th
 perceptron reads all of it, and LayerNorm ends it. The encoder `crafter` differs in this: InputNorm is of rl2 alone, numbers
 beside an image (the inventory) are divided by 10, an image becomes 256 features, and ids of textures are embedded.
 
+The encoder `image`, of newer released code, sees an image and rl2 alone, and has no InputNorm and no perceptron: 256 features
+of the image and 12 of symlog(rl2), one activation and one linear layer on both, LayerNorm.
+
 Source: AMAGO (arXiv 2310.09971), specification 1.1, 1.2 and 4.7. Differences: without goals there is no goal embedder (the
 seed code keeps one that gives a constant zero); `hide_rl2` hides with images too (there it had no effect).
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -28,21 +31,26 @@ from torch.nn import functional
 from recollect.amago.goal_embedders import FeedForwardGoals, TokenGoals
 from recollect.amago.images import CNN, ImageNetwork, random_shift
 from recollect.amago.input_norm import InputNorm
+from recollect.amago.own_parts import Replaceable
 from recollect.amago.policy_distributions import Kind
 from recollect.amago.texture_embedder import TextureEmbedder
 from recollect.amago.trajectory_encoders import ACTIVATIONS, Activation, plain_linear
+from recollect.amago.value_bins import symlog
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
 CRAFTER_IMAGE_WIDTH, LARGEST_COUNT = 256, 10.0  # of `crafter`: features of an image; no more of an item can be carried
+IMAGE_WIDTH, RL2_WIDTH = 256, 12  # of `image`: features of an image and of rl2
 
 
-class InputSettings(Frozen):
+class InputSettings(Replaceable):
     """What the agent sees of a time step, and the encoder of it."""
 
+    PART: ClassVar[str] = "time step encoder"
+    OURS: ClassVar[tuple[str, ...]] = ("plain", "crafter", "image")
+
     layout: Literal["seed", "head"] = Field("seed", description="Of the rl2 vector; see amago.timestep_encoders.")
-    encoder: Literal["plain", "crafter"] = Field("plain", description="See amago.timestep_encoders.")
+    encoder: str = Field("plain", description="plain, crafter or image, see amago.timestep_encoders; or your own.")
     hide_rl2: bool = Field(False, description="The agent sees its observations only.")
     hide_rewards: bool = Field(False, description="Of the rl2 vector, the reward is not seen.")
     hidden: tuple[int, ...] | Literal["twice"] = Field(
@@ -64,7 +72,7 @@ class InputSettings(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> InputSettings:
-        if self.hidden == "twice" and self.encoder == "plain":
+        if self.hidden == "twice" and self.encoder in ("plain", "image"):
             raise ValueError("only the encoder 'crafter' has hidden layers that are `twice` as wide as what they read")
         return self
 
@@ -142,7 +150,21 @@ def rl2_vector(
     return torch.zeros_like(vector) if settings.hide_rl2 else vector
 
 
-class TimestepEncoder(nn.Module):
+class _SeesImages(nn.Module):
+    """What encoders of images share. `augment_draws` is set while learning, where images are augmented."""
+
+    settings: InputSettings
+    augment_draws: torch.Generator | None = None
+
+    def shown(self, image: Tensor, channels_last: bool) -> Tensor:
+        """Images [B, T, *shape] as the encoder reads them."""
+        if not self.settings.augment or not self.training or self.augment_draws is None:
+            return image
+        moved = random_shift(image.movedim(-1, -3) if channels_last else image, self.augment_draws)
+        return moved.movedim(-3, -1) if channels_last else moved
+
+
+class TimestepEncoder(_SeesImages):
     def __init__(self, settings: InputSettings, shape: StepShape, *, seed: int) -> None:
         super().__init__()
         self.settings, self.act = settings, ACTIVATIONS[settings.activation]
@@ -180,7 +202,6 @@ class TimestepEncoder(nn.Module):
         widths = [width, *hidden, settings.width]
         self.layers = nn.ModuleList(plain_linear(a, b, draws) for a, b in pairwise(widths))
         self.norm = nn.LayerNorm(settings.width)
-        self.augment_draws: torch.Generator | None = None  # set while learning, where images are augmented
 
     def forward(self, steps: Steps, mask_BT: Tensor | None = None) -> Tensor:
         """Vectors [..., width]; with a mask of real steps, training also updates the statistics of InputNorm."""
@@ -198,12 +219,41 @@ class TimestepEncoder(nn.Module):
         if self.cnn is not None:
             image = steps.image
             assert image is not None
-            if self.settings.augment and self.training and self.augment_draws is not None:
-                last = self.cnn.channels_last
-                image = random_shift(image.movedim(-1, -3) if last else image, self.augment_draws)
-                image = image.movedim(-3, -1) if last else image
+            image = self.shown(image, self.cnn.channels_last)
             parts.append(self.image_norm(self.image_linear(self.cnn(image))))
         h = torch.cat(parts, -1)
         for layer in self.layers[:-1]:
             h = self.act(layer(h))
         return self.norm(self.layers[-1](h))
+
+
+class ImageTimestepEncoder(_SeesImages):
+    """The encoder `image`, see the head of this file. Raises UserError: there is more to see than an image, or none."""
+
+    def __init__(self, settings: InputSettings, shape: StepShape, *, seed: int) -> None:
+        super().__init__()
+        if not shape.image or shape.vector or shape.goals:
+            what = "the time step encoder 'image' sees an image, and neither numbers beside it nor goals"
+            raise UserError(what, where="inputs.encoder", do="show the image alone, or set inputs.encoder to plain")
+        self.settings, self.act = settings, ACTIVATIONS[settings.activation]
+        draws = torch.Generator().manual_seed(seed_of("time step encoder", seed))
+        self.cnn = ImageNetwork(settings.cnn, shape.image, draws)
+        self.image_linear = plain_linear(self.cnn.width, IMAGE_WIDTH, draws)
+        self.rl2_linear = plain_linear(rl2_width(shape, settings.layout), RL2_WIDTH, draws)
+        self.merge = plain_linear(IMAGE_WIDTH + RL2_WIDTH, settings.width, draws)
+        self.norm = nn.LayerNorm(settings.width)
+
+    def forward(self, steps: Steps, mask_BT: Tensor | None = None) -> Tensor:
+        """Vectors [..., width]."""
+        assert steps.image is not None
+        image = self.image_linear(self.cnn(self.shown(steps.image, self.cnn.channels_last)))
+        both = torch.cat([image, self.rl2_linear(symlog(steps.rl2))], -1)
+        return self.norm(self.merge(self.act(both)))
+
+
+def make_timestep_encoder(settings: InputSettings, shape: StepShape, *, seed: int) -> nn.Module:
+    """The time step encoder that the settings name; see `TimestepEncoder.forward` for what it is called with."""
+    if (own := settings.own()) is not None:
+        made: nn.Module = own.TimestepEncoder(settings, shape, seed=seed)
+        return made
+    return (ImageTimestepEncoder if settings.encoder == "image" else TimestepEncoder)(settings, shape, seed=seed)

@@ -1,7 +1,8 @@
 """AMAGO's trajectory encoders: sequence models from vectors of time steps [B, T, D] to states [B, T, E].
 
 - `transformer`: pre-norm with NormFormer's additional norms, sigma-reparametrised linear layers, a learned scale of
-  every head's output, LeakyReLU. Positions are those of the step in its rollout, not in the window.
+  every head's output, LeakyReLU. Positions are those of the step in its rollout, not in the training window. With
+  `window`, each layer reads so many steps back and no further, so a state still knows of `layers * window` steps.
 - `gru`: torch's, a linear layer, LayerNorm.
 - `ff`: no memory; residual blocks.
 
@@ -12,14 +13,15 @@ Transformer's additions off (the paper's "naive" ablation).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recollect.amago.own_parts import Replaceable
 from recollect.amago.ring_cache import RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
 from recollect.common.cpu.dropout import Dropout
@@ -34,26 +36,48 @@ from recollect.common.sequence_models import (
     RecurrentState,
     SequenceModel,
 )
-from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
 Activation = Literal["leaky_relu", "relu", "gelu"]
+ROTARY_BASE = 10_000.0  # of all published models with rotary positions
 ACTIVATIONS: dict[str, Any] = {"leaky_relu": functional.leaky_relu, "relu": functional.relu, "gelu": functional.gelu}
 
 
-class TrajectoryEncoderSettings(Frozen):
-    kind: Literal["transformer", "gru", "ff"] = Field("transformer", description="`ff` has no memory.")
+class TrajectoryEncoderSettings(Replaceable):
+    PART: ClassVar[str] = "trajectory encoder"
+    OURS: ClassVar[tuple[str, ...]] = ("transformer", "gru", "ff")
+
+    kind: str = Field("transformer", description="transformer, gru or ff (no memory); or your own.")
     width: int = Field(256, ge=1, description="Width of states. Paper: 256 (T-Maze, MazeRunner, Package: 128).")
     layers: int = Field(3, ge=1, description="Paper: 3 (T-Maze: 2). GRU: 2, ff: 1 by default upstream.")
     heads: int = Field(8, ge=1, description="Attention heads (transformer). Paper: 8.")
     dropout: float = Field(0.05, ge=0, lt=1, description="Of embeddings and feed-forward layers (transformer).")
-    positions: Literal["learned", "sinusoid"] = Field(
-        "learned", description="Code of a step's position in its rollout."
+    positions: Literal["learned", "sinusoid", "rotary"] = Field(
+        "learned", description="Code of a step's position in its rollout. Newer code: sinusoid; rotary turns q and k."
+    )
+    window: int | None = Field(
+        None, ge=1, description="Steps back that attention reaches (transformer); null: all. Newer code: an option."
     )
     activation: Activation = Field("leaky_relu", description="Naive ablation: gelu.")
     normformer: bool = Field(True, description="LayerNorms behind attention and inside the feed-forward layer.")
     sigma_reparam: bool = Field(True, description="Weights divided by their largest singular value.")
     head_scale: bool = Field(True, description="A learned factor per attention head.")
+
+    @model_validator(mode="after")
+    def _check(self) -> TrajectoryEncoderSettings:
+        if self.kind == "transformer" and self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(f"rotary positions turn pairs of numbers: a head cannot have {self.width // self.heads}")
+        return self
+
+
+def turned(x: Tensor, time: Tensor) -> Tensor:
+    """Queries or keys [..., H, Dh] turned by angles that grow with the time [...] of their step (RoPE, halves of a head)."""
+    half = x.shape[-1] // 2
+    rate_D = ROTARY_BASE ** (-torch.arange(half, device=x.device) / half)
+    angle = (time[..., None] * rate_D)[..., None, :]
+    cos, sin = angle.cos(), angle.sin()
+    one, two = x[..., :half], x[..., half:]
+    return torch.cat([one * cos - two * sin, one * sin + two * cos], -1).to(x.dtype)
 
 
 def plain_linear(inputs: int, outputs: int, draws: torch.Generator, *, bias: bool = True) -> Linear:
@@ -101,7 +125,7 @@ class TransformerEncoder(SequenceModel):
 
     Args:
         horizon: longest rollout; learned positions are one more, and later steps share the last.
-        context: tokens that acting remembers, L.
+        context: tokens that acting remembers, L; where attention has a window, no more than it reads.
     """
 
     table_TD: Tensor
@@ -111,12 +135,13 @@ class TransformerEncoder(SequenceModel):
     ) -> None:
         super().__init__()
         draws = torch.Generator().manual_seed(seed_of("trajectory encoder", seed))
-        self.settings, self.context = settings, context
+        self.settings = settings
+        self.context = min(context, settings.window + 1) if settings.window else context
         self.input_width, self.output_width = input_width, settings.width
         self.input = plain_linear(input_width, settings.width, draws)
         if settings.positions == "learned":
             self.table_TD = nn.Parameter(torch.empty(horizon + 1, settings.width).normal_(generator=draws))
-        else:
+        elif settings.positions == "sinusoid":
             self.register_buffer("table_TD", sinusoid(horizon + 1, settings.width), persistent=False)
         self.blocks = nn.ModuleList(Block(settings, draws) for _ in range(settings.layers))
         self.norm = nn.LayerNorm(settings.width)
@@ -127,7 +152,13 @@ class TransformerEncoder(SequenceModel):
         return self.settings.dropout > 0
 
     def _embed(self, x: Tensor, time: Tensor) -> Tensor:
+        if self.settings.positions == "rotary":
+            return self.input(x)
         return self.input(x) + self.table_TD[time.clamp(max=len(self.table_TD) - 1)]
+
+    def _project(self, block: Block, h: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = block.project(h)
+        return (q, k, v) if self.settings.positions != "rotary" else (turned(q, time), turned(k, time), v)
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         if time_BT is None:
@@ -135,10 +166,14 @@ class TransformerEncoder(SequenceModel):
         p = self.settings.dropout if self.training else 0.0
         h = self._embed(x_BTD, time_BT)
         h = self.dropout(h, p) if p else h
+        window, T = self.settings.window, x_BTD.shape[1]
+        band_TT = None
+        if window is not None and window < T - 1:
+            band_TT = torch.ones(T, T, dtype=torch.bool, device=h.device).tril_().triu_(-window)
         for block in self.blocks:
             assert isinstance(block, Block)
-            q, k, v = (part.transpose(1, 2) for part in block.project(h))
-            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            q, k, v = (part.transpose(1, 2) for part in self._project(block, h, time_BT))
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=band_TT, is_causal=band_TT is None)
             h = h + block.attended(y.transpose(1, 2))
             y = block.feed_forward(h)
             h = self.dropout.add(h, y, p) if p else h + y
@@ -146,7 +181,7 @@ class TransformerEncoder(SequenceModel):
 
     def initial_state(self, batch: int, device: Device = None) -> RingCache:
         s = self.settings
-        where = device if device is not None else self.table_TD.device
+        where = device if device is not None else self.norm.weight.device
         return RingCache(s.layers, batch, s.heads, self.context, s.width // s.heads, where)
 
     @torch.no_grad()
@@ -156,7 +191,7 @@ class TransformerEncoder(SequenceModel):
         h = self._embed(x_BD, time_B)
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            h = h + block.attended(state.attention(i, *block.project(h)))
+            h = h + block.attended(state.attention(i, *self._project(block, h, time_B)))
             h = h + block.feed_forward(h)
         return self.norm(h), state
 
@@ -223,6 +258,10 @@ def make_trajectory_encoder(
     settings: TrajectoryEncoderSettings, input_width: int, *, horizon: int, context: int, seed: int
 ) -> SequenceModel:
     """The trajectory encoder that the settings describe; arguments as of `TransformerEncoder`."""
+    own = settings.own()
+    if own is not None:
+        made: SequenceModel = own.TrajectoryEncoder(settings, input_width, horizon=horizon, context=context, seed=seed)
+        return made
     if settings.kind == "transformer":
         return TransformerEncoder(settings, input_width, horizon=horizon, context=context, seed=seed)
     if settings.kind == "gru":

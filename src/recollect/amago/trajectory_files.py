@@ -38,7 +38,7 @@ import numpy as np
 from recollect.artifacts.checkpoints import KEPT
 from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path, read_arrays, remove_sealed, verify, write_arrays
 from recollect.settings.errors import UserError
-from recollect.settings.seeding import generator
+from recollect.settings.seeding import generator, seed_of
 
 log = logging.getLogger(__name__)
 Trajectory = Mapping[str, np.ndarray]
@@ -99,6 +99,8 @@ class TrajectoryFiles:
         self.folder = Path(folder)
         self.capacity = capacity
         self.weights = weights
+        self.beside: tuple[TrajectoryFiles, float] | None = None
+        """Other trajectories, and their share of what is drawn (all of it, while there is nothing here)."""
         self._open: dict[Path, dict[str, np.ndarray]] = {}
         # An open map holds a file descriptor; half of what the process may have are left to others.
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -173,8 +175,19 @@ class TrajectoryFiles:
         Raises:
             UserError: there is nothing to draw from, or a file is broken.
         """
-        if not len(self):
+        if not self.ready:
             raise UserError("no trajectory to draw from", where=self.folder, do="collect some before training")
+        if self.beside is None:
+            return _padded(self._windows(batch, length, seed, counter, relabel))
+        other, share = self.beside
+        count = int(generator("shares", seed, counter).binomial(batch, share)) if len(self) else batch
+        windows = self._windows(batch - count, length, seed, counter, relabel) if count < batch else []
+        relabel = relabel if "achieved" in other.columns else None
+        return _padded(windows + other._windows(count, length, seed_of("other trajectories", seed), counter, relabel))
+
+    def _windows(
+        self, batch: int, length: int, seed: int, counter: int, relabel: Relabel | None
+    ) -> list[dict[str, np.ndarray]]:
         draws = generator("trajectory files", seed, counter)
         if self.weights == "trajectory":
             chosen_B = draws.integers(len(self), size=batch)
@@ -194,7 +207,17 @@ class TrajectoryFiles:
             start = first + int(where_B[b] * max(1, rows - length))
             end = min(start + length + 1, first + rows)
             windows.append({name: a[start:end] for name, a in columns.items() if name not in ("achieved", "goals")})
-        return _padded(windows)
+        return windows
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is anything to draw from."""
+        return bool(len(self) or self.beside)
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns of the file that holds the first trajectory that can be drawn."""
+        return self._find(0)[0]
 
     @property
     def lengths(self) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,12 @@ def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evalua
     return world_of(environment, "train", "training world", seed, actors), judged
 
 
+def metrics_of(world: Any) -> dict[str, np.ndarray]:
+    """What a world kept of each instance's first episode since all began, float64 [B] by name: packaged worlds can."""
+    names = getattr(world, "metrics", ())
+    return {name: world.first_BM[:, m].copy() for m, name in enumerate(names)}
+
+
 def world_of(environment: EnvironmentSettings, split: str, purpose: str, seed: int, count: int) -> World:
     """So many instances of a world, that play the tasks of a split in turn; `purpose` names their random streams."""
     listed = tasks(environment.world, environment.options, split)
@@ -29,13 +36,22 @@ def world_of(environment: EnvironmentSettings, split: str, purpose: str, seed: i
     return make_world(environment.world, environment.options, played, seeds)
 
 
-def log_learning(run: Run, played: Episodes, labels: dict[str, Any], step: int, task: int | np.ndarray) -> None:
+def log_learning(
+    run: Run,
+    played: Episodes,
+    labels: dict[str, Any],
+    step: int,
+    task: int | np.ndarray,
+    further: Mapping[str, np.ndarray] | None = None,
+) -> None:
     """Log an evaluation that was made while learning: each episode's return, and success where the world has it.
 
     Args:
         task: of the episodes, one of all or one of each.
+        further: metrics of the episodes, see `metrics_of`.
     """
-    for metric, value_B in (("return", played.return_B), ("success", played.success_B)):
+    values = {"return": played.return_B, "success": played.success_B, **(further or {})}
+    for metric, value_B in values.items():
         if np.isnan(value_B).any():
             continue  # the world knows no success
         rows = scores_frame(

@@ -57,16 +57,21 @@ class Shape(NamedTuple):
 
 @cache
 def shape_of(scale: str, env: str) -> Shape:
-    """What a world's episodes look like. Where its packages are not here: what its options say, or `EPISODE` steps."""
+    """What a world's episodes look like. Where its packages are not here: what its options say, or `EPISODE` steps.
+
+    Episodes of POPGym end far from their horizon: config/speeds.yaml says where.
+    """
     environment = environment_settings(scale, env)
+    listed = read_yaml(config_folder() / "speeds.yaml").get("horizons") or {}
+    known = next((steps for name, steps in listed.items() if env.startswith(name)), None)
     try:
         facts = facts_of(environment)
     except UserError:
-        listed = read_yaml(config_folder() / "speeds.yaml").get("horizons") or {}
-        known = next((steps for name, steps in listed.items() if env.startswith(name)), EPISODE)
-        return Shape(int(environment.options.get("horizon") or known), 64, 0)
+        horizon = int(environment.options.get("horizon") or known or EPISODE)
+        return Shape(min(horizon, known or horizon), 64, 0)
     image = facts.image_shape
-    return Shape(facts.horizon, facts.observation_size, prod(sorted(image)[1:]) if image else 0)
+    horizon = min(facts.horizon, known or facts.horizon)
+    return Shape(horizon, facts.observation_size, prod(sorted(image)[1:]) if image else 0)
 
 
 def shape_met(settings: Settings) -> Shape:

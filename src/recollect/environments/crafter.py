@@ -26,7 +26,7 @@ from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
 from recollect.environments.base import Outcome, Task, WorldOptions
-from recollect.environments.goal_sequences import GoalPart
+from recollect.environments.goal_sequences import GoalPart, Shown
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 from recollect.settings.errors import UserError
@@ -44,6 +44,8 @@ class Options(WorldOptions):
     fewest_goals, most_goals: of an instruction.
     tech_tree: a third of the instructions are an ordered part of the tech tree, up to one above what was achieved.
     hide_future: only the current goal and those completed are shown.
+    goals_shown: as they are `after` the step that led to an observation, or `before` it, as by AMAGO's seed code: there a goal
+        that a step completed is seen as completed one step later.
     horizon: steps of an episode (the package: 10,000; AMAGO's example 2500, its paper 2000).
     """
 
@@ -53,6 +55,7 @@ class Options(WorldOptions):
     most_goals: int = Field(default=5, ge=1)
     tech_tree: bool = False
     hide_future: bool = False
+    goals_shown: Shown = "after"
     horizon: int = Field(default=2500, ge=1)
 
     def parts(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
@@ -151,13 +154,15 @@ class Crafter(ReplayedWorld):
         K = chosen.most_goals
         if chosen.instructions:
             hide, offset = chosen.hide_future, 128.0 if small else 0.0
-            self.goal_part = GoalPart(parts["goals"][0], K, instructions.GOAL_WORDS, offset, hide)
+            before = chosen.goals_shown == "before"
+            self.goal_part = GoalPart(parts["goals"][0], K, instructions.GOAL_WORDS, offset, hide, before)
         self.horizon = chosen.horizon
         self.single_observation_space = space
         self.single_action_space = Discrete(ACTIONS)
         self._play([Player(chosen) for _ in self.tasks])
         self._goals_BKW = self._keep("goals", np.full((self.num_envs, K, instructions.GOAL_WORDS), np.nan, np.float32))
         self._reached_B = self._keep_zeros("reached", np.int64)
+        self._before_B = self._keep_zeros("reached_before", np.int64)  # the last step
         self._climbed_B = self._keep_zeros("reached_in_tech_tree", np.int64)
 
     def goals(self) -> np.ndarray:
@@ -166,7 +171,7 @@ class Crafter(ReplayedWorld):
 
     def _begin(self, index_N: np.ndarray) -> None:
         super()._begin(index_N)
-        self._reached_B[index_N] = 0
+        self._reached_B[index_N] = self._before_B[index_N] = 0
         if not self.options.instructions:
             return
         for b in index_N:
@@ -199,6 +204,7 @@ class Crafter(ReplayedWorld):
         asked_BW = self._goals_BKW[self._row_B, np.minimum(self._reached_B, K - 1)]
         same_BM = (self._achieved_BMG == asked_BW[:, None]).all(-1)
         hit_B = same_BM.any(-1) & (self._reached_B < K)
+        self._before_B[:] = self._reached_B
         self._reached_B += hit_B
         goals_B = (~np.isnan(self._goals_BKW[..., 0])).sum(1)
         self._success_B = self._reached_B == goals_B
@@ -208,7 +214,8 @@ class Crafter(ReplayedWorld):
         seen_BD = np.stack([player.look() for player in self.players])
         if self.goal_part is None:
             return seen_BD
-        shown = self.goal_part.show(self._goals_BKW, self._reached_B).astype(seen_BD.dtype)
+        reached_B = self._before_B if self.goal_part.before else self._reached_B
+        shown = self.goal_part.show(self._goals_BKW, reached_B).astype(seen_BD.dtype)
         return np.concatenate([seen_BD, shown], axis=1)
 
 

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from recollect.environments import maze_runner
 from recollect.environments.base import BaseWorld, Outcome, Task
-from recollect.environments.goal_sequences import GoalPart
+from recollect.environments.goal_sequences import GoalPart, Shown
 from recollect.environments.maze_runner import MOVES_A2, maze, tables
 
 GYMNASIUM_IDS: dict[str, dict] = {"recollect/GoalMazeRunner-v0": {}}
@@ -34,6 +34,8 @@ SEEN = 6  # entries of an observation that are MazeRunner's own
 
 class Options(maze_runner.Options):
     """hide_future: only the current goal and those completed are shown (`hide_full_plan`).
+    goals_shown: as they are `after` the step that led to an observation, or `before` it, as by AMAGO's seed code: there a goal
+        that a step completed is seen as completed one step later.
     timer: append step / horizon to what MazeRunner shows, in front of the goals.
     limit_terminates: the end at the horizon is `terminated`, so that nothing is bootstrapped past it.
     randomize_actions: the five actions are shuffled for each rollout.
@@ -41,6 +43,7 @@ class Options(maze_runner.Options):
     """
 
     hide_future: bool = False
+    goals_shown: Shown = "after"
     timer: bool = False
     limit_terminates: bool = False
     randomize_actions: bool = False
@@ -79,7 +82,9 @@ class GoalMaze(BaseWorld):
         K, side = runner.most_goals, runner.side
         own = SEEN + runner.timer
         size = own + 2 * K
-        self.goal_part = GoalPart(slice(own, size), K, 2, hide_future=runner.hide_future)
+        self.goal_part = GoalPart(
+            slice(own, size), K, 2, hide_future=runner.hide_future, before=runner.goals_shown == "before"
+        )
         low_D = np.zeros(size, np.float32)
         low_D[own:] = -3
         high_D = np.ones(size, np.float32)
@@ -93,6 +98,7 @@ class GoalMaze(BaseWorld):
         self._maze_B = self._keep_zeros("maze", np.int64)
         self._cell_B = self._keep("cell", np.full(B, start, np.int64))
         self._reached_B = self._keep_zeros("reached", np.int64)
+        self._before_B = self._keep_zeros("reached_before", np.int64)  # the last step
         self._action_BA = self._keep("actions", np.tile(np.arange(5), (B, 1)))
         # Of each instance's maze; made again from its number by set_state.
         self._next_BCA = np.zeros((B, side**2, len(MOVES_A2)), np.int32)
@@ -112,7 +118,7 @@ class GoalMaze(BaseWorld):
         drawn_N = self._draw_integers(index_N, runner.mazes or 2**30)
         self._maze_B[index_N] = 2 * drawn_N + self._odd_B[index_N]
         self._cell_B[index_N] = runner.start[0] * runner.side + runner.start[1]
-        self._reached_B[index_N] = 0
+        self._reached_B[index_N] = self._before_B[index_N] = 0
         if runner.randomize_actions:
             self._shuffle_rows(self._action_BA, index_N)
         self._load(index_N)
@@ -128,6 +134,7 @@ class GoalMaze(BaseWorld):
         at_B2 = np.stack(np.divmod(self._cell_B, self.options.side), -1)
         wanted_B2 = self._goals_BK2[self._row_B, self._reached_B]
         hit_B = (at_B2 == wanted_B2).all(1)
+        self._before_B[:] = self._reached_B
         self._reached_B += hit_B
         self._achieved_BMG = at_B2[:, None].astype(np.float32)
         self._success_B = self._reached_B == self._count_B
@@ -137,7 +144,8 @@ class GoalMaze(BaseWorld):
         parts = [self._seen_BC6[self._row_B, self._cell_B]]
         if self.options.timer:
             parts.append((self._timestep_B / self.horizon)[:, None])
-        parts.append(self.goal_part.show(self._goals_BK2, self._reached_B))
+        reached_B = self._before_B if self.goal_part.before else self._reached_B
+        parts.append(self.goal_part.show(self._goals_BK2, reached_B))
         return np.concatenate(parts, 1, dtype=np.float32)
 
 

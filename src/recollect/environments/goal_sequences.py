@@ -8,10 +8,12 @@ what is shown. Plain numpy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 COMPLETED, PADDING = -3.0, -1.0
+Shown = Literal["after", "before"]  # the step that led to an observation
 CLOSE = 1e-3  # goals are the same where all their numbers differ by less
 
 
@@ -24,6 +26,8 @@ class GoalPart:
         count, size: K and G.
         offset: added to all that is shown; worlds whose observations are bytes add 128, as AMAGO's token embedding does.
         hide_future: goals after the current one are not shown (AMAGO's `hide_full_plan`).
+        before: an observation shows the sequence as it was before the step that led to it, as AMAGO's seed code does
+            (envs/amago_env.py, `step`), and not as it is after it.
     """
 
     where: slice
@@ -31,6 +35,7 @@ class GoalPart:
     size: int
     offset: float = 0.0
     hide_future: bool = False
+    before: bool = False
 
     def show(self, goals_BKG: np.ndarray, reached_B: np.ndarray) -> np.ndarray:
         """What stands in the observations of sequences of which so many goals are completed, float32 [B, K * G]."""

@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 from pydantic import Field
 
+from recollect.environments.attempts import Attempts
 from recollect.environments.base import Task, WorldOptions
 from recollect.environments.packaged import Plain, Shown, VectorWorld, made
 from recollect.settings.catalogue import reach_mine
@@ -30,16 +31,23 @@ class Options(WorldOptions):
     package: a module that registers it when it is imported; null: the id's namespace, if a package is called so.
     arguments: of `gymnasium.make`.
     horizon: steps of an episode; null: the environment's own time limit, or 1000.
+    attempts: episodes of one task that make a rollout, see :mod:`recollect.environments.attempts`.
+    soft_reset: options of `reset` between attempts; null: each begins from the same seed.
     observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
     processes: each environment is played by a process of its own, which pays where steps are slow.
+    metrics: numbers that the environment puts into `info` when an episode ends; each is a metric of the scores, and while
+        learning. `success` and `is_success` need not be named: they are the metric `success`.
     """
 
     id: str = "CartPole-v1"
     package: str | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
     horizon: int | None = Field(default=None, ge=1)
+    attempts: int = Field(default=1, ge=1)
+    soft_reset: dict[str, Any] | None = None
     observation: Shown = "whole"
     processes: bool = False
+    metrics: list[str] = Field(default_factory=list)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
@@ -85,8 +93,15 @@ def _import(package: str, *, needed: bool) -> None:
         raise UserError(what, where="environment.world: gymnasium", do=do) from error
 
 
+def steps_of(options: Options) -> int:
+    """The longest episode."""
+    return options.horizon or gymnasium.spec(registered(options)).max_episode_steps or NO_LIMIT
+
+
 def plain(options: Options, place: int) -> Plain:
     inner = made(registered(options), "gymnasium", **options.arguments)
+    if options.attempts > 1:
+        inner = Attempts(inner, options.attempts, steps_of(options), options.soft_reset)
     return Plain(inner, "gymnasium", place=place, shown=options.observation)
 
 
@@ -95,10 +110,9 @@ class Gymnasium(VectorWorld):
     options_model = Options
 
     def _setup(self) -> None:
-        limit = gymnasium.spec(registered(self.options)).max_episode_steps
-        self.horizon = self.options.horizon or limit or NO_LIMIT
+        self.horizon = self.options.attempts * steps_of(self.options)
         makers = [partial(plain, self.options, place) for place in range(self.num_envs)]
-        self._play(makers, processes=self.options.processes)
+        self._play(makers, processes=self.options.processes, metrics=self.options.metrics)
 
 
 World = Gymnasium

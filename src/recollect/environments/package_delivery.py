@@ -21,20 +21,24 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
-from recollect.environments.goal_sequences import GoalPart
+from recollect.environments.goal_sequences import GoalPart, Shown
 
 FORWARD, LEFT, RIGHT, FIRST_DROP, WAIT = 0, 1, 2, 3, 7
 TRIES = 3  # per package
 
 
 class Options(WorldOptions):
-    """Options of Package Delivery; `hide_future` shows only the current destination and those done."""
+    """hide_future: only the current destination and those done are shown.
+    goals_shown: as they are `after` the step that led to an observation, or `before` it, as by AMAGO's seed code: there a goal
+        that a step completed is seen as completed one step later.
+    """
 
     length: int = Field(default=30, ge=10)
     fewest_packages: int = Field(default=2, ge=1)
     most_packages: int = Field(default=4, ge=1)
     horizon: int = Field(default=180, ge=1)
     hide_future: bool = False
+    goals_shown: Shown = "after"
 
     @model_validator(mode="after")
     def _packages_fit(self) -> Options:
@@ -60,7 +64,9 @@ class PackageDelivery(BaseWorld):
     def _setup(self) -> None:
         chosen = self.options
         K, length = chosen.most_packages, chosen.length
-        self.goal_part = GoalPart(slice(3, 3 + K), K, 1, hide_future=chosen.hide_future)
+        self.goal_part = GoalPart(
+            slice(3, 3 + K), K, 1, hide_future=chosen.hide_future, before=chosen.goals_shown == "before"
+        )
         low_D = np.array([0, 0, 0, *[-3] * K], np.float32)
         high_D = np.array([length, TRIES * K, 1, *[length] * K], np.float32)
         self.horizon = chosen.horizon
@@ -72,6 +78,7 @@ class PackageDelivery(BaseWorld):
         self._at_B = self._keep_zeros("position", np.int64)
         self._tries_B = self._keep_zeros("tries", np.int64)
         self._reached_B = self._keep_zeros("reached", np.int64)
+        self._before_B = self._keep_zeros("reached_before", np.int64)  # the last step
 
     def goals(self) -> np.ndarray:
         """The destinations of the instances, float32 [B, K, 1], NaN behind the last."""
@@ -103,7 +110,7 @@ class PackageDelivery(BaseWorld):
         self._drop_B[index_N] = FIRST_DROP + self._draw_integers(index_N, 4)
         self._tries_B[index_N] = TRIES * packages_N
         self._at_B[index_N] = 0
-        self._reached_B[index_N] = 0
+        self._reached_B[index_N] = self._before_B[index_N] = 0
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         at_B = self._at_B
@@ -121,6 +128,7 @@ class PackageDelivery(BaseWorld):
         back_B = (fork_B & turns_B & ~onward_B) | (drops_B & ~works_B)
         self._achieved_BMG = np.where(works_B, at_B, np.nan)[:, None, None].astype(np.float32)
         self._tries_B -= works_B
+        self._before_B[:] = self._reached_B
         self._reached_B += hit_B
         self._at_B[:] = np.where(back_B, 0, (at_B + onward_B) % self.options.length)
         packages_B = (self._destination_BK > 0).sum(1)
@@ -130,7 +138,8 @@ class PackageDelivery(BaseWorld):
     def _observe(self) -> np.ndarray:
         fork_B = self._turn_BX[self._row_B, self._at_B] > 0
         own_B3 = np.stack([self._at_B, self._tries_B, fork_B], axis=1)
-        goals_BK = self.goal_part.show(self.goals(), self._reached_B)
+        reached_B = self._before_B if self.goal_part.before else self._reached_B
+        goals_BK = self.goal_part.show(self.goals(), reached_B)
         return np.concatenate([own_B3, goals_BK], 1, dtype=np.float32)
 
 

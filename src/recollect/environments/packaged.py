@@ -4,6 +4,8 @@
 - Of a dictionary or tuple with one image or more, the first image stands first in the flat observation and everything else
   behind it; `observation_parts` names the two. A world that shows the image alone, or the numbers alone, is an option.
 - Actions: a choice, or several at once as one number; bits; or numbers in [-1, 1] that are mapped to the bounds.
+- What an environment says of an episode when it ends, in `info`: `success` or `is_success` is the success of our tables, and
+  further numbers are rows of their own where the world is asked for them.
 - The horizon of a world stands in the place of the environment's time limit, and truncates as that does.
 """
 
@@ -21,6 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from recollect.environments.base import BaseWorld, Outcome
 from recollect.settings.errors import UserError
 
+SUCCESS = ("success", "is_success")
 Shown = Literal["whole", "image", "numbers"]
 Keys = tuple[Any, ...]  # that lead to a place in dictionaries and tuples
 Parts = dict[str, tuple[slice, tuple[int, ...]]]
@@ -183,9 +186,16 @@ class VectorWorld(BaseWorld):
 
     # False: an end that the environment calls truncation is `terminated`, as the published results have it.
     truncates: ClassVar[bool] = True
+    # Numbers of `info` that are kept where an episode ends, float64 [B, M], NaN where there is none: of each instance's latest
+    # episode, and of its first one since all began anew.
+    metrics: tuple[str, ...] = ()
+    latest_BM: np.ndarray
+    first_BM: np.ndarray
 
-    def _play(self, makers: Sequence[Callable[[], Plain]], *, processes: bool = False) -> None:
-        """Make the environments, one per task, here or each in a process of its own."""
+    def _play(
+        self, makers: Sequence[Callable[[], Plain]], *, processes: bool = False, metrics: Sequence[str] = ()
+    ) -> None:
+        """Make the environments, one per task, here or each in a process of its own. `metrics`: what is kept of `info`."""
         kind: Any = AsyncVectorEnv if processes else SyncVectorEnv
         # Processes are started anew, not forked: a fork of one that has threads (torch) can hang.
         context = {"context": "spawn"} if processes else {}
@@ -198,6 +208,11 @@ class VectorWorld(BaseWorld):
         acts = self.single_action_space
         self._word_B = self._keep_zeros("word", np.int64)
         self._action_BT = self._keep_zeros("actions", acts.dtype, self.horizon, *(acts.shape or ()))
+        self.metrics = tuple(metrics)
+        nothing_BM = np.full((self.num_envs, len(self.metrics)), np.nan)
+        if self.metrics:
+            self.latest_BM = self._keep("latest metrics", nothing_BM)
+            self.first_BM = self._keep("first metrics", nothing_BM.copy())
         self._seen_B = self._reset_inner(np.ones(self.num_envs, bool))
 
     def set_state(self, state: Any) -> None:
@@ -210,6 +225,8 @@ class VectorWorld(BaseWorld):
         self._word_B[index_N] = self._draw_integers(index_N, 2**31)
         starts_B = np.zeros(self.num_envs, bool)
         starts_B[index_N] = True
+        if self.metrics and starts_B.all():
+            self.first_BM[:] = np.nan
         self._seen_B[index_N] = self._reset_inner(starts_B)[index_N]
 
     def _reset_inner(self, mask_B: np.ndarray) -> np.ndarray:
@@ -218,11 +235,26 @@ class VectorWorld(BaseWorld):
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
-        self._seen_B, rewards_B, terminated_B, truncated_B, _ = self.inner.step(actions_B)
+        self._seen_B, rewards_B, terminated_B, truncated_B, said = self.inner.step(actions_B)
+        ends_B = terminated_B | truncated_B if last_B is None else terminated_B | truncated_B | last_B
+        self._success_B = None
+        if ends_B.any():
+            self._note(said, ends_B)
         if not self.truncates:
             return rewards_B.astype(np.float32), terminated_B | truncated_B
         self._cut_B = truncated_B
         return rewards_B.astype(np.float32), terminated_B
+
+    def _note(self, said: dict[str, Any], ends_B: np.ndarray) -> None:
+        """Keep what the environments say where episodes end."""
+        for name in SUCCESS:
+            if name in said:
+                self._success_B = _numbers(said, name)
+        for m, name in enumerate(self.metrics):
+            value_B = _numbers(said, name)
+            first_B = ends_B & np.isnan(self.first_BM[:, m])
+            self.latest_BM[ends_B, m] = value_B[ends_B]
+            self.first_BM[first_B, m] = value_B[first_B]
 
     def _observe(self) -> np.ndarray:
         return np.array(self._seen_B)
@@ -238,6 +270,18 @@ def made(name: str, world: str, **arguments: Any) -> Any:
     except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:
         do = "correct the id and its arguments, or install what it needs (`pip install 'recollect[amago]'`)"
         raise UserError(f"'{name}' cannot be made: {error}", where=f"environment.world: {world}", do=do) from error
+
+
+def _numbers(said: dict[str, Any], name: str) -> np.ndarray:
+    """What each instance says under a name, float64 [B], NaN where it says nothing. Raises UserError: that is no number."""
+    told_B = said.get(f"_{name}", np.zeros(1, bool))
+    number_B = np.full(len(told_B), np.nan)
+    try:
+        number_B[told_B] = np.asarray(said.get(name, number_B), object)[told_B].astype(np.float64)
+    except (TypeError, ValueError) as error:
+        what = f"info['{name}'] is not one number"
+        raise UserError(what, where="options of the world: metrics", do="leave it out") from error
+    return number_B
 
 
 def _is_image(space: Any) -> bool:

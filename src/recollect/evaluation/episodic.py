@@ -28,12 +28,14 @@ from recollect.settings.seeding import seed_of
 
 
 class EpisodeScores(NamedTuple):
-    """One row per episode. `success_E` is NaN where the world has no notion of it, `part_return_EP` is [E, 0] without parts."""
+    """One row per episode. `success_E` is NaN where the world has no notion of it, `part_return_EP` is [E, 0] without parts, and
+    `metric_EM` are numbers that the world keeps of an episode under the names of its option `metrics` ([E, 0]: none)."""
 
     return_E: np.ndarray
     length_E: np.ndarray
     success_E: np.ndarray
     part_return_EP: np.ndarray
+    metric_EM: np.ndarray
 
 
 def play(
@@ -57,7 +59,8 @@ def play(
     batch = world.num_envs
     wanted = batch if episodes is None else episodes
     parts = int(getattr(world, "parts", 0))
-    rounds = [EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)))]
+    none = np.zeros((0, len(getattr(world, "metrics", ()))))
+    rounds = [EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)), none)]
     for first in range(0, wanted, batch):
         rounds.append(play_round(world, policy, seed=seed, first=first, kept=Scoring().part("")))
     columns = zip(*rounds, strict=True)
@@ -78,7 +81,10 @@ def play_round(
     policy.start(np.array(seeds, np.uint64), world.horizon, 1)
     played = score_episodes(world, policy, kept, watch)
     of_parts = part_returns(played.reward_BT, int(getattr(world, "parts", 0)))
-    return EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts)
+    metric_BM = np.zeros((world.num_envs, 0))
+    if getattr(world, "metrics", ()):
+        metric_BM = np.array(world.first_BM)  # type: ignore[attr-defined]
+    return EpisodeScores(played.return_B, played.length_B, played.success_B, of_parts, metric_BM)
 
 
 def part_returns(reward_BT: np.ndarray, parts: int) -> np.ndarray:
@@ -150,6 +156,8 @@ def evaluate(
         number_E = np.arange(len(tasks))
         task_E = np.array([task.index for task in tasks])
         metrics = {"return": scores.return_E, "success": scores.success_E}
+        for name, value_E in zip(environment.options.get("metrics", ()), scores.metric_EM.T, strict=False):
+            metrics[name] = value_E  # a world whose images are encoded keeps none
         for name, value_E1 in normalised(scores.return_E[:, None], tasks).items():
             metrics[name] = value_E1[:, 0]
 

@@ -1,4 +1,4 @@
-"""Which worlds, methods, sources of histories, kinds of figures and image encoders there are, and in which module each is.
+"""Which worlds, methods, sources of histories, kinds of figures, encoders and so on there are, and in which module each is.
 
 A module is found by what it declares at its top level: one that has `World` and `tasks` is a world, however these two
 names came to be there (a class, an assignment, an import). Nothing is imported to find out, so that Snakemake, which
@@ -35,6 +35,8 @@ class Kind(NamedTuple):
     title: str
     packages: tuple[str, ...]
     declares: frozenset[str]
+    named_by: str = ""
+    """The hyperparameter that names one, where a method has such a part."""
 
 
 KINDS = {
@@ -44,6 +46,10 @@ KINDS = {
     "network": Kind("algorithm with a network of its own", PAPERS, frozenset({"build_network"})),
     "figure": Kind("kind of figure", ("recollect.figures",), frozenset({"Options", "draw"})),
     "image encoder": Kind("image encoder", ("recollect.common.image_encoders",), frozenset({"Encoder"})),
+    # Parts of AMAGO's agent. Its own ones are no modules: only a user's are found here.
+    "time step encoder": Kind("time step encoder", (), frozenset({"Options", "TimestepEncoder"}), "inputs.encoder"),
+    "trajectory encoder": Kind("trajectory encoder", (), frozenset({"Options", "TrajectoryEncoder"}), "sequence.kind"),
+    "exploration": Kind("exploration", (), frozenset({"Options", "Exploration"}), "exploration.kind"),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from recollect.artifacts.sealed import verify
 from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
-from recollect.settings.catalogue import module_of, roots
+from recollect.settings.catalogue import KINDS, known, module_of, roots
 from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
@@ -178,15 +178,19 @@ def generate_modules(scale: str, env: str) -> list[str]:
 
 def train_modules(scale: str, env: str, method: str) -> list[str]:
     """What trains: the method, its memory's embedder, its world, and what judges it where it is judged while it learns."""
-    modules = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
+    modules = _playing(scale, env, method)
     if evaluates_while_training(method_mapping(scale, env, method)):
         modules += _evaluators(scale, env)
     return modules
 
 
 def evaluate_modules(scale: str, env: str, method: str) -> list[str]:
-    playing = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
-    return [*playing, *_evaluators(scale, env), "recollect.evaluation.score_table"]
+    return [*_playing(scale, env, method), *_evaluators(scale, env), "recollect.evaluation.score_table"]
+
+
+def _playing(scale: str, env: str, method: str) -> list[str]:
+    found = [*world_of(scale, env), algorithm_of(scale, env, method), *embedder_network(scale, env, method)]
+    return [*found, *own_parts(scale, env, method)]
 
 
 def algorithm_of(scale: str, env: str, method: str) -> str:
@@ -216,6 +220,18 @@ def embedder_network(scale: str, env: str, method: str) -> list[str]:
         return []
     algorithm = str(method_mapping(scale, env, name)["algorithm"])
     return [module_of("network", algorithm, where=method_path(name))]
+
+
+def own_parts(scale: str, env: str, method: str) -> list[str]:
+    """The user's own modules that hyperparameters name, e.g. as `sequence.kind`; of a name that is none, nothing."""
+    hyperparameters = method_mapping(scale, env, method).get("hyperparameters") or {}
+    found: list[str] = []
+    for kind, (*_, setting) in KINDS.items():
+        section, _, key = setting.partition(".")
+        part = hyperparameters.get(section)
+        if isinstance(part, Mapping) and isinstance(part.get(key), str):
+            found += known(kind, part[key]).values()
+    return found
 
 
 def _evaluators(scale: str, env: str) -> list[str]:

@@ -93,7 +93,7 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
     acted = real if hp.actor_mask == "fixed" else [(b, t) for b in range(3) for t in range(5) if batch.mask_BT[b, t]]
     for b, t in acted:
         a = int(batch.previous_action_BT[b, t + 1])
-        taken = torch.eye(4)[a]
+        taken = torch.eye(4)[a] if (b, t) in real else torch.zeros(4)  # a padded action is none, as released
         shown = clipped(taken) if hp.soft_buffer_action else taken
         for g in range(G):
             pi = clipped(network.actor(s_BLE[b, t])[g].softmax(-1).detach())
@@ -101,7 +101,7 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
             q_a, q_pi = [float((x * shown).sum()) for x in each], [float((x * pi).sum()) for x in each]
             advantage = sum(q_a) / C - sum(q_pi) / C
             weight = float(advantage > 0.01)
-            weight = min(10.0, math.exp(2.0 * advantage)) if hp.filter == "exp" else weight
+            weight = math.exp(advantage) if hp.filter == "exp" else weight
             weight = 1.0 if hp.fake_filter else weight
             actor += 0.3 * -weight * math.log(float(pi[a]))
             actor += hp.online_coefficient * -min(normalised(x, g) for x in q_pi)
@@ -225,6 +225,31 @@ def test_a_one_hot_action_picks_its_column_and_a_policy_the_mean() -> None:
     torch.testing.assert_close(value, (q * policy.probabilities(raw)).sum(-1))
 
 
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_values_are_means_over_as_many_draws_as_asked_and_exact_where_actions_are_discrete(kind: str) -> None:
+    hp, shape = small(), SHAPES[kind]
+    network, _ = lively(hp, shape)
+    policy = distribution_of(hp, shape)
+    s_BTE = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    raw_BTGP = network.actor(s_BTE)
+    few, alone = (Draws(torch.zeros(0), torch.Generator().manual_seed(5)) for _ in range(2))
+    found = amago.q_of_policy(network.critics, s_BTE, raw_BTGP, policy, few, 4)
+    single = [amago.q_of_policy(network.critics, s_BTE, raw_BTGP, policy, alone) for _ in range(4)]
+    torch.testing.assert_close(found, torch.stack(single).mean(0))
+    assert torch.equal(single[0], single[1]) == (kind == "discrete")
+
+
+def test_draws_of_targets_and_of_the_actor_are_set_apart() -> None:
+    """More draws in targets move them and nothing of what the actor's loss reads, and the other way round."""
+    batch, moved = random_batch("continuous"), {}
+    for name, changes in {"one": {}, "target": {"target_draws": 3}, "value": {"value_draws": 3}}.items():
+        hp = small(**changes)
+        network, target = lively(hp, SHAPES["continuous"])
+        moved[name] = computed(network, target, batch, hp, SHAPES["continuous"])[1]
+    assert moved["value"]["critic_loss"] == moved["one"]["critic_loss"] != moved["target"]["critic_loss"]
+    assert moved["value"]["actor_loss"] != moved["one"]["actor_loss"]
+
+
 def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement() -> None:
     """The mean where no policy gradient is learned."""
     hp = small(critics=4)
@@ -243,8 +268,8 @@ def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement
     ("filter_", "advantages", "weights"),
     [
         ("binary", [-1.0, 0.0005, 0.002], [0.0, 0.0, 1.0]),
-        ("exp", [0.0, 0.5, 9.0], [1.0, math.e, 10.0]),
-        ("leaky", [0.0, 1.0, -0.05, -9.0], [0.01, 2.01, 0.005, 1e-7]),
+        ("exp", [0.0, 0.5, 9.0], [1.0, math.exp(0.5), math.exp(9.0)]),  # released: beta 1, no upper bound
+        ("leaky", [0.0, 0.005, 1.0, -0.05, -9.0], [0.01, 1.010125, 1.50525, 0.00875, 1e-7]),  # ramp + binary
     ],
 )
 def test_filters(filter_: str, advantages: list[float], weights: list[float]) -> None:

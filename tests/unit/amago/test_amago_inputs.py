@@ -18,6 +18,7 @@ from recollect.amago.network import WorldShape
 from recollect.amago.trajectory_files import _padded
 from recollect.common.contract import Inputs
 from recollect.environments import registry
+from recollect.settings.errors import UserError
 
 SEES = {"hidden": [16], "width": 16}
 CRAFTER: dict[str, Any] = {**SEES, "encoder": "crafter", "goals": "token"}
@@ -28,6 +29,7 @@ WIND = ("wind", {"horizon": 10, "radius": 0.3})
 CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "image": (SIGNAL, {"inputs": {**SEES, "cnn": "gridworld"}}),
     "image, augmented": (SIGNAL, {"inputs": {**SEES, "cnn": "gridworld", "augment": True}}),
+    "image, newer encoder": (SIGNAL, {"inputs": {**SEES, "cnn": "gridworld", "encoder": "image", "augment": True}}),
     "image, numbers and goals": (CROP, {"inputs": {**CRAFTER, "augment": True}, "relabelling": "some", "rare_goals": True}),
     "textures, numbers and goals": (TEXTURES, {"inputs": CRAFTER, "relabelling": "some"}),
     "continuous": (WIND, {}),
@@ -73,6 +75,11 @@ def test_it_trains_and_a_stopped_run_goes_on_to_the_bit(case: str, module: Any, 
     for each in (policy, again):
         each.start(np.arange(2, dtype=np.uint64))
     np.testing.assert_array_equal(policy.act(observation, *rest), again.act(observation, *rest))
+
+
+def test_the_newer_encoder_of_images_refuses_numbers_that_it_would_not_see() -> None:
+    with pytest.raises(UserError, match="neither numbers beside it nor goals"):
+        collector_of(settings_of(CROP, inputs={**SEES, "encoder": "image"}))
 
 
 @pytest.mark.parametrize("case", ["image, numbers and goals", "textures, numbers and goals"])

@@ -94,3 +94,28 @@ def test_the_online_term_of_the_multi_task_agent_trains_the_actor_and_not_the_cr
     found = gradients(network, loss)
     assert found["actor"] > 0
     assert found["critics"] == 0
+
+
+def test_the_online_term_is_of_the_mean_over_draws() -> None:
+    """Released code (head): agent.py, MultiTaskAgent: the mean over K_a draws, then the least of the critics."""
+    changes = {"online_coefficient": 1.0, "offline_coefficient": 0.0, "critic_weight": 0.0, "value_draws": 4}
+    hp = amago_multi_task.Hyperparameters.model_validate({**SMALL, **changes})
+    shape = SHAPES["continuous"]
+    network, target = lively(hp, shape, amago_multi_task)
+    batch, policy = random_batch("continuous"), distribution_of(hp, shape)
+    s_BTE = copy.deepcopy(network).train().states(window_of(network, batch, hp)).detach()[:, :-1]
+    asked: list[Tensor] = []
+
+    def reparameterised(raw: Tensor, draws: torch.Generator) -> Tensor:
+        asked.append(policy.drawn(raw, torch.rand(*raw.shape[:-1], policy.uniforms, generator=draws)))
+        return asked[-1]
+
+    policy.reparameterised = reparameterised  # type: ignore[method-assign]
+    loss, _ = amago_multi_task.loss_of(
+        network.train(), target, window_of(network, batch, hp), draws_of(hp, batch), hp, policy
+    )
+    assert len(asked) == 4
+    values = [hp.value_bins.value(network.critics(s_BTE, action)) for action in asked]
+    gained_BTG = network.popart.normalise(torch.stack(values).mean(0)).amin(0)
+    real = torch.as_tensor(batch.mask_BT[:, 1:])
+    torch.testing.assert_close(loss.detach(), -gained_BTG[real].mean().detach())

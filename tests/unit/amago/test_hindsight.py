@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recollect.amago.hindsight import Rarity, Relabeler
+from recollect.amago.hindsight import WAYS, Rarity, Relabeler, chances
 from recollect.environments.goal_sequences import GoalPart, replay_goals, shown_goals
 from recollect.settings.errors import UserError
 
@@ -29,9 +29,10 @@ def played(goals: list[int], cells: list[int], part: GoalPart = PART) -> dict[st
     shown.append(part.show(goals_KG[None], np.array([0]))[0])
     for cell in cells[1:]:
         hit = reached < len(goals) and cell == goals[reached]
+        seen = reached if part.before else reached + hit
         reached += hit
         rewards.append(float(hit))
-        shown.append(part.show(goals_KG[None], np.array([reached]))[0])
+        shown.append(part.show(goals_KG[None], np.array([seen]))[0])
         rows += 1
         if reached == len(goals):
             break
@@ -82,12 +83,19 @@ cells = st.lists(st.integers(0, 9), min_size=2, max_size=30)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=3), cells, st.integers(0, 99), st.booleans(), st.booleans())
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=3),
+    cells,
+    st.integers(0, 99),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 def test_a_relabelled_trajectory_is_what_the_world_would_have_given(
-    goals: list[int], visited: list[int], seed: int, hide: bool, importance: bool
+    goals: list[int], visited: list[int], seed: int, hide: bool, importance: bool, before: bool
 ) -> None:
     """The oracle plays the same cells with the relabelled goals, step by step."""
-    part = GoalPart(PART.where, 3, 2, hide_future=hide)
+    part = GoalPart(PART.where, 3, 2, hide_future=hide, before=before)
     original = played(goals, visited, part)
     copies = {name: column.copy() for name, column in original.items()}
     n = int(original["reward"].sum())
@@ -138,6 +146,16 @@ def test_a_piece_from_the_middle_of_a_rollout_is_refused() -> None:
     with pytest.raises(UserError, match="from the beginning"):
         Relabeler("some", PART)(piece, np.random.default_rng(0))
     same(Relabeler("none", PART)(piece, np.random.default_rng(0)), piece)
+
+
+def test_how_chances_follow_from_rarity_is_drawn_for_each_pick() -> None:
+    """As released: uniform 20 %, above the least 10 %, above the median 10 %, the five highest 60 %."""
+    priority = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 1000.0])
+    draws, rarity = np.random.default_rng(0), Rarity()
+    counts = Counter(rarity.choose(priority, draws) for _ in range(4000))
+    expected = sum(share * chances(priority, way) for way, share in zip(WAYS, (0.2, 0.1, 0.1, 0.6), strict=True))
+    found = np.array([counts[n] for n in range(10)]) / 4000
+    np.testing.assert_allclose(found, expected, atol=0.02)
 
 
 def test_rare_goals_are_preferred_and_their_counts_survive_a_restart() -> None:

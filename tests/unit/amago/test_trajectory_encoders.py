@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from recollect.amago.sigma_reparam import SigmaLinear
-from recollect.amago.trajectory_encoders import Block, TrajectoryEncoderSettings, make_trajectory_encoder
+from recollect.amago.trajectory_encoders import Block, TrajectoryEncoderSettings, make_trajectory_encoder, turned
 
 HORIZON = 25
 
@@ -29,6 +30,9 @@ def encoder(kind: str = "transformer", *, context: int = HORIZON, **changes: Any
     [
         ("transformer", {}),
         ("transformer", {"positions": "sinusoid"}),
+        ("transformer", {"positions": "rotary"}),
+        ("transformer", {"window": 3}),
+        ("transformer", {"positions": "rotary", "window": 4, "sigma_reparam": False}),
         ("transformer", {"normformer": False, "sigma_reparam": False, "head_scale": False, "activation": "gelu"}),
         ("gru", {}),
         ("ff", {}),
@@ -65,6 +69,47 @@ def test_positions_are_those_of_the_rollout_and_not_of_the_window() -> None:
     first = model(x, torch.arange(8)[None])
     later = model(x, torch.arange(15, 23)[None])
     assert float((first - later).abs().max().detach()) > 1e-2
+
+
+def test_rotary_positions_turn_pairs_of_numbers_by_time_and_nothing_else() -> None:
+    x_TD = torch.randn(5, 6, generator=torch.Generator().manual_seed(4)).double()
+    for t, x in zip((0, 1, 7, 300, 9_999), x_TD, strict=True):
+        expected = x.clone()
+        for pair in range(3):
+            angle = t * 10_000 ** (-2 * pair / 6)
+            cos, sin = math.cos(angle), math.sin(angle)
+            a, b = float(x[pair]), float(x[pair + 3])
+            expected[pair], expected[pair + 3] = a * cos - b * sin, a * sin + b * cos
+        found = turned(x[None, None].float(), torch.tensor([t]))[0, 0]
+        torch.testing.assert_close(found, expected.float(), atol=2e-3 if t > 1000 else 1e-4, rtol=1e-4)
+    # Attention then knows how far apart two steps are, and not when they were.
+    model = encoder(positions="rotary", sigma_reparam=False)
+    x_BTD = torch.randn(1, 8, 6, generator=torch.Generator().manual_seed(0))
+    first, later, spread = (
+        model(x_BTD, time[None]) for time in (torch.arange(8), torch.arange(9, 17), 2 * torch.arange(8))
+    )
+    torch.testing.assert_close(first, later, atol=1e-5, rtol=1e-4)
+    assert float((first - spread).abs().max().detach()) > 1e-2
+
+
+@pytest.mark.parametrize("window", [1, 3, 30])
+def test_a_window_is_full_attention_with_a_banded_mask_and_acting_keeps_no_more_than_it(window: int) -> None:
+    model, T = encoder(window=window), 12
+    x_TD = torch.randn(T, 6, generator=torch.Generator().manual_seed(5))
+    h = model.input(x_TD) + model.table_TD[:T]
+    back_TT = torch.arange(T)[:, None] - torch.arange(T)
+    for block in model.blocks:
+        q, k, v = (part.transpose(0, 1) for part in block.project(h))
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill((back_TT < 0) | (back_TT > window), float("-inf"))
+        h = h + block.attended((scores.softmax(-1) @ v).transpose(0, 1))
+        h = h + block.feed_forward(h)
+    torch.testing.assert_close(model(x_TD[None])[0], model.norm(h), atol=1e-5, rtol=1e-4)
+    assert model.initial_state(2, "cpu").keys_values[0].shape[3] == min(window + 1, HORIZON)
+
+
+def test_heads_with_an_odd_number_of_numbers_cannot_have_rotary_positions() -> None:
+    with pytest.raises(ValueError, match="pairs of numbers"):
+        encoder(positions="rotary", width=18, heads=6)
 
 
 def rolled(model: Any, x_TD: torch.Tensor, context: int) -> torch.Tensor:

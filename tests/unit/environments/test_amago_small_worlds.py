@@ -121,6 +121,30 @@ def test_roads_have_the_published_numbers_of_forks_and_packages() -> None:
     np.testing.assert_array_equal(shown[two, 2:], goals[two, :2])
 
 
+@pytest.mark.parametrize(("name", "steps"), [("goal_maze", 200), ("package_delivery", 179)])
+def test_goals_can_be_shown_as_they_were_before_the_step(name: str, steps: int) -> None:
+    """As by the seed code, and nothing else is different."""
+    (after, seen), (before, seen_later) = make(name, 30), make(name, 30, goals_shown="before")
+    where, draws = after.goal_part.where, np.random.default_rng(0)
+    rest = np.ones(seen.shape[1], bool)
+    rest[where] = False
+    earned = 0.0
+    np.testing.assert_array_equal(seen, seen_later)
+    for _ in range(steps):
+        shown = seen[:, where]
+        action = draws.integers(after.single_action_space.n, size=30)
+        seen, reward, terminated, truncated, _ = after.step(action)
+        seen_later, paid, *_ = before.step(action)
+        np.testing.assert_array_equal(seen_later[:, where], shown)
+        np.testing.assert_array_equal(seen_later[:, rest], seen[:, rest])
+        np.testing.assert_array_equal(reward, paid)
+        earned += reward.sum()
+        if (over := terminated | truncated).any():
+            seen, _ = after.reset(options={"reset_mask": over})
+            np.testing.assert_array_equal(before.reset(options={"reset_mask": over})[0][over], seen[over])
+    assert earned >= 3
+
+
 def test_dropped_packages_can_be_relabelled() -> None:
     """Forward all the way with the working drop everywhere: each drop is a goal that was achieved."""
     world, seen = make("package_delivery", 1)

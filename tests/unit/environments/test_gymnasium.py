@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
+from tiny_amago import collector_of, settings_of
 
 from recollect.amago.network import WorldShape
 from recollect.common.contract import facts_of
 from recollect.environments import registry
+from recollect.evaluation.episodic import evaluate
 from recollect.settings.errors import UserError
 from recollect.settings.layers import gymnasium_id
 from recollect.settings.resolve import environment_mapping, environment_settings
+from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
 PACKAGE = '''
 import gymnasium
@@ -51,7 +54,28 @@ class Camera(gymnasium.Env):
         return self.seen(action), float(action), self.time == self.ends, self.time == self.cut, {}
 
 
+class Walk(gymnasium.Env):
+    """Says how far it came; odd seeds do not succeed, and say so under the name that others use."""
+
+    observation_space = Box(-1, 1, (1,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, cut=4):
+        self.cut = cut
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.seed_ = 0, seed
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        info = {"is_success": self.seed_ % 2 == 0, "steps gone": self.time, "word": "far"}
+        return np.zeros(1, np.float32), 1.0, self.time == 2 + self.seed_ % 3, self.time == self.cut, info
+
+
 gymnasium.register("camera_things/Camera-v0", Camera, max_episode_steps=7)
+gymnasium.register("camera_things/Walk-v0", Walk, max_episode_steps=7)
 gymnasium.register("Unlimited-v0", Camera)
 '''
 CAMERA = "camera_things/Camera-v0"
@@ -180,3 +204,75 @@ def test_processes_play_the_same_and_go_on_from_a_state() -> None:
             assert [part.tolist() for part in ours[:4]] == [part.tolist() for part in theirs[:4]], step
     finally:
         there.close()
+
+
+WALK: dict[str, Any] = {"id": "camera_things/Walk-v0", "metrics": ["steps gone"]}
+
+
+def walk(**options: Any) -> Any:
+    chosen = {**WALK, **options}
+    listed = registry.tasks("gymnasium", chosen, "eval")
+    return registry.make_world("gymnasium", chosen, listed * 6, np.arange(6, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_success_and_further_numbers_of_info_are_kept_where_episodes_end(processes: bool) -> None:
+    world = walk(processes=processes)
+    world.reset(options={"reset_mask": np.ones(6, bool)})
+    words_B = world.get_state()["word"].copy()
+    length_B = 2 + words_B % 3
+    for step in range(1, 4):
+        *_, terminated_B, _, info = world.step(np.zeros(6, np.int64))
+        assert (terminated_B == (length_B == step)).all()
+        if terminated_B.any():
+            np.testing.assert_array_equal(info["success"][terminated_B], (words_B % 2 == 0)[terminated_B])
+            world.reset(options={"reset_mask": terminated_B})
+    ended_B = length_B < 4
+    np.testing.assert_array_equal(world.first_BM[ended_B, 0], length_B[ended_B])
+    assert np.isnan(world.first_BM[~ended_B]).all() and ended_B.sum() > 0
+    world.reset(options={"reset_mask": np.ones(6, bool)})
+    assert np.isnan(world.first_BM).all() and not np.isnan(world.latest_BM[ended_B]).any()
+    world.close()
+
+
+def test_a_word_is_no_metric() -> None:
+    world = walk(metrics=["word"])
+    world.reset(options={"reset_mask": np.ones(6, bool)})
+    with pytest.raises(UserError, match=r"info\['word'\] is not one number"):
+        for _ in range(4):
+            *_, ended_B, _, _ = world.step(np.zeros(6, np.int64))
+            world.reset(options={"reset_mask": ended_B})
+
+
+def test_scores_have_a_row_of_each_number_of_info_and_episode() -> None:
+    environment = EnvironmentSettings(
+        name="walk", world="gymnasium", options=WALK, evaluation=EvaluationSettings(protocol="episodic", episodes=5)
+    )
+
+    class Still:
+        def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None: ...
+
+        def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+            return np.zeros(len(reward_B), np.int64)
+
+    table = evaluate(Still(), environment, method="still", seed=0, step=0)  # type: ignore[arg-type]
+    by_metric = {metric: rows["value"].to_numpy() for metric, rows in table.groupby("metric")}
+    assert by_metric.keys() == {"return", "success", "steps gone"}
+    np.testing.assert_array_equal(by_metric["steps gone"], by_metric["return"])
+    assert set(by_metric["success"]) <= {0.0, 1.0} and len(by_metric["success"]) == 5
+
+
+@pytest.mark.parametrize("truncation", ["end", "bootstrap"])
+def test_amago_looks_beyond_an_environments_own_truncation_if_asked_and_logs_what_it_says(truncation: str) -> None:
+    """Of episodes of two steps all have ended; after three, those that are cut there have not."""
+    collector, _ = collector_of(settings_of(("gymnasium", {**WALK, "arguments": {"cut": 3}}), truncation=truncation))
+    finished = collector.collect(40)
+    lengths = [len(trajectory["time"]) - 1 for trajectory in finished]
+    ends = [bool(trajectory["done"][-1]) for trajectory in finished]
+    assert {2, 3} == set(lengths)
+    assert all(end for end, length in zip(ends, lengths, strict=True) if length == 2)
+    beyond = [not end for end, length in zip(ends, lengths, strict=True) if length == 3]
+    assert any(beyond) == (truncation == "bootstrap") and not all(beyond)
+    results = collector.results()
+    assert results["training_steps gone"] == pytest.approx(np.mean(lengths))
+    assert 0 < results["training_success"] < 1

@@ -28,6 +28,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "gymnasium": ("", {"id": "CartPole-v1", "horizon": 30}),
     "gymnasium, bits": ("", {"id": "Lights-v0", "horizon": 5}),
     "gymnasium, continuous": ("", {"id": "Pendulum-v1", "horizon": 8}),
+    "gymnasium, attempts": ("", {"id": "CartPole-v1", "horizon": 12, "attempts": 3}),
     "popgym": ("popgym", {"task": "AutoencodeEasy", "horizon": 12, "timer": True}),
     "crafter": ("crafter", {"horizon": 6}),
     "crafter, textures": ("crafter", {"horizon": 6, "observation": "textures", "tech_tree": True}),
@@ -336,6 +337,18 @@ def test_an_instruction_is_followed_shown_and_paid(fakes: None) -> None:
         info["achieved"][0, 0].tolist() == instructions.numbers("place_table")
         and np.isnan(info["achieved"][0, 1:]).all()
     )
+
+
+def test_what_was_completed_is_shown_a_step_later_where_that_is_asked_for(fakes: None) -> None:
+    world = make("crafter", [0], horizon=20, goals_shown="before")
+    world.reset()
+    world._goals_BKW[0] = np.nan
+    world._goals_BKW[0, :2] = [instructions.numbers(goal) for goal in ("collect_wood", "place_table")]
+    shown = []
+    for action in (5, 0, 8):
+        seen, reward, *_ = world.step(np.array([action]))
+        shown.append((seen[0, world.goal_part.where].astype(int) - 128).reshape(5, 3)[3, 0])
+    assert shown == [0, -3, -3] and reward[0] == 1
 
 
 def test_parts_of_an_observation_are_where_they_are_said_to_be(fakes: None) -> None:

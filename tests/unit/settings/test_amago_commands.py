@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from recollect.environments import gymnasium, registry, retro
-from recollect.settings.resolve import resolve
+from recollect.settings.resolve import figure_settings, names, resolve
 from recollect.settings.schema import Settings
 from recollect.stages.inputs import figure_runs
 
@@ -53,7 +53,7 @@ WINDOW = {"kind": "window", "start": (1.0, 0.01), "anneal": 100_000}  # the newe
 #: steps, and what differs from the defaults of the released command line: of the run, of the time step encoder, of exploration.
 RELEASED: list[tuple[str, int, tuple[str, int, int], int, int, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("amago_gym", 500, ("ff", 256, 2), 32, 128, {"reward_multiplier": 1.0}, {}, {}),
-    ("amago_popgym_AutoencodeMedium", 209, ("transformer", 256, 3), 209, 209,
+    ("amago_popgym_AutoencodeMedium", 10_000, ("transformer", 256, 3), 2000, 2000,
      {**HUNDRED, "epochs": 650, "actors": 24, "buffer": 80_000}, {"width": 200}, {}),
     ("amago_dark_key_door", 500, ("transformer", 256, 3), 500, 500, {**HUNDRED, "epochs": 650},
      {"hidden": (128, 128), "width": 64}, {}),
@@ -174,6 +174,61 @@ def test_amago_2_plays_ml45_with_the_papers_settings() -> None:
     assert hp.epochs * hp.steps_per_epoch * hp.actors == pytest.approx(1e8, rel=0.01)
     ours = resolve("paper", "amago_meta_world_reach", "amago_multi_task", 42).method.hyperparameters
     assert (ours.bins, ours.returns, ours.bin_space) == (96, (-100, 15_000), "symlog")
+
+
+def test_the_four_bars_of_amago_2_differ_in_their_updates_alone() -> None:
+    """A true 2x2: whether the actor's loss and the critics' depend on the scale of returns, and nothing else."""
+    bars = figure_settings("paper", "amago_2_meta_world").methods
+    assert len(bars) == 4
+    updates = {"online_coefficient", "offline_coefficient", "critic_loss", "bins", "bin_space", "labels", "returns"}
+    updates |= {"value_draws", "target_draws"}  # of an actor's loss and of critics that are not those of AMAGO itself
+    kept = []
+    for bar in bars:
+        hp = resolve("paper", "amago_meta_world_ml45", bar, 42).method.hyperparameters
+        kept.append({name: value for name, value in hp.model_dump().items() if name not in updates})
+    assert kept[0] == kept[1] == kept[2] == kept[3]
+    assert kept[0]["inputs"]["hidden"] == (512, 512) and kept[0]["inputs"]["width"] == 256
+    both = [resolve("paper", "amago_meta_world_ml45", bar, 42).method.hyperparameters for bar in bars]
+    axes = [(hp.online_coefficient > 0, getattr(hp, "critic_loss", "regression")) for hp in both]
+    assert axes == [(False, "bins"), (True, "bins"), (False, "regression"), (True, "regression")]
+
+
+@pytest.mark.parametrize("method", ["amago_ff", "amago_gru"])
+def test_without_memory_and_with_a_gru_there_are_as_many_layers_as_with_the_transformer(method: str) -> None:
+    """Released code: cli_utils.py, switch_traj_encoder gives `--memory_size` and `--memory_layers` to every architecture."""
+    runs = [
+        (env, which)
+        for name in names("figures")
+        if name.startswith("amago_")
+        for env, which, _ in figure_runs("paper", name)
+    ]
+    compared = {env for env, which in runs if which.partition(".")[0] == method}
+    assert len(compared) >= 5
+    for env in compared:
+        ours, transformer = (
+            resolve("paper", env, which, 42).method.hyperparameters for which in (method, "amago_transformer")
+        )
+        same = {"kind": transformer.sequence.kind}
+        assert ours.sequence.model_copy(update=same) == transformer.sequence, env
+        assert ours.model_copy(update={"sequence": transformer.sequence}) == transformer, env
+
+
+def test_meta_world_has_the_papers_encoder_and_reach_that_of_the_released_command() -> None:
+    encoders = {}
+    for name in ("reach", "reach_five", "drawer-close", "sweep", "pick-place"):
+        settings = resolve("paper", f"amago_meta_world_{name}", "amago_transformer", 42)
+        inputs = settings.method.hyperparameters.inputs
+        encoders[name] = (settings.environment.options["attempts"], inputs.hidden, inputs.width)
+    papers = ((256, 256), 200)
+    assert encoders.pop("reach") == (2, (512, 512), 256)
+    assert encoders.pop("reach_five") == (5, *papers)
+    assert set(encoders.values()) == {(2, *papers)}
+
+
+def test_package_delivery_ends_where_its_published_numbers_were_read() -> None:
+    hp = resolve("paper", "amago_package_delivery", "amago_transformer", 42).method.hyperparameters
+    said = (ROOT / "config/figures/references/amago.yaml").read_text(encoding="utf-8")
+    assert f"success after {hp.epochs * hp.updates_per_epoch:,} updates" in said
 
 
 def test_every_switch_of_the_page_exists_and_has_the_default_and_the_value_that_it_says() -> None:
