@@ -17,7 +17,9 @@ from recollect.sources import ppo
 
 ENV = "dark_room_10x10"
 RECORDED = [6.9, 25.3, 39.1, 48.4, 55.8, 61.5, 66.2, 70.5, 73.2, 76.1]
-SPREAD = 8.0  # twice what any of the four seeds is away from their mean (4.3): another machine rounds as another seed draws
+SPREAD = (
+    8.0  # twice what any of the four seeds is away from their mean (4.3): another machine rounds as another seed draws
+)
 
 
 @pytest.mark.slow
