@@ -31,6 +31,8 @@ class RotaryMemory:
         self.width = self.output_width = network.settings.width
         self.memory_length, self.batch_tokens = memory_length, batch_tokens
         self.embeddings_VD = network.embeddings.detach()
+        s, slots = network.settings, memory_length + batch_tokens - 1
+        self.row_bytes = 4 * 2 * s.layers * s.shared_heads * s.head_width * slots
         self.start(0)
 
     def start(self, batch: int) -> None:

