@@ -36,6 +36,7 @@ def test_jobs_get_the_packages_of_their_environments_family(
     run = "results/smoke/runs/{}/dt/seed_0/scores.parquet"
     assert environments(workflow, run.format("dark_room_10x10")) == {"base"}
     assert environments(workflow, run.format("meta_world")) == {"control"}
+    assert environments(workflow, "data/paper/dm_control/histories.safetensors") == {"sac"}  # its source asks for more
 
 
 def test_packages_for_gpus_stand_in_for_the_base_ones_where_they_are_asked_for(

@@ -8,7 +8,7 @@ from recollect.settings.catalogue import declaration, load
 from recollect.settings.resolve import environment_mapping
 from recollect.stages.stage import Job
 
-_PLAY = ("generate", "run", "evaluate", "inspect", "measure")
+_PLAY = ("generate", "generate_task", "train_images", "run", "evaluate", "inspect", "measure")
 
 
 def check_worlds(jobs: Iterable[Job]) -> None:
