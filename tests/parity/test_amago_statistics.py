@@ -73,9 +73,16 @@ def test_input_norm_is_the_released_one_over_100_updates(order: Any) -> None:
             torch.testing.assert_close(found_BTD[mask_BT][0], torch.tensor(row["first"]), rtol=5e-3, atol=5e-3)
 
 
-@pytest.mark.parametrize("made", [PopArt(1), InputNorm(1)])
-def test_the_first_sample_counts_one_half(made: PopArt | InputNorm) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kind", [PopArt, InputNorm])
+def test_the_first_batch_counts_one_half_or_replaces_what_was_there(kind: Any, whole: bool) -> None:
+    made = kind(1)
     first = float(made.square)
+    if whole:  # as PopArt's own paper has it
+        made.begin(whole=True)
+        made.update(torch.full((1, 1, 1), 3.0), torch.ones(1, 1, dtype=torch.bool))
+        assert (float(made.mean), float(made.square)) == pytest.approx((3.0, 9.0))
+        return
     made.update(torch.full((1, 1, 1), 3.0), torch.ones(1, 1, dtype=torch.bool))
     assert float(made.mean) == pytest.approx(1.5, rel=1e-3)
     assert float(made.square) == pytest.approx((first + 9) / 2, rel=1e-3)

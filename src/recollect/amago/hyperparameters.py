@@ -28,6 +28,11 @@ class AgentHyperparameters(Frozen):
     discount_feature: Literal["seed", "head"] = Field("seed", description="What critics of (s, a) read for a discount.")
     reward_multiplier: float = Field(10.0, gt=0, description="Of rewards in the loss. Paper: 10 to 100.")
     popart: bool = Field(True, description="Targets are normalised, per discount.")
+    first_batch: Literal["half", "whole"] = Field(
+        "half",
+        description="How much of the statistics of PopArt and InputNorm the first batch makes. Code: half; PopArt's paper: whole,"
+        " which runs of few updates need.",
+    )
     critic_weight: float = Field(10.0, ge=0, description="Paper: 10.")
     online_coefficient: float = Field(
         1.0, ge=0, description="Of the policy gradient. Paper: 1; multi-binary actions: 0."

@@ -1,9 +1,9 @@
 """InputNorm: features brought to mean 0 and deviation 1 by running statistics, and these statistics, which PopArt has too.
 
 Source: AMAGO (arXiv 2310.09971), specification 1.2. A running mean has the step beta / (1 - (1 - beta)^t), and t is 2 at the
-first sample: the released code counts what stands there at first as one, so that PopArt's squares of 100 wear off as 100/t.
-In PopArt's own paper (arXiv 1809.04474) the first sample replaces it. Values are clipped to +-1e4; features that hardly
-vary are only centred.
+first batch: the released code counts what stands there at first as a batch, so that PopArt's squares of 100 wear off as 100/t.
+In PopArt's own paper (arXiv 1809.04474) the first batch replaces it: `begin(whole=True)`. Values are clipped to +-1e4;
+features that hardly vary are only centred.
 
 Difference: statistics are of the raw features. The seed code fed them the features that it had just normalised, which
 normalises in part only (`order="upstream"`).
@@ -29,7 +29,11 @@ class RunningMoments(nn.Module):
         self.beta = beta
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("square", torch.full((width,), square))
-        self.register_buffer("samples", torch.ones((), dtype=torch.float64))  # what stands here at first is the first
+        self.register_buffer("samples", torch.ones((), dtype=torch.float64))  # what stands here is the first
+
+    def begin(self, *, whole: bool) -> None:
+        """Before the first batch: whether it is to replace what stands here, or to count one half."""
+        self.samples.fill_(0.0 if whole else 1.0)
 
     @torch.no_grad()
     def update(self, x_BTD: Tensor, mask_BT: Tensor) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from recollect.amago.ensembles import MultiGammaActor
 from recollect.amago.hyperparameters import AmagoHyperparameters
+from recollect.amago.input_norm import RunningMoments
 from recollect.amago.policy_distributions import Kind
 from recollect.amago.popart import PopArt
 from recollect.amago.timestep_encoders import Steps, StepShape, make_timestep_encoder, rl2_vector
@@ -154,6 +155,9 @@ class Network(nn.Module):
         self.actor = MultiGammaActor(hp.sequence.width, discounts, parameters, hp.head, hp.inputs.activation, draws)
         self.critics = critics
         self.popart = PopArt(discounts, enabled=hp.popart)
+        for module in self.modules():
+            if isinstance(module, RunningMoments):
+                module.begin(whole=hp.first_batch == "whole")
 
     def steps(self, observation: np.ndarray, previous: Tensor, reward: Tensor, time: Tensor, begins: Tensor) -> Steps:
         """Time steps from observations (numpy) and what led to them (tensors on the device).

@@ -20,6 +20,7 @@ LEARNS: dict[str, Any] = {
     "discount": 0.99,
     "further_discounts": [0.1, 0.9],
     "reward_multiplier": 100.0,
+    "first_batch": "whole",  # with half, as released, PopArt's first squares of 100 outlast these few updates
     "sample_actions": False,
     "polyak": 0.02,
 }

@@ -158,6 +158,13 @@ def test_meta_world_has_the_papers_encoder_and_reach_that_of_the_released_comman
     assert set(encoders.values()) == {(2, *papers)}
 
 
+@pytest.mark.parametrize(("scale", "first_batch"), [("paper", "half"), ("demo", "whole"), ("smoke", "whole")])
+def test_statistics_begin_as_released_at_scale_paper_alone(scale: str, first_batch: str) -> None:
+    """Also of what is `amago_transformer` in part."""
+    for method in ("amago_transformer", "amago_ff", "amago_gru", "amago_multi_task"):
+        assert resolve(scale, "amago_tmaze_10", method, 42).method.hyperparameters.first_batch == first_batch
+
+
 def test_package_delivery_ends_where_its_published_numbers_were_read() -> None:
     hp = resolve("paper", "amago_package_delivery", "amago_transformer", 42).method.hyperparameters
     said = (ROOT / "config/figures/references/amago.yaml").read_text(encoding="utf-8")
