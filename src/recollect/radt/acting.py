@@ -2,7 +2,7 @@
 
 `InContextPolicy` keeps each row's current episode as arrays, finishes episodes, draws target returns and picks actions;
 a method says how the episode (and whatever it remembers) becomes action logits. Every draw is a function of the row's
-seed and a counter, so a row plays the same whatever else stands in the batch.
+seed and a counter, so a row plays the same whatever else stands in the batch (but for `acting_dropout`).
 
 Shapes: B rows (tasks), T steps of the current episode.
 """
