@@ -39,7 +39,7 @@ def settings(
         UserError: a name or key is unknown, or a setting is wrong.
     """
     if figure is not None:
-        checked: dict[str, Any] = {"figure": _figure(scale, figure)}
+        checked: dict[str, Any] = {"figure": checked_figure(scale, figure)}
     elif env is not None:
         method = method_with(method, changes) if method is not None else None
         checked = _run(scale, env, method)
@@ -82,7 +82,8 @@ def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
     return {"environment": with_source(scale, with_options(run.environment)), "method": run.method}
 
 
-def _figure(scale: str, figure: str) -> Any:
+def checked_figure(scale: str, figure: str) -> Any:
+    """The settings of a figure, with those of its kind. Raises UserError: one of them is wrong."""
     chosen = figure_settings(scale, figure)
     where = f"config/figures/{figure}.yaml: options"
     kind = importlib.import_module(module_of("figure", chosen.kind, where=where))
