@@ -63,11 +63,12 @@ class DistillationPolicy(InContextPolicy):
 
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None
+        self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
         if self.network.goes_on:
             self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
-            return
-        nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
-        self.before = self.steps_of(nothing_BT, now_B=None)  # each row's last complete episode
+        else:
+            nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
+            self.before = self.steps_of(nothing_BT, now_B=None)
 
     def forget(self, mask_B: np.ndarray) -> None:
         if self.cached is not None:
@@ -96,6 +97,7 @@ class DistillationPolicy(InContextPolicy):
     def logits(self) -> Tensor:
         if self.cached is not None:
             return self.cached.append_now(self.now())
+        assert self.before is not None
         both = self.before.joined(self.window(self.horizon))
         return self.act_on(both.last(2 * self.context))
 
