@@ -27,6 +27,7 @@ from recollect.common.attention import (
     ReadContext,
     causal,
     join_heads,
+    plain_attention,
     split_heads,
 )
 from recollect.common.cpu.attention import CPUAttention
@@ -52,7 +53,7 @@ class TransformerSettings(Frozen):
     cross_attention: Literal["none", "all"] | tuple[int, ...] = Field(
         default="none", description="layers that read a context"
     )
-    cross_gate: bool = Field(default=False, description="a learned sigmoid gate on what is read (RA-DT option)")
+    cross_gate: bool = Field(default=False, description="what is read is scaled by a sigmoid of itself (RA-DT option)")
     cross_residual: bool = Field(default=True, description="false: what is read replaces the hidden state (RA-DT)")
     init: Literal["gpt2", "plain"] = Field(default="gpt2", description="gpt2: outputs at 0.02/sqrt(2 layers)")
     norm_eps: float = Field(default=1e-5, gt=0.0)
@@ -102,7 +103,7 @@ class Block(nn.Module):
             self.cross_q = Linear(d, d)
             self.cross_kv = Linear(d, 2 * d)
             self.cross_out = Linear(d, d)
-            self.cross_gate = nn.Parameter(torch.zeros(1)) if settings.cross_gate else None
+            self.cross_gate = Linear(d, d) if settings.cross_gate else None
         self.norm_mlp = nn.LayerNorm(d, eps=eps)
         self.mlp_in = Linear(d, inner)
         self.mlp_out = Linear(inner, d)
@@ -214,7 +215,7 @@ class Transformer(nn.Module):
     def add_context(self, block: Block, h: Tensor, y: Tensor, factor: Tensor | None) -> Tensor:
         """What cross-attention read, gated, on top of the hidden state or in its place; factor 0: the row has none."""
         if block.cross_gate is not None:
-            y = y * torch.sigmoid(block.cross_gate)
+            y = y * torch.sigmoid(block.cross_gate(y))
         if self.settings.cross_residual:
             return self.add(h, y if factor is None else y * factor)
         y = self.drop(y, self.p_residual)
@@ -243,14 +244,17 @@ class Transformer(nn.Module):
         context_mask_BS: Tensor | None = None,
         has_context_B: Tensor | None = None,
         read: ReadContext | None = None,
+        dropout: bool = False,
     ) -> Tensor:
         """``forward(...)[:, -1]`` of left-padded rows, for acting: the last layer is computed for that token alone.
 
         Args:
             read: keys and values of the context (`KeyValueCache.context`), in the place of its tokens.
+            dropout: self-attention drops weights as in training, as the released fast attention of RA-DT's baselines
+                does; drawn from the stream of `reseed_dropout`.
 
         Returns:
-            h_BD; no gradient and no dropout.
+            h_BD; no gradient.
         """
         if read is None:
             context = self.context(context_BSD, context_mask_BS, has_context_B)
@@ -269,7 +273,7 @@ class Transformer(nn.Module):
                 attend = None if real_BT is None else real_BT[:, None, None, :]
             (q,) = split_heads(linear_part(block.qkv, normed_BTD, 0, self.width), 1, self.heads)
             is_causal = attend is None and not is_last
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=is_causal)
+            y = self._read_before(q, k, v, attend, is_causal, self.p_attention if dropout else 0.0)
             h_BTD = h_BTD + block.attention_out(join_heads(y))
             context_keys = None if read is None else read.layers[layer]
             if read is not None and context_keys is not None:
@@ -279,6 +283,12 @@ class Transformer(nn.Module):
                 h_BTD = self.add_context(block, h_BTD, block.cross_out(join_heads(y)), read.factor_B11)
             h_BTD = h_BTD + block.feed_forward(h_BTD)
         return self.norm_final(h_BTD)[:, 0]
+
+    def _read_before(self, q: Tensor, k: Tensor, v: Tensor, attend: Tensor | None, is_causal: bool, p: float) -> Tensor:
+        if p and q.device.type == "cpu":  # the fused kernel would draw from torch's global generator there
+            attend = q.new_ones(q.shape[2], k.shape[2], dtype=torch.bool).tril() if is_causal else attend
+            return plain_attention(q, k, v, attend, lambda weights: self.dropout(weights, p))[0]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=is_causal, dropout_p=p)
 
 
 def _needed(mask_BT: Tensor | None) -> Tensor | None:

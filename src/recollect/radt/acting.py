@@ -2,7 +2,7 @@
 
 `InContextPolicy` keeps each row's current episode as arrays, finishes episodes, draws target returns and picks actions;
 a method says how the episode (and whatever it remembers) becomes action logits. Every draw is a function of the row's
-seed and a counter, so a row plays the same whatever else stands in the batch.
+seed and a counter, so a row plays the same whatever else stands in the batch (but for `acting_dropout`).
 
 Shapes: B rows (tasks), T steps of the current episode.
 """
@@ -19,15 +19,18 @@ from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined
 from recollect.common.acting_state import Acting
+from recollect.common.attention import ReadContext
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
 from recollect.common.draws import categorical_from_weights, uniform
 from recollect.common.weights import arrays_of
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
-from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.decision_transformer import DecisionTransformer
+from recollect.radt.experience import Experience
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
 
 ActionSelection = Literal["greedy", "top_half", "sample"]
 TARGET_STREAM = 0x5EED_7A26  # keeps a row's target returns apart from its actions
@@ -76,6 +79,13 @@ class InContextPolicy(BatchedPolicy):
         self.reward_scale: float = chosen.reward_scale  # the network sees rewards and returns divided by it
         self.device = network.action_head.weight.device
         self.no_action = network.settings.no_action
+        self.acting_dropout: bool = chosen.acting_dropout
+        if self.acting_dropout and network.goes_on:
+            raise UserError(
+                "attention cannot drop weights while acting where steps are kept in a cache",
+                where="hyperparameters: acting_dropout",
+                do="set `network: {padding: attended}` as well (or `counted`)",
+            )
         predicts_numbers = network.settings.action_size and network.settings.action_bins is None
         if predicts_numbers and self.selection != "greedy":
             raise UserError(
@@ -183,6 +193,13 @@ class InContextPolicy(BatchedPolicy):
         at_BT = torch.from_numpy(step_B[:, None] + until_now_T).to(self.device)
         now_B = torch.from_numpy(step_B).to(self.device)
         return self.steps_of(at_BT, now_B=now_B, rows=torch.from_numpy(rows).to(self.device))
+
+    def act_on(self, window: Experience, read: ReadContext | None = None) -> Tensor:
+        """Action logits for the last step of windows that are encoded whole; see `DecisionTransformer.act`."""
+        if self.acting_dropout:  # drawn for all rows at once, by the first one's seed and place
+            place = (int(self.seeds_B[0]), int(self.episode_B[0]), int(self.step_B[0]))
+            self.network.reseed_dropout(seed_of("acting dropout", *place))
+        return self.network.act(window, read=read, dropout=self.acting_dropout)
 
     def now(self) -> Experience:
         """The previous step of every row's episode (padding where there is none) and the present one, for `CachedSteps`."""

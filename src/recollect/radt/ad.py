@@ -5,8 +5,9 @@ imitating the histories' actions then means improving on the earlier episode. Di
 
 - While acting, the last complete episode is the context, re-encoded once per episode and extended through the key/value
   cache: the same numbers as encoding both episodes anew at every step, which upstream does.
-- Upstream's fast attention path keeps attention dropout on while it evaluates and attends to padding; ours does not.
 - Positions count from the first real token, so the first episode (no context) sees the positions it was trained with.
+- Upstream counts padding in positions, and its fast attention reads it and keeps attention dropout on while it evaluates
+  (`network.padding: attended`, `acting_dropout`). Every step then moves all positions, so both episodes are encoded anew.
 
 Source: Laskin et al. 2022; RA-DT (arXiv 2410.07071), specification 3.4 (K per environment, exact index rule).
 """
@@ -27,7 +28,8 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.radt import dt
 from recollect.radt.acting import CachedSteps, InContextPolicy
-from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.decision_transformer import DecisionTransformer
+from recollect.radt.experience import Experience
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import DistillationSampler, Earlier
 from recollect.settings.schema import Settings
@@ -55,32 +57,64 @@ class Hyperparameters(dt.Hyperparameters):
 class DistillationPolicy(InContextPolicy):
     """Plays with the last complete episode in front of the current one."""
 
-    acting = (*InContextPolicy.acting, "cached")
+    acting = (*InContextPolicy.acting, "cached", "before")
+
+    def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
+        super().__init__(network, settings)
+        self.context: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
-        self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
+        self.cached: CachedSteps | None = None
+        self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
+        if self.network.goes_on:
+            self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
+        else:
+            nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
+            self.before = self.steps_of(nothing_BT, now_B=None)
 
     def forget(self, mask_B: np.ndarray) -> None:
-        self.cached.clear(mask_B)
+        if self.cached is not None:
+            self.cached.clear(mask_B)
+        else:
+            self.remember(np.flatnonzero(mask_B), np.full((len(mask_B), 1), -1))
 
     def drop(self, ended_B: np.ndarray) -> None:
         self.forget(ended_B)
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
-        """The episode that has just ended becomes the context: encode it once."""
-        self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
+        """The episode that has just ended becomes the context: encode it once, or with every step."""
         step_BT = self.ended_steps(rows, lengths, self.horizon)
+        if self.cached is None:
+            self.remember(rows, step_BT)
+            return
+        self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
         episode = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
         self.cached.append_whole(episode)
 
+    def remember(self, rows: np.ndarray, step_BT: np.ndarray) -> None:
+        """Keep these steps of the current episode as the last complete one of some rows."""
+        steps = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        episode = steps.left_padded(self.horizon, self.no_action)
+        rows_N = torch.from_numpy(rows).to(self.device)
+        for name in Experience.__dataclass_fields__:
+            getattr(self.before, name)[rows_N] = getattr(episode, name)[rows_N]
+
     def logits(self) -> Tensor:
-        return self.cached.append_now(self.now())
+        if self.cached is not None:
+            return self.cached.append_now(self.now())
+        assert self.before is not None
+        both = self.before.joined(self.window(self.horizon))
+        return self.act_on(both.last(2 * self.context))
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen = settings.method.hyperparameters
     steps = 2 * facts.horizon  # of the two episodes while acting
-    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)
+    if chosen.network.padding != "hidden":
+        steps = 2 * chosen.context  # what is further back is left out, as in training
+    return chosen.network.build(
+        settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps, window=2 * chosen.context
+    )
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:

@@ -4,8 +4,8 @@
   found a step before.
 - While an episode fits into the window, a row whose context stayed takes one cached step; one whose context is new is
   encoded anew, it alone.
-- Where a row's window slides, positions count from its first timestep, so all of it is encoded anew; its context is not.
-  The other rows then go with it, in one call of the network.
+- Where a row's window slides (or positions count its padding), positions count from its first timestep, so all of it is
+  encoded anew; its context is not. The other rows then go with it, in one call of the network.
 
 The logits are those of `DecisionTransformer.act` on whole windows, up to rounding.
 """
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from recollect.common.acting_state import Acting
 from recollect.radt.acting import CachedSteps, InContextPolicy
-from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.decision_transformer import DecisionTransformer
+from recollect.radt.experience import Experience
 
 
 class CachedReading(Acting):
@@ -44,9 +45,9 @@ class CachedReading(Acting):
             self._read(context, has_context_B, changed_B)
         network, cache = self.network, self.steps.cache
         step_B = policy.step_B
-        if (step_B >= self.timesteps).any():  # a window slides
+        if not network.goes_on or (step_B >= self.timesteps).any():  # a window slides
             self.next_B[:] = -1
-            return network.act(policy.window(self.timesteps), read=cache.context)
+            return policy.act_on(policy.window(self.timesteps), cache.context)
         anew_B = changed_B | (step_B != self.next_B) | (step_B == 0)
         self.next_B = step_B + 1
         if not anew_B.any():

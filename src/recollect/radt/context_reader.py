@@ -26,8 +26,8 @@ from recollect.common.index import FlatIndex
 from recollect.radt import dt
 from recollect.radt.approximate import approximate_search
 from recollect.radt.chunks import Chunks, chunk_settings, memory_of
-from recollect.radt.decision_transformer import Experience
 from recollect.radt.embedders import Embedder
+from recollect.radt.experience import Experience
 from recollect.radt.retrieval import RetrievalSettings, Retrieved, retrieve, statistics
 from recollect.radt.supervised import ExperienceStore
 from recollect.radt.training_memory import Queries, TrainingMemory

@@ -5,19 +5,18 @@
   A merged token carries state, return-to-go and the *previous* action and reward, and predicts the action.
 - Each modality has its own embedding, to which a learned timestep-in-episode embedding is added; one LayerNorm; then a
   learned position is added (RA-DT section 3.1 of our specification). Positions count from the first real token of the
-  window, so that padding never shifts them (upstream counts the padding too).
+  window, so that padding never shifts them; the released code counts the padding too (`padding: counted`), and with its
+  fast attention, which AD and DT use, padding is read like experience (`padding: attended`).
 - A retrieved window is embedded by a second, trainable set of tables (RA-DT 3.6; for small budgets `context_embedding:
   shared`, all tables but position and norm) and read by cross-attention. All of it is in the past, so a merged context
-  token carries the action and reward of its own timestep. `context_layers` blocks of its own may encode it first
-  (released option: copies of the first blocks; here they start from draws of their own).
+  token carries the action and reward of its own timestep. `context_layers` blocks may encode it first, which
+  start as copies of the policy's first ones.
 
 Shapes: B batch, T timesteps, N tokens, D width, A actions, S context tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -28,6 +27,7 @@ from torch.nn import functional as F
 from recollect.common.attention import ReadContext
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.radt import actions
+from recollect.radt.experience import Experience
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
@@ -46,7 +46,12 @@ class NetworkOptions(Frozen):
         None, ge=2, description="Continuous actions: bins per dimension; null: regression, as released."
     )
     positions: int = Field(1600, ge=1, description="Rows of the position table, tokens.")
-    timesteps: int = Field(1000, ge=1, description="Rows of the timestep-in-episode table.")
+    padding: Literal["hidden", "counted", "attended"] = Field(
+        "hidden",
+        description="hidden: padding is never read, and positions count from the first real step; counted: positions "
+        "count it (released RA-DT); attended: it is read like experience, too (released AD and DT).",
+    )
+    timesteps: int = Field(1000, ge=0, description="Rows of the timestep-in-episode table; 0: none (released Procgen).")
     context_embedding: Literal["separate", "shared"] = Field(
         "separate", description="RA-DT: tables of the retrieved window. Paper: its own; shared ones learn faster."
     )
@@ -71,6 +76,7 @@ class DecisionTransformerSettings(NetworkOptions):
     return_high: float = 100.0
     return_bins: int = 100
     predict_return: bool = Field(False, description="A head for return-to-go bins at the state token (interleaved).")
+    window: int = Field(0, description="Timesteps of a whole window; decides positions where padding counts.")
     context_positions: int = Field(0, description="Rows of the context's position table; 0: no context can be read.")
     transformer: TransformerSettings = TransformerSettings()
 
@@ -83,34 +89,6 @@ class DecisionTransformerSettings(NetworkOptions):
     @property
     def no_action(self) -> int | float:
         return actions.NONE if self.action_size else self.actions
-
-
-@dataclass(frozen=True)
-class Experience:
-    """Windows of experience, left padded. Every field has leading shape [B, T].
-
-    observation: [B, T, D] numbers; return_to_go, reward: float; action: integers, or floats [B, T, A], `no_action` where
-    there is none; timestep: step within the episode; mask: True where real.
-    """
-
-    observation: Tensor
-    return_to_go: Tensor
-    action: Tensor
-    reward: Tensor
-    timestep: Tensor
-    mask: Tensor
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Experience:
-        return Experience(**{name: change(getattr(self, name)) for name in self.__dataclass_fields__})
-
-    def to(self, device: torch.device | str) -> Experience:
-        return self.map(lambda field: field.to(device))
-
-    def select(self, rows: Any) -> Experience:
-        return self.map(lambda field: field[rows])
-
-    def last(self, steps: int) -> Experience:
-        return self.map(lambda field: field[:, -steps:])
 
 
 def bins_of(value: Tensor, low: float, high: float, bins: int) -> Tensor:
@@ -132,14 +110,23 @@ class ExperienceEmbedding(nn.Module):
 
     Args:
         positions: rows of the position table.
+        window: timesteps of a whole window, which shorter ones are the end of (0: windows are whole); matters where
+            padding counts.
         whole_steps: merged layout only: a token carries its own action and reward (context), not the previous ones.
     """
 
     def __init__(
-        self, settings: DecisionTransformerSettings, positions: int, *, whole_steps: bool, generator: torch.Generator
+        self,
+        settings: DecisionTransformerSettings,
+        positions: int,
+        *,
+        window: int = 0,
+        whole_steps: bool,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.settings = settings
+        self.window = window
         self.whole_steps = whole_steps
         width = settings.transformer.width
         self.observation: nn.Module
@@ -157,7 +144,8 @@ class ExperienceEmbedding(nn.Module):
         if settings.return_to_go:
             binned = settings.return_embedding == "bins"
             self.return_to_go: nn.Module = nn.Embedding(settings.return_bins, width) if binned else nn.Linear(1, width)
-        self.timestep = nn.Embedding(settings.timesteps, width)
+        if settings.timesteps:
+            self.timestep = nn.Embedding(settings.timesteps, width)
         self.norm = nn.LayerNorm(width)
         self.position = nn.Embedding(positions, width)
         # Weights are drawn in the order in which the parts were made above.
@@ -215,7 +203,7 @@ class ExperienceEmbedding(nn.Module):
         action_BTD = self.action(action_BT)
         reward_BTD = self.reward(reward_BT[..., None])
         observation_BTD = self.observe(window.observation)
-        time_BTD = self.timestep(window.timestep)
+        time_BTD = self.timestep(window.timestep) if self.settings.timesteps else torch.zeros_like(reward_BTD)
         if merged:
             tokens_BND = observation_BTD + time_BTD + action_BTD + reward_BTD
             if self.settings.return_to_go:
@@ -232,9 +220,13 @@ class ExperienceEmbedding(nn.Module):
         return self.norm(tokens_BND) + self.position(position_BN)
 
     def positions(self, mask_BT: Tensor) -> Tensor:
-        """Position [B, N] of each token in its window, counted from the first real one."""
+        """Position [B, N] of each token in its window, counted from the first real one or from the window's beginning."""
         per_step = self.settings.tokens_per_step
         step_BT = (mask_BT.long().cumsum(1) - 1).clamp_(min=0)
+        if self.settings.padding != "hidden":
+            present = mask_BT.shape[1]
+            last = max(self.window, present)
+            step_BT = torch.arange(last - present, last, device=mask_BT.device).expand(mask_BT.shape)
         first_BT = step_BT * per_step
         if per_step == 1:
             return first_BT
@@ -259,7 +251,9 @@ class DecisionTransformer(nn.Module):
         super().__init__()
         self.settings = settings
         draws = torch.Generator().manual_seed(seed_of("decision transformer", seed))
-        self.embed = ExperienceEmbedding(settings, settings.positions, whole_steps=False, generator=draws)
+        self.embed = ExperienceEmbedding(
+            settings, settings.positions, window=settings.window, whole_steps=False, generator=draws
+        )
         self.embed_context: ExperienceEmbedding | None = None
         if settings.context_positions:
             self.embed_context = ExperienceEmbedding(
@@ -276,6 +270,8 @@ class DecisionTransformer(nn.Module):
             own = {"layers": settings.context_layers, "cross_attention": "none"}
             blocks = settings.transformer.model_copy(update=own)
             self.context_encoder = Transformer(blocks, seed=seed_of("context encoder", seed))
+            copied = self.transformer.state_dict()
+            self.context_encoder.load_state_dict({name: copied[name] for name in self.context_encoder.state_dict()})
         width = settings.transformer.width
         self.action_head: nn.Linear
         if settings.action_size:
@@ -287,6 +283,11 @@ class DecisionTransformer(nn.Module):
         if settings.predict_return:
             self.return_head = nn.Linear(width, settings.return_bins)
             initialise(self.return_head, draws)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether tokens keep their positions while a window grows, so that cached steps equal the whole window."""
+        return self.settings.padding == "hidden"
 
     @property
     def action_token(self) -> int:
@@ -306,20 +307,27 @@ class DecisionTransformer(nn.Module):
     ) -> Tensor:
         """Final hidden states [B, T, tokens per step, D]."""
         reading = self.reading(context, has_context_B)
-        mask_BN: Tensor | None = self.token_mask(window.mask)
+        seen, mask_BN = self.seen(window)
         # Without padding no mask is needed; on a GPU to look would cost more than the mask.
         if window.mask.device.type == "cpu" and bool(window.mask.all()):
             mask_BN = None
-        hidden_BND = self.transformer(self.embed(window), mask_BT=mask_BN, **reading)
-        return hidden_BND.unflatten(1, (window.mask.shape[1], -1))
+        hidden_BND = self.transformer(self.embed(seen), mask_BT=mask_BN, **reading)
+        hidden_BTKD = hidden_BND.unflatten(1, (seen.mask.shape[1], -1))
+        return hidden_BTKD[:, -window.mask.shape[1] :]
 
-    def until_action(self, window: Experience) -> tuple[Tensor, Tensor]:
-        """Tokens and their mask up to the one that predicts the last timestep's action."""
+    def seen(self, window: Experience) -> tuple[Experience, Tensor | None]:
+        """The windows as they are encoded, and which of their tokens are read, bool [B, N]; None: all are."""
+        if self.settings.padding == "attended":
+            return window.left_padded(self.settings.window, self.settings.no_action), None
+        return window, self.token_mask(window.mask)
+
+    def until_action(self, window: Experience) -> tuple[Tensor, Tensor | None]:
+        """Tokens and their mask (see `seen`) up to the one that predicts the last timestep's action."""
+        window, mask_BN = self.seen(window)
         tokens_BND = self.embed(window)
-        mask_BN = self.token_mask(window.mask)
         behind = self.settings.tokens_per_step - self.action_token - 1
         count = tokens_BND.shape[1] - behind
-        return tokens_BND[:, :count], mask_BN[:, :count]
+        return tokens_BND[:, :count], None if mask_BN is None else mask_BN[:, :count]
 
     def reading(self, context: Experience | None, has_context_B: Tensor | None) -> dict[str, Any]:
         if context is None or self.embed_context is None:
@@ -344,15 +352,16 @@ class DecisionTransformer(nn.Module):
         has_context_B: Tensor | None = None,
         *,
         read: ReadContext | None = None,
+        dropout: bool = False,
     ) -> Tensor:
         """Action logits [B, A] (or see `ContinuousHead`) at the last timestep.
 
         The same as ``forward(...)[0][:, -1]``, but only what that needs is computed. `read`: the context as a cache keeps
-        it, in the place of `context` and `has_context_B`.
+        it, in the place of `context` and `has_context_B`. `dropout`: see `Transformer.last`.
         """
         tokens_BND, mask_BN = self.until_action(window)
         reading = self.reading(context, has_context_B)
-        hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **reading, read=read)
+        hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **reading, read=read, dropout=dropout)
         return self.action_head(hidden_BD)
 
     @torch.no_grad()

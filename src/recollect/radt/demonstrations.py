@@ -14,7 +14,7 @@ import numpy as np
 
 from recollect.common.contract import Facts, Inputs
 from recollect.environments.base import Task
-from recollect.radt.decision_transformer import Experience
+from recollect.radt.experience import Experience
 from recollect.radt.supervised import open_experience
 from recollect.settings.resolve import environment_mapping
 from recollect.settings.schema import Settings

@@ -34,10 +34,12 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.radt import dt
 from recollect.radt.acting import CachedSteps, InContextPolicy
-from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.decision_transformer import DecisionTransformer
+from recollect.radt.experience import Experience
 from recollect.radt.shared_prefix import hidden_behind
 from recollect.radt.supervised import ExperienceStore, open_experience, train_policy
 from recollect.radt.windows import ContextQueries, QuerySampler
+from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
 LAST_EMPTY = ((0, 0), (0, 1))  # room for one step behind the windows of a batch
@@ -135,6 +137,12 @@ def logits_of(network: DecisionTransformer, batch: Batch) -> Tensor:
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen: Hyperparameters = settings.method.hyperparameters
+    if chosen.network.padding != "hidden":
+        raise UserError(
+            f"DPT's positions count from its first real step, so its padding cannot be {chosen.network.padding}",
+            where="hyperparameters: network.padding",
+            do="set network.padding: hidden",
+        )
     steps = min(chosen.context, facts.horizon) + 2  # the separator and the query
     return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)
 

@@ -2,12 +2,13 @@
 
 It is both a baseline of RA-DT and its domain-specific embedder. Differences, and why:
 
-- Paper (RA-DT appendix): the baseline DT gets a two-episode context; the released configuration has 50 steps. `context`
-  is a setting; 50 is the default, as for the embedder.
-- Upstream's fast attention path keeps attention dropout on while it evaluates and ignores padding; ours does neither.
+- Paper (RA-DT appendix): the baseline DT gets a two-episode context; the released configuration, which trains the
+  embedder, has 50 steps. `context` is a setting.
+- Upstream's fast attention path keeps attention dropout on while it evaluates and reads padding; ours does either where it
+  is told to (`acting_dropout`, `network.padding: attended`).
 - Upstream evaluates DT greedily and RA-DT by sampling from the best half. `selection` is a setting of both.
 - Upstream creates the network before it seeds, so all seeds share initial weights; ours depend on the seed.
-- Positions count from the first real token of a window; upstream counts padding as well.
+- Positions count from the first real token of a window; upstream counts padding as well (`network.padding: counted`).
 
 Source: Chen et al. 2021; RA-DT (arXiv 2410.07071) section 3, specification 3.1-3.3.
 """
@@ -30,12 +31,8 @@ from recollect.common.transformer import TransformerSettings
 from recollect.common.weights import load_arrays
 from recollect.radt import actions
 from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy
-from recollect.radt.decision_transformer import (
-    DecisionTransformer,
-    DecisionTransformerSettings,
-    Experience,
-    NetworkOptions,
-)
+from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, NetworkOptions
+from recollect.radt.experience import Experience
 from recollect.radt.supervised import AnyPolicy, Optimisation, open_experience, train_policy
 from recollect.radt.windows import EpisodesBy, WindowSampler
 from recollect.settings.errors import UserError
@@ -54,7 +51,7 @@ class Network(NetworkOptions):
     observation_bins: int = Field(16, ge=2, description="binned: values of each entry between its bounds.")
     cross_layers: Literal["all"] | tuple[int, ...] = Field("all", description="RA-DT: layers that read the context.")
     cross_gate: bool = Field(
-        False, description="RA-DT: what a layer reads is scaled by a learned gate (released: off)."
+        False, description="RA-DT: what a layer reads is scaled by a learned sigmoid of itself (released: off)."
     )
     cross_residual: bool = Field(
         True, description="RA-DT: false puts what a layer reads in the place of its hidden state (released: on)."
@@ -68,6 +65,7 @@ class Network(NetworkOptions):
         seed: int,
         return_to_go: bool,
         steps: int,
+        window: int = 0,
         predict_return: bool = False,
         reads_context: bool = False,
     ) -> DecisionTransformer:
@@ -76,6 +74,7 @@ class Network(NetworkOptions):
         Args:
             return_to_go, predict_return, reads_context: what the method needs; see `DecisionTransformerSettings`.
             steps: most timesteps of a window.
+            window: timesteps of a window with its padding, where that counts.
 
         Raises:
             UserError: a table of the network has fewer rows than the environment's windows need, or is of observations
@@ -93,15 +92,19 @@ class Network(NetworkOptions):
             return_high=environment.returns.high,
             return_bins=environment.returns.bins,
             predict_return=predict_return,
+            window=window,
             context_positions=self.positions if reads_context else 0,
             transformer=TransformerSettings(
                 **self.options_of(TransformerSettings),
                 cross_attention=self.cross_layers if reads_context else "none",
             ),
         )
+        if self.padding != "hidden":
+            steps = max(steps, window)
         needed = {"timesteps": facts.horizon, "positions": steps * settings.tokens_per_step}
         for table, rows in needed.items():
-            if getattr(self, table) < rows:
+            none_wanted = table == "timesteps" and self.timesteps == 0
+            if getattr(self, table) < rows and not none_wanted:
                 raise UserError(
                     f"the network has {getattr(self, table)} {table}, but needs {rows} in '{environment.name}'",
                     where=f"hyperparameters: network.{table}",
@@ -136,6 +139,9 @@ class Hyperparameters(Frozen):
     optimisation: Optimisation = Optimisation()
     context: int = Field(50, ge=1, description="Timesteps of a window, C. Longer sees more of the episode, costs more.")
     selection: ActionSelection = Field("greedy", description="How actions are picked when playing.")
+    acting_dropout: bool = Field(
+        False, description="Attention drops weights while acting, too (released AD and DT). Needs padding that counts."
+    )
     reward_scale: float = Field(1.0, gt=0, description="Rewards and returns are divided by it.")
     episodes_by: EpisodesBy = Field("length", description="Chances of episodes; see `windows.episode_chances`.")
     top_episodes: int = Field(5, ge=1, description="episodes_by top: how many episodes of highest return are learned.")
@@ -197,7 +203,7 @@ class DecisionTransformerPolicy(InContextPolicy):
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None
         # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
-        if self.context >= self.horizon:
+        if self.context >= self.horizon and self.network.goes_on:
             self.cached = CachedSteps(self.network, rows, self.horizon)
 
     def forget(self, mask_B: np.ndarray) -> None:
@@ -212,14 +218,16 @@ class DecisionTransformerPolicy(InContextPolicy):
 
     def logits(self) -> Tensor:
         if self.cached is None:
-            return self.network.act(self.window(self.context))
+            return self.act_on(self.window(self.context))
         return self.cached.append_now(self.now())
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen = settings.method.hyperparameters
     steps = min(chosen.context, facts.horizon)
-    return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=True, steps=steps)
+    return chosen.network.build(
+        settings.environment, facts, seed=settings.seed, return_to_go=True, steps=steps, window=chosen.context
+    )
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPolicy:

@@ -3,7 +3,7 @@
 - Domain-specific: the network of a trained DT; keys are its final hidden states at state tokens.
 - Domain-agnostic: FrozenHopfield maps each token to the language model's word space, the frozen language model reads the
   window, keys are its last hidden states at state tokens (RA-DT 4.2, 4.3 of our specification). Its positions count from
-  the first real step; upstream counts padding as well.
+  the first real step; upstream counts padding as well (`memory.padding: counted`).
 
 With `tokens: merged` a timestep is one token for the language model, the mean of the mapped modalities (not in the paper;
 a quarter of the work).
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from recollect.common.frozen_hopfield import FrozenHopfield, LookupHopfield
 from recollect.common.language_models import LanguageModel
-from recollect.radt.decision_transformer import DecisionTransformer, Experience, bins_of
+from recollect.radt.actions import NONE
+from recollect.radt.decision_transformer import DecisionTransformer, bins_of
+from recollect.radt.experience import Experience
 from recollect.radt.pooling import Pooling, pooled
 from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
@@ -122,6 +124,7 @@ class DomainAgnosticEmbedder(Embedder):
         self.returns = returns
         self.width = model.width
         self.tokens = ("s",) if memory.tokens == "merged" else ("s", "rtg", "a", "r")
+        self.no_action = NONE if action_size else actions
         sizes = {
             "s": sum(observation_values) or observation_size,
             "rtg": returns.bins,
@@ -141,6 +144,9 @@ class DomainAgnosticEmbedder(Embedder):
 
     def hidden(self, window: Experience) -> Tensor:
         returns, memory = self.returns, self.memory
+        asked = window.mask.shape[1]
+        if memory.padding == "counted":
+            window = window.left_padded(memory.key_context, self.no_action)
         if self.state_table is None:
             state_BTD = self.hopfields["s"](window.observation.float())
         else:
@@ -157,6 +163,10 @@ class DomainAgnosticEmbedder(Embedder):
         if memory.tokens == "merged":
             tokens_BTKD = tokens_BTKD.mean(2, keepdim=True)
         steps, per_step = tokens_BTKD.shape[1:3]
+        if memory.padding == "counted":
+            mask_BN = window.mask.repeat_interleave(per_step, 1)
+            hidden_BND = self.model.forward(tokens_BTKD.flatten(1, 2), mask_BN)
+            return hidden_BND.unflatten(1, (steps, per_step))[:, -asked:]
         # Real steps first: the language model counts positions from its first token, and padding must not shift them.
         order_BT = window.mask.logical_not().to(torch.int8).argsort(dim=1, stable=True)
         mask_BN = window.mask.take_along_dim(order_BT, 1).repeat_interleave(per_step, 1)

@@ -13,8 +13,8 @@ from recollect.common.acting_state import Acting
 from recollect.common.contract import Facts, Inputs
 from recollect.common.language_models import load_language_model
 from recollect.radt.acting import CachedSteps
-from recollect.radt.decision_transformer import Experience
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
+from recollect.radt.experience import Experience
 from recollect.radt.pooling import pooled
 from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
@@ -90,7 +90,7 @@ class SteppedQueries(Acting):
         """None where windows have to be embedded whole."""
         if not isinstance(embedder, DomainSpecificEmbedder):
             return None
-        if embedder.memory.key_context < horizon or len(embedder.tokens) > 1:
+        if embedder.memory.key_context < horizon or len(embedder.tokens) > 1 or not embedder.network.goes_on:
             return None
         return SteppedQueries(embedder, rows, horizon)
 

@@ -7,9 +7,9 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
 
 - Test-time keys are normalised, as in training and in the paper; the released configuration does not
   (`acting.similarity: inner_product`).
-- Deduplication keeps the first of a cluster; upstream can lose all of it (`memory.deduplicate: upstream`).
+- Deduplication keeps the first of a cluster; the released rule is `memory.deduplicate: upstream`.
 - Retrieval candidates that are excluded are dropped before the min-max, not demoted (`retrieval.excluded: demote`).
-- Windows of other tasks never mix in by accident where a task has no entry left: then nothing is read.
+- Windows of other tasks never mix in where a task has no entry left: then nothing is read.
 - `queries: nearest_key` (not in the paper) takes the precomputed key of the most similar cut as a training window's
   query, so that training runs no embedder; for small budgets. `computed` is as published.
 - `retrieval.within` and `network.context_embedding: shared` (not in the paper) are for small budgets: windows of about
@@ -44,12 +44,13 @@ from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
 from recollect.radt.chunks import chunk_settings, finished_chunks, memory_of
 from recollect.radt.context_reader import ContextReader, ReadingSettings
-from recollect.radt.decision_transformer import DecisionTransformer, Experience, bins_of
+from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
 from recollect.radt.episode_log import EpisodeLog
 from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
+from recollect.radt.experience import Experience
 from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
@@ -95,6 +96,7 @@ class RetrievalPolicy(InContextPolicy):
         self.demonstrations = demonstrations
         full_values = {"full_values": self.chosen.values == "full"}
         self.chunks = chunk_settings(memory_of(settings)).model_copy(update=full_values)
+        self.present_action = memory_of(settings).present_action
 
     def begin(self, rows: int) -> None:
         # What is read: the memory, how queries are embedded, and what the network has computed of its context.
@@ -279,6 +281,8 @@ class RetrievalPolicy(InContextPolicy):
             rows = torch.from_numpy(np.flatnonzero(due_B)).to(self.device)
             if query_BD is None:
                 seen = self.window(self.chunks.context).select(rows)
+                if self.present_action == "zero":
+                    seen.action[:, -1] = 0
                 self.retrieve(rows, self.embedder.keys(seen))
             else:
                 self.retrieve(rows, query_BD[rows])
@@ -326,14 +330,14 @@ class RetrievalPolicy(InContextPolicy):
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen: Hyperparameters = settings.method.hyperparameters
-    windows_read = max(chosen.retrieval.places, chosen.acting.select)
-    steps_read = windows_read * chunk_settings(memory_of(settings)).value_length
+    steps_read = max(chosen.retrieval.places, chosen.acting.select) * chunk_settings(memory_of(settings)).value_length
     return chosen.network.build(
         settings.environment,
         facts,
         seed=settings.seed,
         return_to_go=True,
         steps=max(steps_read, min(chosen.context, facts.horizon)),
+        window=chosen.context,
         predict_return=chosen.return_loss > 0 and chosen.network.tokens == "interleaved",
         reads_context=True,
     )

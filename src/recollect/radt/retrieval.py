@@ -63,7 +63,10 @@ class RetrievalSettings(Frozen):
         "trajectories before or after the query's are looked at, so that what is read is of about the query's skill",
     )
     exclude_own: bool = Field(True, description="never retrieve from the query's own trajectory")
-    excluded: Literal["drop", "demote"] = Field("drop", description="demote: as upstream, to similarity or score -1")
+    excluded: Literal["drop", "demote"] = Field(
+        "drop",
+        description="demote: as upstream, to similarity or score -1; and a random entry may be of the query's own trajectory",
+    )
     shortest_query: int = Field(
         10, ge=0, description="a query whose last timestep is below this gets a random entry of its task"
     )
@@ -86,6 +89,11 @@ class RetrievalSettings(Frozen):
     random_neighbour: float = Field(
         0.0, ge=0, le=1, description="share of entries replaced by what another query of the batch retrieved"
     )
+
+    @property
+    def draws_others(self) -> bool:
+        """Whether random entries are never of the query's own trajectory."""
+        return self.exclude_own and self.excluded == "drop"
 
     @property
     def places(self) -> int:
@@ -138,7 +146,7 @@ def blended(
     queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
 ) -> Tensor:
     """Query keys with a share of a random same-task key, of length one again; unchanged where the task has none."""
-    id_B = memory.draw(queries.task_B, queries.episode_B, generator, exclude_own=settings.exclude_own)
+    id_B = memory.draw(queries.task_B, queries.episode_B, generator, exclude_own=settings.draws_others)
     if settings.blend_share < 1:
         is_blended_B = _share(settings.blend_share, id_B.shape, generator, id_B.device)
         id_B = id_B.masked_fill(~is_blended_B, -1)
@@ -266,7 +274,7 @@ def retrieve(
                 queries.task_B,
                 queries.episode_B,
                 generator,
-                exclude_own=settings.exclude_own,
+                exclude_own=settings.draws_others,
                 any_task=any_task,
                 within=settings.within,
             )

@@ -27,6 +27,14 @@ class MemorySettings(Frozen):
     pooled_steps: int = Field(25, ge=1, description="Last steps of the key window whose state tokens are averaged.")
     pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field("state", description="Which tokens.")
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="Token layout in front of the LM.")
+    padding: Literal["hidden", "counted"] = Field(
+        "hidden",
+        description="Positions of the LM: from the first real step, or from the window's beginning (released). A "
+        "domain-specific embedder has a setting of its own, `network.padding`.",
+    )
+    present_action: Literal["none", "zero"] = Field(
+        "none", description="While acting, the action of now in a query: there is none, or action 0 (released)."
+    )
     layers: int | None = Field(
         None, ge=1, description="Keep only so many first layers of the language model; null: all."
     )

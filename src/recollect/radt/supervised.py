@@ -24,7 +24,8 @@ from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision, autocast
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
-from recollect.radt.decision_transformer import DecisionTransformer, Experience
+from recollect.radt.decision_transformer import DecisionTransformer
+from recollect.radt.experience import Experience
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import seed_of

@@ -9,7 +9,8 @@ import torch
 from recollect.common.draws import uniform
 from recollect.common.transformer import TransformerSettings
 from recollect.radt.acting import CachedSteps, select_actions
-from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
+from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings
+from recollect.radt.experience import Experience
 
 
 def network(tokens: str, return_to_go: bool) -> DecisionTransformer:

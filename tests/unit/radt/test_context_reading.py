@@ -80,6 +80,10 @@ def test_a_context_encoder_lets_context_steps_see_each_other_and_draws_the_same_
     chosen = {"context_layers": 1, "dropout": 0.3}
     network = tiny().network(tiny().settings("radt", network=chosen))
     window, context = windows(tiny)
+    copied = network.context_encoder.blocks[
+        0
+    ].qkv.weight  # it starts as the policy's first block (and is scaled like it)
+    assert torch.equal(copied, network.transformer.blocks[0].qkv.weight)
     encoded = network.reading(context, None)["context_BSD"]
     changed = torch.where(context.mask, (context.reward + 1), context.reward)
     first = context.mask & (context.mask.cumsum(1) == 1)  # only the first real step changes

@@ -14,7 +14,7 @@ from recollect.artifacts.sealed import write_arrays
 from recollect.common.contract import Inputs
 from recollect.common.histories import Histories
 from recollect.radt import dpt, dt
-from recollect.radt.decision_transformer import Experience
+from recollect.radt.experience import Experience
 from recollect.radt.supervised import ExperienceStore
 from recollect.radt.windows import QuerySampler
 from recollect.settings.resolve import resolve

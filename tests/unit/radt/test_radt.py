@@ -18,8 +18,9 @@ from recollect.common.frozen_hopfield import one_hots
 from recollect.common.index import FlatIndex
 from recollect.radt import radt
 from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks
-from recollect.radt.decision_transformer import Experience, bins_of
+from recollect.radt.decision_transformer import bins_of
 from recollect.radt.episodic_memory import EpisodicSettings
+from recollect.radt.experience import Experience
 from recollect.radt.retrieval import RetrievalSettings
 from recollect.radt.supervised import ExperienceStore
 from recollect.radt.windows import WindowSampler

@@ -220,6 +220,10 @@ def test_a_task_with_no_other_trajectory_gets_no_context():
     found = retrieve(asked, memory, RetrievalSettings(select=2), torch.Generator().manual_seed(0))
     assert found.id_BK.tolist() == [[-1, -1]] and not found.found_BK.any() and found.random_B.all()
     assert (found.score_BK == NOTHING).all()
+    as_released = RetrievalSettings(
+        kind="task", excluded="demote"
+    )  # what is drawn may be of the query's own trajectory
+    assert retrieve(asked, memory, as_released, torch.Generator().manual_seed(0)).found_BK.all()
 
 
 @pytest.mark.parametrize("kind", ["task", "uniform", "none"])

@@ -81,7 +81,7 @@ def test_a_scale_can_add_variants_and_a_derived_method_has_those_of_its_base(wor
             "radt.task_wieght_0",
             r"(?s)'radt' has no variant named 'task_wieght_0'.*radt\.yaml.*did you mean 'task_weight_0'",
         ),
-        ("dt.anything", r"(?s)no variant named 'anything'.*known: none"),
+        ("ppo_cnn.anything", r"(?s)no variant named 'anything'.*known: none"),
         ("rdt.task_weight_0", r"(?s)no configuration named 'rdt'.*did you mean 'radt'"),
     ],
 )

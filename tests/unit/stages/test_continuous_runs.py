@@ -41,7 +41,16 @@ from recollect.stages.train import train
 ENV, EPISODES, HORIZON = "dm_control", 3, 12
 TRAINED = ["walker-run", "cartpole-swingup", "finger-spin"]  # 6, 1 and 2 actions
 LEARNING: dict[str, Any] = {
-    "network": {"width": 16, "layers": 1, "heads": 2, "tokens": "merged", "positions": 256, "timesteps": 16},
+    "network": {
+        "width": 16,
+        "layers": 1,
+        "heads": 2,
+        "tokens": "merged",
+        "padding": "hidden",
+        "positions": 256,
+        "timesteps": 16,
+    },
+    "acting_dropout": False,
     "optimisation": {"steps": 6, "batch_size": 8, "warmup": 2},
     "context": HORIZON,
 }
@@ -71,7 +80,7 @@ SCALE = {
         "ad": {"hyperparameters": bins("sample"), "environments": context(episodes_back=2)},
         "dpt": {"hyperparameters": {**LEARNING, "queries": 2}, "environments": context()},
         "radt": {
-            "memory": {"embedder_seed": 0},
+            "memory": {"embedder": "method:dt", "embedder_seed": 0},
             "hyperparameters": LEARNING,
             "environments": {ENV: {"memory": CUT, "hyperparameters": {"retrieve_every": 3}}},
         },

@@ -33,9 +33,18 @@ from recollect.stages.inputs import playing_inputs
 from recollect.stages.train import train
 
 ENV, EPISODES = "maze_runner_15x15", 3
-NETWORK = {"width": 16, "layers": 1, "heads": 2, "tokens": "merged", "positions": 128, "timesteps": 60}
+NETWORK = {
+    "width": 16,
+    "layers": 1,
+    "heads": 2,
+    "tokens": "merged",
+    "padding": "hidden",
+    "positions": 128,
+    "timesteps": 60,
+}
 LEARNING = {
     "network": NETWORK,
+    "acting_dropout": False,
     "optimisation": {"steps": 6, "batch_size": 8, "warmup": 2},
     "context": 20,
     "selection": "sample",
@@ -58,7 +67,10 @@ SCALE = {
         "dt": {"hyperparameters": LEARNING},
         "ad": {"hyperparameters": LEARNING, "environments": {ENV: {"hyperparameters": {"context": 60, "episodes_back": 2}}}},
         "radt": {
-            "memory": {"embedder_seed": 0, "stride": 5, "key_context": 20, "past": 5, "future": 5, "pooled_steps": 5},
+            "memory": {
+                "embedder": "method:dt", "embedder_seed": 0, "stride": 5, "key_context": 20,
+                "past": 5, "future": 5, "pooled_steps": 5,
+            },
             "hyperparameters": LEARNING,
         },
         "radt_agnostic": {"memory": {"embedder": "lm:minilm", "layers": 1, "max_entries_per_task": 2, "tokens": "merged"}},
@@ -141,7 +153,8 @@ def test_the_published_settings_of_mazes_hold_at_the_paper_scale(workdir: Path) 
     chosen = {
         name: resolve("paper", ENV, name, 42).method.hyperparameters for name in ("dt", "ad", "radt", "radt_agnostic")
     }
-    assert chosen["dt"].context == 50
+    assert (chosen["dt"].context, chosen["dt"].network.positions) == (800, 3200)  # two episodes (paper, appendix)
+    assert resolve("paper", ENV, "dt.embedder", 42).method.hyperparameters.context == 50
     ad = chosen["ad"]
     assert (ad.context, ad.episodes_back, ad.network.positions) == (400, 1000, 2400)
     for name in ("radt", "radt_agnostic"):

@@ -30,14 +30,31 @@ from recollect.stages.worlds import check_worlds
 
 ENV, EPISODES = "procgen", 3
 LEARNING = {
-    "network": {"width": 16, "layers": 1, "heads": 2, "tokens": "merged", "positions": 256, "timesteps": 60},
+    "network": {
+        "width": 16,
+        "layers": 1,
+        "heads": 2,
+        "tokens": "merged",
+        "padding": "hidden",
+        "positions": 256,
+        "timesteps": 60,
+    },
+    "acting_dropout": False,
     "optimisation": {"steps": 6, "batch_size": 8, "warmup": 2},
     "context": 20,
 }
 SOURCE = {
     "transitions": 480, "actors": 4, "recorded": 2, "rollout": 15, "minibatch": 30, "epochs": 1, "encoder": "nature", "width": 8,
 }  # fmt: skip
-MEMORY = {"embedder_seed": 0, "stride": 4, "key_context": 8, "past": 4, "future": 4, "pooled_steps": 4}
+MEMORY = {
+    "embedder": "method:dt",
+    "embedder_seed": 0,
+    "stride": 4,
+    "key_context": 8,
+    "past": 4,
+    "future": 4,
+    "pooled_steps": 4,
+}
 SCALE = {
     "description": "Four games that are over in a dozen steps.",
     "seeds": [0],
