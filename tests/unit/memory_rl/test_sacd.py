@@ -19,11 +19,18 @@ from recollect.common.learning_curve import make_worlds
 from recollect.common.replay import Batch
 from recollect.evaluation.episodic import play
 from recollect.memory_rl import dqn, sacd
-from recollect.memory_rl.sacd import SACD, Hyperparameters, loss_of, make_actor_critic, make_trainer
+from recollect.memory_rl.sacd import SACD, Hyperparameters, losses_of, make_actor_critic, make_trainer
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
 FACTS = Facts(observation_size=2, observation_values=(), actions=4, horizon=5)
+
+
+def loss_of(
+    online: Any, target: Any, batch: Batch, hp: Hyperparameters
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    critic_loss, actor_loss, metrics = losses_of(online, target, batch, hp)
+    return critic_loss + actor_loss, metrics
 
 
 def small(kind: str = "gpt", model: Any = Hyperparameters, **changes: Any) -> Any:
