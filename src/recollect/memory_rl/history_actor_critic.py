@@ -103,6 +103,7 @@ class ActorCriticLearner(Learner):
         online, target = (self.make(hp, facts, seed=seed) for _ in range(2))
         if not self.reads_target_actor:
             del target.actor
+        target.log_alpha = None
         super().__init__(hp, online.actor, online, target, seed=seed, device=device)
 
     @property
