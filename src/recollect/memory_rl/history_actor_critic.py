@@ -5,7 +5,7 @@ Source: Memory-RL (Ni et al. 2023), sections 2.4 and 2.5 of our specification. D
 - One Adam for everything. It steps each parameter by itself, so with one encoder this equals the released code. Separate
   encoders: there the critics step first, and the actor reads critics that are one update newer (`critics_first`).
 - The target is a copy of what the method's formula reads of it.
-- Continuous methods are initialised as the discrete ones, or as the released (JAX) ones (`initial_weights`).
+- Networks of continuous methods are as those of the discrete ones, or as in the released JAX code (`network`).
 """
 
 from __future__ import annotations
@@ -178,11 +178,16 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
         "`freeze_critic` is on). Separate encoders: no effect, each learns from its own loss. Paper's figures: yes.",
     )
 
-    initial_weights: Literal["uniform", "orthogonal"] = Field(
-        "uniform",
-        description="Of embedders, heads and recurrent gates; `uniform`: as the discrete methods have them; `orthogonal`: "
-        "each matrix (of an LSTM: each gate's) orthogonal, biases 0. Paper's code: orthogonal.",
+    network: Literal["torch", "flax"] = Field(
+        "torch",
+        description="`torch`: as the discrete methods have it; `flax`: as the released code of continuous tasks has it. "
+        "Every matrix (of an LSTM each gate's) begins orthogonal and every bias 0, a gate has one bias that learns instead "
+        "of two, whose sum Adam moves twice as far, and a token begins with the observation. Paper: flax.",
     )
+
+    @property
+    def observation_first(self) -> bool:
+        return self.network == "flax"
 
     @property
     def freezes(self) -> bool:
@@ -197,8 +202,8 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
 
 @torch.no_grad()
 def initialised(model: ActorCritic, hp: ContinuousHyperparameters, *, seed: int) -> ActorCritic:
-    """The model with the weights that it begins with, see `initial_weights`."""
-    if hp.initial_weights == "uniform":
+    """The model with the weights that it begins with, see `network`."""
+    if hp.network == "torch":
         return model
     draws = torch.Generator().manual_seed(seed_of("orthogonal weights", seed))
     encoders = [model.actor.encoder]
@@ -214,6 +219,8 @@ def initialised(model: ActorCritic, hp: ContinuousHyperparameters, *, seed: int)
                 if name.startswith("weight"):
                     for gate in parameter.split(encoder.sequence.output_width):
                         nn.init.orthogonal_(gate, generator=draws)
+                elif name.startswith("bias_ih"):
+                    parameter.requires_grad_(False)  # it stays 0, and the other is the one that learns
     for part in plain:
         for layer in part.modules():
             if isinstance(layer, nn.Linear):

@@ -102,6 +102,11 @@ class OnlineHyperparameters(Frozen):
             raise ValueError("must be -1 (a whole episode) or at least 1")
         return value
 
+    @property
+    def observation_first(self) -> bool:
+        """Whether the observation's part of a token stands before the action's."""
+        return False
+
     def window(self, horizon: int) -> int:
         return horizon if self.sampled_seq_len == -1 else min(self.sampled_seq_len, horizon)
 
@@ -116,6 +121,7 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
         reward_embedding=hp.reward_embedding,
         observation_embedding=hp.observation_embedding,
         image_shape=facts.image_shape or None,
+        observation_first=hp.observation_first,
         generator=torch.Generator().manual_seed(seed_of("embedder weights", seed)),
     )
     n = hp.window(facts.horizon)

@@ -185,6 +185,29 @@ def test_exploration_stays_in_the_box_and_is_random(method: Any) -> None:
     assert np.abs(action).max() <= 1 and action.std() > 0.01
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gpt", "ff"])
+def test_a_flax_network_begins_orthogonal_with_biases_of_zero_and_one_that_learns_per_gate(kind: str) -> None:
+    """As networks/initializer.py and networks/seq_models/recurrence.py of branch pybullet_jax (b6c68ef) have it."""
+    hp = small(td3, kind, network="flax", shared_encoder=False, head=[8])
+    model = td3.make_actor_critic(hp, FACTS, seed=0)
+    checked = 0
+    for name, parameter in model.named_parameters():
+        if "transformer" in name:
+            continue
+        assert parameter.requires_grad == ("bias_ih" not in name)
+        if "bias" in name:
+            assert not parameter.any(), name
+            continue
+        for matrix in parameter.detach().split(8) if "cells" in name else [parameter.detach()]:
+            wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+            torch.testing.assert_close(wide @ wide.T, torch.eye(len(wide)), atol=1e-5, rtol=0)
+            checked += 1
+    assert checked >= 4 + 3 * 2 + {"lstm": 16, "gpt": 0, "ff": 2}[kind]
+    assert model.actor.encoder.embedder.observation_first
+    plain = td3.make_actor_critic(small(td3, kind), FACTS, seed=0)
+    assert not plain.actor.encoder.embedder.observation_first and all(p.requires_grad for p in plain.parameters())
+
+
 @pytest.mark.parametrize("method", METHODS, ids=name_of)
 def test_discrete_actions_are_refused(method: Any) -> None:
     with pytest.raises(UserError, match="continuous actions"):
