@@ -38,6 +38,7 @@ include: "rules/targets.smk"
 
 
 onstart:
+    snakemake_internals.stop_from_a_thread()
     stale_lock.sign(ALIVE, snakemake_internals.lock_files(workflow))
     made = snakemake_internals.first_outputs(workflow)
     jobs = [job for file in made if (job := plan.maker(file, SELECTED.scale))]

@@ -33,6 +33,7 @@ SHELL = {
     "in the C locale": "export LC_ALL=C LANG=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0;",
     "with stdin closed": "exec 0<&-;",
     "with stdout closed": "exec 1>&-;",
+    "with stderr closed": "exec 2>&-;",
     "in another time zone, without a user": "unset USER LOGNAME; export TZ=Asia/Kathmandu;",
 }
 PIDFD = {

@@ -314,6 +314,7 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 def main() -> None:
     """Run a command; what a user can mend becomes one message and exit status 2."""
+    _open_standard_streams()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("recollect").setLevel(logging.INFO)
     try:
@@ -325,6 +326,16 @@ def main() -> None:
             raise
         print(f"error: {said}", file=sys.stderr)
         sys.exit(2)
+
+
+def _open_standard_streams() -> None:
+    """Give a closed stream the null device: else the next file opened gets its number, and messages go into that file."""
+    for number, name, mode in (0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class LoopHyperparameters(Frozen):
     """The schedule. Defaults are those of the seed code's command line."""
 
     epochs: int = Field(1000, ge=1, description="Longer runs learn more.")
-    actors: int = Field(12, ge=1, description="Rollouts played side by side. Paper: 8 to 36.")
+    actors: int = Field(12, ge=1, le=65_536, description="Rollouts played side by side. Paper: 8 to 36.")
     steps_per_epoch: int = Field(1000, ge=1, description="Of each actor.")
     updates_per_epoch: int = Field(1000, ge=1, description="More updates per step learn more from the same data.")
     start_learning_at_epoch: int = Field(0, ge=0, description="Epochs before it only collect.")

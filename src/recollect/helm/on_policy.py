@@ -47,7 +47,7 @@ class OnPolicyHyperparameters(Frozen):
     """What all of them share. Defaults are those of the released `config.json` (specification 6.2)."""
 
     steps: int = Field(500_000, gt=0, description="Environment steps in all games together. Paper: 500K, 2M, 10M, 25M.")
-    actors: int = Field(16, gt=0, description="Games played at once. Paper: 16 (Psychlab 64).")
+    actors: int = Field(16, gt=0, le=65_536, description="Games played at once. Paper: 16 (Psychlab 64).")
     rollout: int = Field(128, gt=0, description="Steps of each between two learning phases. Paper: 32 to 256.")
     epochs: int = Field(3, gt=0, description="Passes over each rollout. Paper: 3.")
     batches: int = Field(8, gt=0, description="Minibatches per pass. Paper: 8.")

@@ -70,7 +70,9 @@ class OnlineHyperparameters(Frozen):
         "updates. Paper: no; continuous tasks: yes.",
     )
     updates_per_step: float = Field(0.25, gt=0, description="Gradient steps per environment step. Paper: 0.25.")
-    actors: int = Field(1, ge=1, description="Episodes played side by side. Paper: 1. More is faster per episode.")
+    actors: int = Field(
+        1, ge=1, le=65_536, description="Episodes played side by side. Paper: 1. More is faster per episode."
+    )
     batch_size: int = Field(64, ge=1, description="Windows per gradient step. Paper: 64.")
     sampled_seq_len: int = Field(
         -1, description="Transitions per window; -1: a whole episode. Paper: -1; PyBullet: 64."

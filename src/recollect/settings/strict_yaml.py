@@ -46,7 +46,10 @@ def parsed(path: Path) -> Any:
     """
     loader = None
     try:
-        loader = _Loader(readable(path).decode("utf-8"))
+        text = readable(path).decode("utf-8")
+        if sum(map(text.count, "[{-?:")) > 10_000 and _opens_deep(text):  # a level takes one of these at least
+            raise _too_deep(path)
+        loader = _Loader(text)
         loader.file = path
         content = loader.get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -68,6 +71,19 @@ def readable(path: Path) -> bytes:
     except OSError as error:
         do = "give yourself the right to read it, e.g. with `chmod u+r`, or ask whose file it is"
         raise UserError(f"the file cannot be read: {error.strerror}", where=path, do=do) from error
+
+
+def _opens_deep(text: str) -> bool:
+    """Whether more is open at once than a configuration has: libyaml reads that level in level, until the stack is full."""
+    level = 0
+    for event in yaml.parse(text, Loader=_FAST):
+        if isinstance(event, yaml.CollectionStartEvent):
+            level += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            level -= 1
+        if level > LEVELS:
+            return True
+    return False
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -55,7 +55,7 @@ class Hyperparameters(PPOHyperparameters):
     transitions: int = Field(
         25_000_000, gt=0, description="Environment steps of each agent, in all its games. Paper: 25M."
     )
-    actors: int = Field(64, gt=0, description="Games that an agent plays at once. Paper: 64.")
+    actors: int = Field(64, gt=0, le=65_536, description="Games that an agent plays at once. Paper: 64.")
     recorded: int = Field(5, gt=0, description="Of how many of them the episodes are kept. Paper: 5.")
     rollout: int = Field(256, gt=0, description="Steps of each game between two learning phases. Paper: 256.")
     minibatch: int = Field(2048, gt=1, description="Transitions per gradient step; must divide a rollout. Paper: 2048.")

@@ -39,6 +39,7 @@ from recollect.settings.still import held_still, prepare
 from recollect.settings.strict_yaml import readable
 from recollect.stages.inputs import generate_inputs
 from recollect.stages.provenance import embedder_of
+from recollect.stages.settings import checked_figure
 
 KEPT = Path(".snakemake") / "recollect-settings.json"
 """Resolved settings, and the state of configuration and code that they are of."""
@@ -46,8 +47,11 @@ KEPT = Path(".snakemake") / "recollect-settings.json"
 
 @held_still()
 def check() -> str:
-    """Resolve every figure's runs at every scale; the first thing that is wrong is a UserError."""
+    """Resolve every figure and its runs at every scale; the first thing that is wrong is a UserError."""
     resolve_all()
+    for scale in names("scales"):
+        for figure in names("figures"):
+            checked_figure(scale, figure)  # not by `check_once`: its kind is imported, which draws
     return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
 
 

@@ -39,14 +39,14 @@ def settings(
         UserError: a name or key is unknown, or a setting is wrong.
     """
     if figure is not None:
-        checked: dict[str, Any] = {"figure": _figure(scale, figure)}
+        checked: dict[str, Any] = {"figure": checked_figure(scale, figure)}
     elif env is not None:
         method = method_with(method, changes) if method is not None else None
         checked = _run(scale, env, method)
     else:
         do = "add --env NAME (and --method NAME), or --figure NAME"
         raise UserError("nothing is named whose settings are wanted", where="recollect settings", do=do)
-    values = {name: model.model_dump(mode="json", warnings=False) for name, model in checked.items()}
+    values = _plain(checked)
     if why is not None:
         layers = {
             "environment": environment_layers(scale, env) if env is not None else [],
@@ -64,6 +64,15 @@ def settings(
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120).rstrip()
 
 
+def run_settings(scale: str, env: str, method: str) -> dict[str, Any]:
+    """Every setting of a run under `environment` and `method`, as JSON has it."""
+    return _plain(_run(scale, env, method))
+
+
+def _plain(checked: Mapping[str, BaseModel]) -> dict[str, Any]:
+    return {name: model.model_dump(mode="json", warnings=False) for name, model in checked.items()}
+
+
 def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
     """The checked settings of an environment, with those of its world and source, and of a method in it."""
     if method is None:
@@ -73,7 +82,8 @@ def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
     return {"environment": with_source(scale, with_options(run.environment)), "method": run.method}
 
 
-def _figure(scale: str, figure: str) -> Any:
+def checked_figure(scale: str, figure: str) -> Any:
+    """The settings of a figure, with those of its kind. Raises UserError: one of them is wrong."""
     chosen = figure_settings(scale, figure)
     where = f"config/figures/{figure}.yaml: options"
     kind = importlib.import_module(module_of("figure", chosen.kind, where=where))

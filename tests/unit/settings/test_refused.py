@@ -14,7 +14,8 @@ from recollect import cli
 from recollect.settings import loading
 from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.layers import method_file, scale_settings
-from recollect.settings.resolve import figure_settings, method_mapping
+from recollect.settings.overrides import method_with
+from recollect.settings.resolve import figure_settings, method_mapping, resolve
 from recollect.settings.schema import Frozen
 from recollect.stages import check
 
@@ -112,6 +113,14 @@ def test_what_is_merged_may_be_said_again_and_a_number_is_another_key_than_its_t
     assert read(tmp_path, text)["third"] == {"x": 3, "y": 1, 1: 4, "1": 5}
 
 
+def test_a_wrong_option_of_a_figure_is_found_by_the_check_and_not_only_when_it_is_drawn(workdir: Path) -> None:
+    small_configuration()
+    change(FIGURE, "options", "no_such", to=1)
+    with pytest.raises(UserError, match="no_such") as refused:
+        check.check()
+    assert refused.value.where == "config/figures/radt_dark_room_10x10.yaml: options"
+
+
 def test_a_doubled_key_in_any_file_is_found_by_the_check(workdir: Path) -> None:
     path = workdir / "config" / "figures" / "references" / "radt.yaml"
     path.write_text(path.read_text() + "\n" + path.read_text())
@@ -120,9 +129,11 @@ def test_a_doubled_key_in_any_file_is_found_by_the_check(workdir: Path) -> None:
     assert "config/figures/references/radt.yaml:" in refused.value.where
 
 
-@pytest.mark.parametrize(
-    "text", ["a: " + "[" * 3000 + "]" * 3000, "a: " + "{b: " * 3000 + "1" + "}" * 3000, "a: &a [*a]", "a: &a {b: [*a]}"]
-)
+NESTED = ["a: " + "[" * 3000 + "]" * 3000, "a: " + "{b: " * 3000 + "1" + "}" * 3000, "a: &a [*a]", "a: &a {b: [*a]}"]
+CRASHES_LIBYAML = ["[" * 100_000, "- " * 100_000, "{a: " * 100_000, "? " * 100_000]
+
+
+@pytest.mark.parametrize("text", NESTED + CRASHES_LIBYAML, ids=lambda text: text[:6])
 def test_what_is_nested_without_end_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="50 deep in each other") as refused:
         read(tmp_path, text)
@@ -262,3 +273,16 @@ def test_one_seed_without_memory_is_a_message_too(caplog: pytest.LogCaptureFixtu
     with pytest.raises(UserError, match="1 of 2 runs failed: seeds 1"):
         cli.together([0, 1], lambda seed: no_memory() if seed else None)
     assert "memory does not suffice" in caplog.text and "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("env", "method"),
+    [
+        ("amago_tmaze_5", "amago_transformer"),
+        ("mini_grid_MemoryS7", "ppo_cnn"),
+        ("tmaze_passive_5", "dqn_ff"),
+    ],
+)
+def test_more_actors_than_any_machine_has_memory_for_are_refused(env: str, method: str, workdir: Path) -> None:
+    with pytest.raises(UserError, match="actors"):
+        resolve("smoke", env, method_with(method, ["actors=10000000000"]), 0)

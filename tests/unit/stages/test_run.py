@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,10 @@ def test_a_seed_that_fails_stops_no_other_and_is_named(workdir: Path) -> None:
     assert done == [1, 3]
     with pytest.raises(UserError, match="it broke"):
         cli.together([2], work)
+
+
+def test_a_job_works_with_its_standard_streams_closed(workdir: Path) -> None:
+    """They were `None` in Python, which the progress line did not expect: status 1 without a word."""
+    command = f"{sys.executable} -m recollect.cli generate --scale smoke --env dark_room_10x10 0<&- 1>&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False, timeout=300).returncode == 0
+    assert paths.histories("smoke", "dark_room_10x10").exists()
