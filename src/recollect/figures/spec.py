@@ -77,6 +77,7 @@ class FigureSpec(FigureSettings):
     published: str | None = Field(None, description="Scale of the published values that are drawn; null: its own.")
     wiring_test: bool = Field(False, description="Its scale is one whose numbers mean nothing.")
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
+    remarks: tuple[str, ...] = Field((), description="What its worlds say of themselves, for the caption.")
 
     @property
     def is_wiring_test(self) -> bool:

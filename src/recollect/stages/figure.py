@@ -42,6 +42,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         "published": at_scale.published,
         "wiring_test": at_scale.wiring_test,
         "random_models": random_models,
+        "remarks": provenance.remarks(scale, environments),
     }
     return figure_spec(values)
 
