@@ -86,6 +86,7 @@ class TokenEmbedder(nn.Module):
         actions: number of discrete actions. Index `actions` means "none yet" and is embedded as the zero vector.
         action_size: numbers of a continuous action (then `actions` is 0); "none yet" is the zero vector itself.
         action_embedding, reward_embedding, observation_embedding: output widths; 0 leaves that input out.
+        observation_first: the observation's part stands before the others, not after them.
     """
 
     one_hot: Tensor
@@ -100,10 +101,12 @@ class TokenEmbedder(nn.Module):
         reward_embedding: int,
         observation_embedding: int,
         image_shape: Sequence[int] | None = None,
+        observation_first: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.actions, self.action_size = actions, action_size
+        self.observation_first = observation_first
         self.width = action_embedding + reward_embedding + observation_embedding
         entries = actions + action_size
         self.action = VectorEmbedder(entries, action_embedding, generator=generator) if action_embedding else None
@@ -132,5 +135,6 @@ class TokenEmbedder(nn.Module):
         if self.observation is not None:
             if not isinstance(self.observation, ImageEmbedder):
                 observation = observation.float()
-            parts.append(self.observation(observation))
+            place = 0 if self.observation_first else len(parts)
+            parts.insert(place, self.observation(observation))
         return torch.cat(parts, dim=-1)

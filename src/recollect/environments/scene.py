@@ -31,6 +31,8 @@ class Scene:
         actions: names of the actions, in their order.
         cells_of: observations [N, D] to the cells (row, column) where they are made, integers [N, 2].
         walls: cells (row, column) that cannot be entered.
+        by_actions: observations do not tell where they are made: `cells_of` reads the N actions of one episode instead, and
+            gives the cells before each.
     """
 
     height: int
@@ -39,6 +41,14 @@ class Scene:
     actions: tuple[str, ...]
     cells_of: Callable[[np.ndarray], np.ndarray]
     walls: tuple[tuple[int, int], ...] = ()
+    by_actions: bool = False
+
+    def cells_along(self, observation_ND: np.ndarray, action_N: np.ndarray, episode_N: np.ndarray) -> np.ndarray:
+        """The cells of steps in their order, integers [N, 2]; `episode_N` says which are of one episode."""
+        if not self.by_actions:
+            return self.cells_of(observation_ND)
+        cuts = np.flatnonzero(np.diff(episode_N)) + 1
+        return np.concatenate([self.cells_of(actions) for actions in np.split(action_N, cuts)])
 
     def described(self) -> dict[str, Any]:
         """Everything but the function, as JSON has it."""

@@ -22,6 +22,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
+from recollect.environments.scene import Mark, Scene
 
 GYMNASIUM_IDS: dict[str, dict] = {
     "recollect/TMazePassive-v0": {"variant": "passive"},
@@ -72,6 +73,28 @@ def tasks(split: str, **options: Any) -> list[Task]:
     """One task, in both splits: the side of the goal is drawn anew in every episode."""
     maze = Options.parse(options, "tmaze", split)
     return [Task(0, f"{maze.variant}_{maze.length}", split)]
+
+
+def scene(task: Task, **options: Any) -> Scene:
+    """The corridor in the middle row. Which of the two goals pays is drawn in each episode; where agents stand follows from
+    their actions, because observations in the corridor are alike."""
+    maze = Options.parse(options, "tmaze")
+    junction = maze.back + maze.length
+    marks = (Mark("sign", 1, 0), Mark("goal", 0, junction), Mark("goal", 2, junction))
+    walls = tuple((row, column) for row in (0, 2) for column in range(junction))
+
+    def cells_of(action_N: np.ndarray) -> np.ndarray:
+        x, y = maze.back, 0
+        cells = []
+        for action in action_N.tolist():
+            cells.append((1 - y, x))
+            if y == 0:
+                x = min(max(x + int(MOVE_X_A[action]), 0), junction)
+            if x == junction and not MOVE_X_A[action]:
+                y = min(max(y + int(MOVE_Y_A[action]), -1), 1)
+        return np.array(cells, np.int64).reshape(-1, 2)
+
+    return Scene(3, junction + 1, marks, ("right", "up", "left", "down"), cells_of, walls, by_actions=True)
 
 
 class TMaze(BaseWorld):

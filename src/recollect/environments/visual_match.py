@@ -31,6 +31,15 @@ GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
     "recollect/VisualMatch-v0": {},
     "recollect/VisualMatchActive-v0": {"variant": "active"},
 }
+# Option -> its value -> what captions say; the first stands for the default.
+REMARKS: dict[str, dict[str, str]] = {
+    "color_map": {
+        "per_episode": "Where the three colors lie is drawn in each episode.",
+        "per_instance": "Where the three colors lie is drawn once for each actor and each episode of an evaluation.",
+        "per_world": "Where the three colors lie is drawn twice, once to train with and once to be evaluated with, as released.",
+        "shared": "The three colors lie in the same places in all episodes.",
+    },
+}
 # s: where the color may be; all but one of them are wall.
 FIRST = {
     "passive": (

@@ -17,6 +17,7 @@ from recollect.common.rollout import Watch
 from recollect.common.traces import Trace
 from recollect.environments import registry
 from recollect.environments.base import Task
+from recollect.environments.scene import Scene
 from recollect.evaluation.episodic import play_split
 from recollect.evaluation.in_context import Moment, play_in_context
 from recollect.settings.errors import UserError
@@ -25,8 +26,6 @@ from recollect.settings.schema import EnvironmentSettings
 MAPS_PER_EPISODE = 100  # evenly spaced, and one of the last step; every step of a short episode
 TASKS = 3  # traced where none is named
 EPISODES = 10  # of a task, of an episodic evaluation
-
-Cells = Callable[[np.ndarray], np.ndarray]
 
 
 class Recorder:
@@ -72,13 +71,13 @@ class Recorder:
                 self.mapped.append(np.stack([np.full(len(due), len(self.moments) - 1), due], 1))
         self.step_N = np.where(done_N | ~is_here_N, 0, self.step_N + 1)
 
-    def trace(self, about: Mapping[str, Any], tasks: Sequence[Task], cells_of: Sequence[Cells | None]) -> Trace:
+    def trace(self, about: Mapping[str, Any], tasks: Sequence[Task], scenes: Sequence[Scene | None]) -> Trace:
         """What was written down, row after row.
 
         Args:
             about: see `Trace`.
             tasks: the task of each watched row.
-            cells_of: of each watched row, the function from observations to cells, or None.
+            scenes: of each watched row, what its world looks like from above, or None.
         """
         from recollect.common.histories import Histories
 
@@ -94,12 +93,13 @@ class Recorder:
         played["task"] = np.array([task.index for task in tasks], np.int32)[place_R]
 
         cell_R2: np.ndarray | None = None
-        if None not in cells_of:
+        if None not in scenes:
             cell_R2 = np.zeros((len(place_R), 2), np.int16)
-            for place, cells in enumerate(cells_of):
-                assert cells is not None
+            for place, scene in enumerate(scenes):
+                assert scene is not None
                 is_mine = place_R == place
-                cell_R2[is_mine] = cells(played["observation"][is_mine])
+                columns_of_row = (played[name][is_mine] for name in ("observation", "action", "episode"))
+                cell_R2[is_mine] = scene.cells_along(*columns_of_row)
 
         # Maps were written down moment by moment; the trace has them row after row.
         mapped_M2 = np.concatenate([np.empty((0, 2), np.int64), *self.mapped])
@@ -162,15 +162,14 @@ def trace(
         play_split(policy, environment, split, seed=seed, progress=progress, watch=watch)
 
     described = []
-    cells_of: dict[int, Cells | None] = {}
+    scenes: dict[int, Scene | None] = {}
     for task in tasks:
-        scene = registry.scene(environment.world, environment.options, listed[task])
+        scenes[task] = scene = registry.scene(environment.world, environment.options, listed[task])
         drawn = None if scene is None else scene.described()
         described.append({"index": task, "name": listed[task].name, "scene": drawn})
-        cells_of[task] = None if scene is None else scene.cells_of
     facts = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
     facts["actions"] = list(registry.action_names(environment.world))
-    traced = recorder.trace(facts, [listed[task] for task in tasks_of_rows], [cells_of[task] for task in tasks_of_rows])
+    traced = recorder.trace(facts, [listed[task] for task in tasks_of_rows], [scenes[task] for task in tasks_of_rows])
     if "tokens" in traced.facts and isinstance(policy, Worded):
         tokens = np.unique(traced.facts["tokens"]).tolist()
         traced.about["words"] = {str(token): word for token, word in zip(tokens, policy.words(tokens), strict=True)}

@@ -3,6 +3,7 @@
 Left: one point per method and length, the mean over runs of their final values; the dotted line is what an agent
 without the ability can reach (`chance`). Right: small multiples, one learning curve per length. The numbers come from
 the published pipeline of Memory-RL (Ni et al. 2023), see `learning_curves`; the caption names the runs that it drops.
+`beside`: environments whose final values have a panel of their own below, where no published value is drawn.
 Not published: the caption sums each method up in one number, the interquartile mean over lengths and runs.
 """
 
@@ -31,6 +32,9 @@ class Options(learning_curves.CurveOptions):
         description="Environment -> its memory (or credit-assignment) length, in steps; otherwise the number its name ends with.",
     )
     ends: dict[str, int] = Field({}, description="Environment -> last step; else that all complete runs reach.")
+    beside: dict[str, tuple[str, ...]] = Field(
+        {}, description="Title -> environments whose final values have a panel of their own, without published values."
+    )
     chance: float | None = Field(None, description="Return of the best agent without the ability: a dotted line.")
     chance_label: str = Field("optimal without memory", description="Its name in the legend.")
     x_scale: Literal["categorical", "log", "linear"] = Field("categorical", description="Spacing of the lengths.")
@@ -86,9 +90,20 @@ def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
     without = [name for name in figure.environments if name not in lengths]
     if without:
         raise UserError(f"no length for {', '.join(without)}", where=where, do="add it under 'lengths'")
-    if len({lengths[name] for name in figure.environments}) < len(figure.environments):
-        raise UserError("two environments have the same length", where=where, do="correct 'lengths'")
+    panels = panels_of(figure, options)
+    for listed in panels.values():
+        if len({lengths[name] for name in listed}) < len(listed):
+            raise UserError("two environments have the same length", where=where, do="correct 'lengths'")
     return lengths
+
+
+def panels_of(figure: FigureSpec, options: Options) -> dict[str, list[str]]:
+    """The panels of final values by their names in the table: of each, its environments."""
+    others = {name for listed in options.beside.values() for name in listed}
+    panels = {AGGREGATION: [name for name in figure.environments if name not in others]}
+    for title, listed in options.beside.items():
+        panels[f"{AGGREGATION}, {title}"] = [name for name in figure.environments if name in listed]
+    return panels
 
 
 def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measured:
@@ -98,6 +113,8 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     ends: dict[str, int] = {}
     curves_of: dict[str, list[list[learning_curves.Curve]]] = {method: [] for method in figure.methods}
     how: dict[str, Any] = {"resamples": options.resamples, "statistic": options.statistic}
+    panels = panels_of(figure, options)
+    panel_of = {name: panel for panel, listed in panels.items() for name in listed}
     for environment in figure.environments:
         of_environment = rows[rows["env"] == environment]
         ends[environment] = options.ends.get(environment) or learning_curves.common_end(of_environment)
@@ -110,7 +127,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
             final = learning_curves.average_final(curves, rng, **how)
             points.append(
                 {
-                    "panel": AGGREGATION,
+                    "panel": panel_of[environment],
                     "method": method,
                     "x": options.lengths[environment],
                     **final.numbers(),
@@ -123,7 +140,8 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
                 bands.append(band.assign(panel=environment, method=method, tasks=tasks))
 
     # In the order of the legend: the points by length, then the curves.
-    points.sort(key=lambda point: (figure.methods.index(point["method"]), point["x"]))
+    order = list(panels)
+    points.sort(key=lambda row: (order.index(row["panel"]), figure.methods.index(row["method"]), row["x"]))
     table = pd.concat([pd.DataFrame(points), *bands], ignore_index=True)[TABLE_COLUMNS]
     return _Measured(table, dropped, ends, curves_of)
 
@@ -131,7 +149,9 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
 def _summary(measured: _Measured, figure: FigureSpec, options: Options) -> list[str]:
     """The sentence of the caption that sums each method up in one number, where there are runs enough for it."""
     told = []
-    for method, curves_by_environment in measured.curves.items():
+    main = panels_of(figure, options)[AGGREGATION]
+    for method, all_curves in measured.curves.items():
+        curves_by_environment = [all_curves[figure.environments.index(name)] for name in main]
         rng = generator("bootstrap of the summary", figure.name, method)
         final = learning_curves.iqm_of_finals(curves_by_environment, rng, resamples=options.resamples)
         if final is not None:
@@ -139,40 +159,58 @@ def _summary(measured: _Measured, figure: FigureSpec, options: Options) -> list[
     if not told:
         return []
     return [
-        "Interquartile mean of the final values over all lengths and seeds, with its 95 % bootstrap interval: "
+        f"Interquartile mean of the final values over all lengths and seeds{' of the first panel' if options.beside else ''}, "
+        "with its 95 % bootstrap interval: "
         f"{', '.join(told)}."
     ]
 
 
 def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> tuple[Figure, list[ExtraRow]]:
+    panels = panels_of(figure, options)
     if not options.curves:
-        canvas = style.blank_figure(style.SINGLE_COLUMN, 2.0)
-        return canvas, _draw_aggregation(canvas.subplots(), measured.table, figure, options)
-    environments = sorted(figure.environments, key=lambda name: options.lengths[name])
-    depth = 1 if len(environments) <= 3 else 2
-    canvas = style.blank_figure(style.DOUBLE_COLUMN, 1.75 if depth == 1 else 2.3)
+        canvas = style.blank_figure(style.SINGLE_COLUMN, 2.0 * len(panels))
+        return canvas, _draw_finals(canvas, measured.table, figure, options)
+    environments = []
+    depth = 0
+    for listed in panels.values():
+        environments += sorted(listed, key=lambda name: options.lengths[name])
+        depth += 1 if len(listed) <= 3 else 2
+    canvas = style.blank_figure(style.DOUBLE_COLUMN, 1.75 if depth == 1 else 2.3 * max(1, depth / 2))
     left, right = canvas.subfigures(1, 2, squeeze=False, width_ratios=(0.4, 0.6), wspace=0.01)[0]
-    extra_rows = _draw_aggregation(left.subplots(), measured.table, figure, options)
+    extra_rows = _draw_finals(left, measured.table, figure, options)
     extra_rows += _draw_curves(right, depth, environments, measured, figure, options)
     return canvas, extra_rows
 
 
-def _draw_aggregation(axes: Axes, table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[ExtraRow]:
-    """Draw the final values against the length; gives the rows of what was not measured."""
-    lengths = sorted(options.lengths[name] for name in figure.environments)
+def _draw_finals(part: SubFigure | Figure, table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[ExtraRow]:
+    """Draw the panels of final values, one below the other; gives the rows of what was not measured."""
+    panels = panels_of(figure, options)
+    extra_rows: list[ExtraRow] = []
+    for (panel, listed), axes in zip(panels.items(), part.subplots(len(panels), 1, squeeze=False).ravel(), strict=True):
+        lengths = sorted(options.lengths[name] for name in listed)
+        extra_rows += _draw_aggregation(axes, panel, lengths, table, figure, options)
+        title = "final performance" if options.curves else figure.title
+        axes.set_title(title if panel == AGGREGATION else panel.removeprefix(f"{AGGREGATION}, "), loc="left")
+    return extra_rows
+
+
+def _draw_aggregation(
+    axes: Axes, panel: str, lengths: list[float], table: pd.DataFrame, figure: FigureSpec, options: Options
+) -> list[ExtraRow]:
+    """Draw final values against the length; gives the rows of what was not measured."""
     places = dict(zip(lengths, lengths, strict=True))
     if options.x_scale == "categorical":
         places = {length: float(i) for i, length in enumerate(lengths)}
 
     looks = style.styles_of(figure.methods)
     for k, (method, look) in enumerate(looks.items()):
-        rows = table[(table["panel"] == AGGREGATION) & (table["method"] == method)]
+        rows = table[(table["panel"] == panel) & (table["method"] == method)]
         # Methods often meet at the best value; smaller markers on larger ones keep each of them in sight.
         size = 6.4 - 2.4 * k / max(1, len(looks) - 1)
         style.draw_band(axes, rows.assign(x=rows["x"].map(places)), look, size=size)
 
     extra_rows: list[ExtraRow] = []
-    for item in figure.references_of(AGGREGATION):
+    for item in figure.references_of(panel):
         rows_of_item = [row for row in item.rows() if row[2] in places]
         if item.method in looks and rows_of_item:
             x = [places[length] for _, _, length, _ in rows_of_item]
@@ -181,7 +219,7 @@ def _draw_aggregation(axes: Axes, table: pd.DataFrame, figure: FigureSpec, optio
             extra_rows += rows_of_item
     if options.chance is not None:
         ends = (lengths[0], lengths[-1])
-        extra_rows += style.draw_constant(axes, AGGREGATION, options.chance_label, options.chance, ends)
+        extra_rows += style.draw_constant(axes, panel, options.chance_label, options.chance, ends)
 
     if options.x_scale == "log":
         axes.set_xscale("log", base=2)
@@ -190,7 +228,6 @@ def _draw_aggregation(axes: Axes, table: pd.DataFrame, figure: FigureSpec, optio
     axes.set_xlabel(options.x_label)
     axes.set_ylabel(options.y_label)
     style.from_zero(axes, table, options.chance)
-    axes.set_title("final performance" if options.curves else figure.title, loc="left")
     return extra_rows
 
 
@@ -209,7 +246,9 @@ def _draw_curves(
         if options.chance is not None:
             ends = (0.0, float(end))
             extra_rows += style.draw_constant(axes, environment, options.chance_label, options.chance, ends)
-        axes.set_title(f"length {options.lengths[environment]:g}", loc="left", fontsize=6.8)
+        is_beside = any(environment in listed for listed in options.beside.values())
+        title = figure.environment_label(environment) if is_beside else f"length {options.lengths[environment]:g}"
+        axes.set_title(title, loc="left", fontsize=6.8)
         learning_curves.step_ticks(axes, [0, end])
         if not options.same_y:
             style.from_zero(axes, rows, options.chance)

@@ -78,6 +78,7 @@ class FigureSpec(FigureSettings):
     wiring_test: bool = Field(False, description="Its scale is one whose numbers mean nothing.")
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
     stand_ins: tuple[str, ...] = Field((), description="Sentences: what took the place of a published part.")
+    remarks: tuple[str, ...] = Field((), description="What its worlds say of themselves, for the caption.")
 
     @property
     def is_wiring_test(self) -> bool:

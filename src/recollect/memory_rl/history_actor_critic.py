@@ -2,17 +2,17 @@
 
 Source: Memory-RL (Ni et al. 2023), sections 2.4 and 2.5 of our specification. Differences:
 
-- One loss and one Adam for everything, also where the encoders are separate (there the released code steps the critics
-  first, so its actor reads critics that are one update newer).
-- The target is a copy of everything; each method reads of it what its formula says.
-- Heads and embedders of continuous methods are initialised as the discrete ones; the released (JAX) ones are orthogonal.
+- One Adam for everything. It steps each parameter by itself, so with one encoder this equals the released code. Separate
+  encoders: there the critics step first, and the actor reads critics that are one update newer (`critics_first`).
+- The target is a copy of what the method's formula reads of it.
+- Networks of continuous methods are as those of the discrete ones, or as in the released JAX code (`network`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -20,13 +20,17 @@ from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import masked_mean
+from recollect.common.replay import Batch
+from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
-from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from
+from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, reseed_dropout
 from recollect.memory_rl.off_policy import Learner, OnlineHyperparameters, make_encoder, make_history_network
 from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
+
+CRITIC_METRICS = ("critic_loss", "q1", "q2")
 
 
 class ActorCriticHyperparameters(OnlineHyperparameters):
@@ -37,6 +41,11 @@ class ActorCriticHyperparameters(OnlineHyperparameters):
         True,
         description="The actor's loss gives no gradient to the critics nor, through them, to the encoder. Paper: yes "
         "(it keeps gradients from exploding). Separate encoders have it in any case.",
+    )
+    critics_first: bool = Field(
+        False,
+        description="Separate encoders: the critics step first, and the actor's loss reads the stepped ones. Paper's "
+        "code: yes.",
     )
 
 
@@ -82,7 +91,7 @@ class ActorCritic(nn.Module):
 
 
 class ActorCriticLearner(Learner):
-    """Actor, twin critics and their Polyak copy; a method adds `make`, its loss and how it explores."""
+    """Actor, twin critics and their Polyak copy; a method adds `make`, its losses and how it explores."""
 
     online: ActorCritic
     target: ActorCritic
@@ -92,7 +101,38 @@ class ActorCriticLearner(Learner):
     def __init__(self, hp: ActorCriticHyperparameters, facts: Facts, *, seed: int, device: torch.device | str) -> None:
         self.hp: Any = hp
         online, target = (self.make(hp, facts, seed=seed) for _ in range(2))
+        if not self.reads_target_actor:
+            del target.actor
+        target.log_alpha = None
         super().__init__(hp, online.actor, online, target, seed=seed, device=device)
+
+    @property
+    def reads_target_actor(self) -> bool:
+        """Whether the losses read a slow copy of the actor or of its encoder."""
+        return True
+
+    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The critics' loss, the actor's (with all that is learned beside it), and metrics."""
+        raise NotImplementedError
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        critic_loss, actor_loss, metrics = self.losses(batch, counter)
+        return critic_loss + actor_loss, metrics
+
+    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
+        if self.hp.shared_encoder or not self.hp.critics_first:
+            return super().step(batch, counter)
+        metrics: dict[str, Tensor] = {}
+        norms = []
+        for turn, part in enumerate(("critics", "actor")):
+            reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
+            reseed_dropout(self.online, seed_of("dropout", self.seed, counter, part))
+            *both, seen = self.losses(batch, counter)
+            norms.append(self.compute_gradients(both[turn], self.gradient_clip))
+            self.optimiser.step()
+            metrics |= {name: value for name, value in seen.items() if (name in CRITIC_METRICS) == (turn == 0)}
+        self.follow()
+        return {**metrics, "gradient_norm": torch.hypot(*norms)}
 
 
 def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, seed: int) -> HistoryNetwork:
@@ -138,6 +178,17 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
         "`freeze_critic` is on). Separate encoders: no effect, each learns from its own loss. Paper's figures: yes.",
     )
 
+    network: Literal["torch", "flax"] = Field(
+        "torch",
+        description="`torch`: as the discrete methods have it; `flax`: as the released code of continuous tasks has it. "
+        "Every matrix (of an LSTM each gate's) begins orthogonal and every bias 0, a gate has one bias that learns instead "
+        "of two, whose sum Adam moves twice as far, and a token begins with the observation. Paper: flax.",
+    )
+
+    @property
+    def observation_first(self) -> bool:
+        return self.network == "flax"
+
     @property
     def freezes(self) -> bool:
         """Whether critics are constants in the actor's loss."""
@@ -147,6 +198,35 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
     def freezes_encoder(self) -> bool:
         """Whether the actor's loss gives its encoder no gradient; an encoder of its own has no other teacher."""
         return self.freeze_all and self.shared_encoder
+
+
+@torch.no_grad()
+def initialised(model: ActorCritic, hp: ContinuousHyperparameters, *, seed: int) -> ActorCritic:
+    """The model with the weights that it begins with, see `network`."""
+    if hp.network == "torch":
+        return model
+    draws = torch.Generator().manual_seed(seed_of("orthogonal weights", seed))
+    encoders = [model.actor.encoder]
+    if model.critic_encoder is not None:
+        encoders.append(model.critic_encoder)
+    plain: list[nn.Module] = [model.actor.head, model.critics]
+    for encoder in encoders:
+        plain.append(encoder.embedder)
+        if isinstance(encoder.sequence, FeedForwardSequence):
+            plain.append(encoder.sequence)
+        if isinstance(encoder.sequence, RecurrentSequence):
+            for name, parameter in encoder.sequence.cells.named_parameters():
+                if name.startswith("weight"):
+                    for gate in parameter.split(encoder.sequence.output_width):
+                        nn.init.orthogonal_(gate, generator=draws)
+                elif name.startswith("bias_ih"):
+                    parameter.requires_grad_(False)  # it stays 0, and the other is the one that learns
+    for part in plain:
+        for layer in part.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.orthogonal_(layer.weight, generator=draws)
+                layer.bias.zero_()
+    return model
 
 
 def critic_losses(q1_BT: Tensor, q2_BT: Tensor, y_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

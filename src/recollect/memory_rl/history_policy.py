@@ -92,7 +92,8 @@ class HistoryPolicy(BatchedPolicy):
         self._previous = torch.as_tensor(action_B).to(self.device)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
-        self.network.eval()
+        if self.network.training:  # setting it walks all modules, at every step
+            self.network.eval()
         self._previous = self.network.greedy(self.outputs(observation_BD, reward_B, done_B))
         return self._previous.cpu().numpy()
 

@@ -64,6 +64,11 @@ class OnlineHyperparameters(Frozen):
     )
     warmup_episodes: int = Field(10, ge=1, description="Episodes with uniform actions at the beginning. Paper: 10.")
     initial_burst: bool = Field(True, description="Updates for the warm-up's steps, all at once after it. Paper: yes.")
+    warmup_learns: bool = Field(
+        False,
+        description="Evaluations come in the warm-up, too, and without a burst the round that ends it is followed by its "
+        "updates. Paper: no; continuous tasks: yes.",
+    )
     updates_per_step: float = Field(0.25, gt=0, description="Gradient steps per environment step. Paper: 0.25.")
     actors: int = Field(
         1, ge=1, le=65_536, description="Episodes played side by side. Paper: 1. More is faster per episode."
@@ -99,6 +104,11 @@ class OnlineHyperparameters(Frozen):
             raise ValueError("must be -1 (a whole episode) or at least 1")
         return value
 
+    @property
+    def observation_first(self) -> bool:
+        """Whether the observation's part of a token stands before the action's."""
+        return False
+
     def window(self, horizon: int) -> int:
         return horizon if self.sampled_seq_len == -1 else min(self.sampled_seq_len, horizon)
 
@@ -113,6 +123,7 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
         reward_embedding=hp.reward_embedding,
         observation_embedding=hp.observation_embedding,
         image_shape=facts.image_shape or None,
+        observation_first=hp.observation_first,
         generator=torch.Generator().manual_seed(seed_of("embedder weights", seed)),
     )
     n = hp.window(facts.horizon)
@@ -153,8 +164,8 @@ class Learner(TargetLearner):
         super().__init__(
             {"online": self.online, "target": self.target},
             Adam(self.online.named_parameters(), lr=hp.learning_rate),
-            followed=[self.online],
-            targets=[self.target],
+            followed=[self.online.get_submodule(name) for name, _ in self.target.named_children()],
+            targets=list(self.target.children()),
             polyak=hp.polyak,
         )
 
@@ -228,10 +239,14 @@ class OnlineTrainer:
     def planned_updates(self) -> int:
         """Updates of the whole run, where every episode lasts to the horizon."""
         hp, T = self.hp, self.horizon
-        burst = math.floor(hp.updates_per_step * hp.warmup_episodes * T) if hp.initial_burst else 0
-        rounds, rest = divmod(hp.train_episodes, hp.actors)
         per_round = math.ceil(hp.updates_per_step * hp.actors * T)
-        return burst + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
+        if hp.initial_burst:
+            first = math.floor(hp.updates_per_step * hp.warmup_episodes * T)
+        else:
+            last = (hp.warmup_episodes - 1) % hp.actors + 1
+            first = math.ceil(hp.updates_per_step * last * T) if hp.warmup_learns else 0
+        rounds, rest = divmod(hp.train_episodes, hp.actors)
+        return first + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
 
     def advance(self, run: Run) -> None:
         began = time.perf_counter()
@@ -266,11 +281,13 @@ class OnlineTrainer:
         at.env_steps += steps
         at.rounds += 1
         every = self.unit * hp.evaluate_every
-        if not warming:
-            at.updates_due = math.ceil(hp.updates_per_step * steps)
+        if not warming or hp.warmup_learns:
             at.evaluation_due = self.played // every > before // every
-        elif self.played >= self.unit * hp.warmup_episodes and hp.initial_burst:
+        ends_warmup = warming and self.played >= self.unit * hp.warmup_episodes
+        if ends_warmup and hp.initial_burst:
             at.updates_due = math.floor(hp.updates_per_step * at.env_steps)
+        elif not warming or (ends_warmup and hp.warmup_learns):
+            at.updates_due = math.ceil(hp.updates_per_step * steps)
 
     def play_round(self, warming: bool, count: int) -> Episodes:
         """One episode of each actor with the behaviour policy (or uniform); the first `count` are kept."""

@@ -5,7 +5,8 @@
   actor; critics and their encoder are Polyak copies. Critic loss, freezing and loop: as in `td3`.
 - Actor: masked mean of alpha log pi(a|h) - min_i Q_i(h, a), with a drawn through the noise.
 - alpha starts at `alpha` and is learned to the entropy `target_entropy` (minus the number of action dimensions).
-- Ours: alpha moves in the same Adam step as everything else.
+- alpha moves in the same Adam step as everything else: the released code moves it after that, from the same entropy.
+- Ours: with dropout, the target's next actions come from the pass that the losses read; released: from one of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Hyperparameters(history.ContinuousHyperparameters):
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> history.ActorCritic:
     history.need_continuous(facts, "sac")
-    return history.ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
+    model = history.ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
+    return history.initialised(model, hp, seed=seed)
 
 
 def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,10 +55,10 @@ def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
     return raw.tanh(), (log_normal - log_slope).sum(-1)
 
 
-def loss_of(
+def losses_of(
     online: history.ActorCritic, target: history.ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of all losses (scalar) and metrics; `draws` gives the noise of the actions."""
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The critics' loss, the actor's and temperature's (scalars), and metrics; `draws` gives the noise of the actions."""
     parts = tokens(batch, online.actor)
     mask_BT = batch.mask_BT
     n, action_size = batch.action_BT.shape[1:]
@@ -85,15 +87,19 @@ def loss_of(
     goal = -float(action_size) if hp.target_entropy is None else hp.target_entropy
     temperature_loss = online.log_alpha.exp() * (entropy - goal)
     metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
-    return critic_loss + actor_loss + temperature_loss, metrics
+    return critic_loss, actor_loss + temperature_loss, metrics
 
 
 class SAC(history.ActorCriticLearner):
     make = staticmethod(make_actor_critic)
 
-    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+    @property
+    def reads_target_actor(self) -> bool:
+        return bool(self.hp.shared_encoder)
+
+    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         draws = torch.Generator().manual_seed(seed_of("actions in losses", self.seed, counter))
-        return loss_of(self.online, self.target, batch, self.hp, draws)
+        return losses_of(self.online, self.target, batch, self.hp, draws)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         noise_BA = draws.standard_normal((len(outputs_BA), outputs_BA.shape[-1] // 2), np.float32)

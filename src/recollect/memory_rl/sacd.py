@@ -8,7 +8,7 @@
 - `freeze_critic`: Q is a constant in the actor's loss. Without it the gradient also goes through the Q heads and h.
 - alpha is fixed, or learned to an entropy of `target_entropy` * ln(actions); learned, it starts at 1, as released.
 - Acting: a draw from pi while collecting, the likeliest action in evaluation.
-- Ours: alpha is updated in the same step as everything else, on the same batch, not after it.
+- alpha moves in the same Adam step as everything else: the released code moves it after that, from the same entropy.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorC
     return ActorCritic(hp, facts, facts.actions, seed=seed, log_alpha=None if hp.target_entropy is None else 0.0)
 
 
-def loss_of(
+def losses_of(
     online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The critics' loss, the actor's and temperature's (scalars), and metrics."""
     parts = tokens(batch, online.actor)
     mask_BT = batch.mask_BT
     n = batch.action_BT.shape[1]
@@ -93,19 +94,22 @@ def loss_of(
     entropy = -masked_mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
 
     critic_weight = 0.5 if hp.shared_encoder else 1.0
-    loss = critic_weight * critic_loss + actor_loss
+    metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
     if online.log_alpha is not None and hp.target_entropy is not None:
         goal = hp.target_entropy * math.log(pi_BTA.shape[-1])
-        loss = loss - online.log_alpha.exp() * (goal - entropy)
-    metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
-    return loss, metrics
+        actor_loss = actor_loss - online.log_alpha.exp() * (goal - entropy)
+    return critic_weight * critic_loss, actor_loss, metrics
 
 
 class SACD(ActorCriticLearner):
     make = staticmethod(make_actor_critic)
 
-    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return loss_of(self.online, self.target, batch, self.hp)
+    @property
+    def reads_target_actor(self) -> bool:
+        return bool(self.hp.shared_encoder and self.hp.target_encoder)
+
+    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return losses_of(self.online, self.target, batch, self.hp)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         chance_B = torch.as_tensor(draws.random(len(outputs_BA)), device=outputs_BA.device)

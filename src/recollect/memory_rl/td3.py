@@ -34,13 +34,13 @@ class Hyperparameters(history.ContinuousHyperparameters):
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> history.ActorCritic:
     history.need_continuous(facts, "td3")
-    return history.ActorCritic(hp, facts, facts.action_size, seed=seed)
+    return history.initialised(history.ActorCritic(hp, facts, facts.action_size, seed=seed), hp, seed=seed)
 
 
-def loss_of(
+def losses_of(
     online: history.ActorCritic, target: history.ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of all losses (scalar) and metrics; `draws` gives the target's noise."""
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The critics' loss, the actor's (scalars), and metrics; `draws` gives the target's noise."""
     parts = tokens(batch, online.actor)
     present = history.first_tokens(parts, batch.action_BT.shape[1])
     with torch.no_grad():
@@ -59,15 +59,15 @@ def loss_of(
     critic_loss, metrics = history.critic_losses(q1_BT, q2_BT, y_BT, batch.mask_BT)
     chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH))
     actor_loss = -masked_mean(history.least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
-    return critic_loss + actor_loss, {**metrics, "actor_loss": actor_loss.detach()}
+    return critic_loss, actor_loss, {**metrics, "actor_loss": actor_loss.detach()}
 
 
 class TD3(history.ActorCriticLearner):
     make = staticmethod(make_actor_critic)
 
-    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         draws = torch.Generator().manual_seed(seed_of("target noise", self.seed, counter))
-        return loss_of(self.online, self.target, batch, self.hp, draws)
+        return losses_of(self.online, self.target, batch, self.hp, draws)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         action_BA = self.network.greedy(outputs_BA).cpu().numpy()

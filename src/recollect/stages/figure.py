@@ -44,6 +44,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         "wiring_test": at_scale.wiring_test,
         "random_models": random_models,
         "stand_ins": stand_ins(scale, figure),
+        "remarks": provenance.remarks(scale, environments),
     }
     return figure_spec(values)
 

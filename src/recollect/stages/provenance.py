@@ -7,13 +7,14 @@ manifest, and the identity under which checkpoints are found again. Nothing here
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.sealed import verify
 from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
-from recollect.settings.catalogue import KINDS, known, module_of, roots
+from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
+from recollect.settings.layers import environment_stem
 from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
@@ -147,8 +148,27 @@ def figure_text(scale: str, figure: str) -> str:
         "environments": {e: environment_mapping(scale, e).get("title", e) for e in chosen.environments},
     }
     at_scale = scale_settings(scale)
-    said = {"published": at_scale.published, "wiring_test": at_scale.wiring_test}
+    said = {
+        "published": at_scale.published,
+        "wiring_test": at_scale.wiring_test,
+        "remarks": remarks(scale, chosen.environments),
+    }
     return canonical({"figure": chosen.model_dump(mode="json"), "titles": titles, "scale": said})
+
+
+def remarks(scale: str, environments: Sequence[str]) -> list[str]:
+    """What the worlds of a figure say of themselves, with the names of their environments where they say several things."""
+    said: dict[str, list[str]] = {}
+    for env in environments:
+        content = environment_mapping(scale, env)
+        stem = environment_stem(env)[0]
+        for option, sentences in (declaration("world", str(content.get("world")), "REMARKS") or {}).items():
+            value = (content.get("options") or {}).get(option, next(iter(sentences)))
+            if value in sentences:
+                said.setdefault(sentences[value], []).append(env if stem == env else f"{stem}_*")
+    if len(said) < 2:
+        return list(said)
+    return [f"{remark[:-1]} ({', '.join(dict.fromkeys(envs))})." for remark, envs in said.items()]
 
 
 def report_text(scale: str, *figures: str) -> str:

@@ -52,6 +52,31 @@ def test_a_scene_is_plain_data(name: str, options: dict[str, Any]) -> None:
     assert described["marks"][0][0] in {"goal", "goal 1", "key"}
 
 
+@pytest.mark.parametrize("variant", ["passive", "active"])
+def test_in_a_t_maze_the_scene_follows_the_actions_through_the_corridor_to_the_goal_that_pays(variant: str) -> None:
+    options = {"variant": variant, "length": 4}
+    tasks = registry.tasks("tmaze", options, "eval") * 200
+    scene = registry.scene("tmaze", options, tasks[0])
+    world: Any = registry.make_world("tmaze", options, tasks, np.arange(200, dtype=np.uint64))
+    draws, paid = np.random.default_rng(0), 0
+    world.reset()
+    stood, taken = [], []
+    for _ in range(world.horizon):
+        stood.append(np.stack([1 - world._y_B, world._x_B], 1))
+        taken.append(draws.choice(4, p=[0.6, 0.15, 0.1, 0.15], size=200))
+        _, reward, *_ = world.step(taken[-1])
+    stood_BT2, action_BT = np.stack(stood, 1), np.stack(taken, 1)
+    assert scene is not None
+    episode_N = np.repeat(np.arange(200), world.horizon)
+    cells_N2 = scene.cells_along(np.zeros((len(episode_N), 2)), action_BT.ravel(), episode_N)
+    np.testing.assert_array_equal(cells_N2, stood_BT2.reshape(-1, 2))
+    assert not set(map(tuple, cells_N2.tolist())) & set(scene.walls)
+    goals = [(mark.row, mark.column) for mark in scene.marks if mark.name == "goal"]
+    for b in np.flatnonzero(reward > 0):
+        paid += 1
+        assert (1 - int(world._y_B[b]), int(world._x_B[b])) in goals
+    assert paid > 0 and json.loads(json.dumps(scene.described())) == scene.described()
+
+
 def test_a_world_need_not_have_a_scene() -> None:
-    options = {"variant": "passive"}
-    assert registry.scene("tmaze", options, registry.tasks("tmaze", options, "eval")[0]) is None
+    assert registry.scene("visual_match", {}, registry.tasks("visual_match", {}, "eval")[0]) is None

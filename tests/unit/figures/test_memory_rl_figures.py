@@ -86,6 +86,36 @@ def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_run() -> None:
     assert statistics.iqm(np.array([0.0, 1, 2, 3, 1004])) == 2.0
 
 
+def test_a_task_of_ours_stands_beside_the_published_one_and_published_values_beside_that_alone() -> None:
+    scores = curve_scores()
+    ours = scores.assign(env=scores["env"].astype(str) + "_0").replace({"walk_5_0": "ours_5", "walk_9_0": "ours_9"})
+    published = {
+        "panel": "aggregation",
+        "method": "td3_gpt",
+        "x": (5.0, 9.0),
+        "y": (1.0, 1.0),
+        "source": "them",
+        "scale": "demo",
+    }
+    spec = curve_spec(
+        kind="length_aggregation",
+        environments=["walk_5", "walk_9", "ours_5", "ours_9"],
+        environment_labels={"ours_5": "length 5, ours"},
+        references=[published],
+        options={"ends": {}, "points": None, "chance": 0.5, "beside": {"ours": ["ours_5", "ours_9"]}},
+    )
+    drawn = length_aggregation.draw(concat_scores([scores, ours]), spec)
+    for panel in ("aggregation", "aggregation, ours"):
+        rows = drawn.table[drawn.table["panel"] == panel]
+        assert rows[rows["method"] == "td3_lstm"]["x"].tolist() == [5, 9]
+        assert rows["method"].str.startswith("published:").any() == (panel == "aggregation")
+        assert rows["method"].str.startswith("line:").any()
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert titles[:2] == ["final performance", "ours"]
+    assert {"length 5", "length 9", "length 5, ours"} <= set(titles)
+    assert any("over all lengths and seeds of the first panel, with" in note for note in drawn.notes)
+
+
 def test_the_caption_sums_a_method_up_by_the_interquartile_mean_over_lengths_and_seeds() -> None:
     def notes(scores: pd.DataFrame, **options: Any) -> list[str]:
         given = {"chance": None, "ends": {"walk_5": 1000, "walk_9": 1000}, "points": None, **options}

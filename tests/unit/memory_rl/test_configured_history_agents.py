@@ -58,7 +58,8 @@ def test_one_loss_of_every_configured_variant_reaches_all_parameters_of_what_act
         method: Any = {"sacd": sacd, "td3": td3, "sac": sac}[algorithm]
         both = [method.make_actor_critic(hp, facts, seed=seed) for seed in (0, 1)]
         noise = () if algorithm == "sacd" else (torch.Generator().manual_seed(0),)
-        loss, acting = method.loss_of(*both, random_batch(facts), hp, *noise)[0], both[0].actor
+        critic_loss, actor_loss, _ = method.losses_of(*both, random_batch(facts), hp, *noise)
+        loss, acting = critic_loss + actor_loss, both[0].actor
     loss.backward()
     untaught = [part for part, value in acting.named_parameters() if value.grad is None or not value.grad.any()]
     assert not untaught

@@ -133,8 +133,8 @@ def test_the_losses_are_a_plain_loop_over_the_formulas(method: Any, kind: str, s
     expected = (critic + actor) / count
     if method is sac:
         expected += alpha * (entropy / count + A)
-    loss, metrics = method.loss_of(online, target, batch, hp, generator())
-    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
+    critic_loss, actor_loss, metrics = method.losses_of(online, target, batch, hp, generator())
+    assert float((critic_loss + actor_loss).detach()) == pytest.approx(expected, rel=1e-4)
     assert float(metrics["actor_loss"]) == pytest.approx(actor / count, rel=1e-4)
 
 
@@ -151,18 +151,11 @@ def test_the_losses_are_a_plain_loop_over_the_formulas(method: Any, kind: str, s
     ids=["freeze_all", "freeze_critic", "free", "separate", "separate whatever freeze_all says"],
 )
 def test_the_actors_loss_reaches_only_what_is_not_frozen(
-    method: Any, changes: Any, critics: bool, encoder: bool, monkeypatch: pytest.MonkeyPatch
+    method: Any, changes: Any, critics: bool, encoder: bool
 ) -> None:
     hp = small(method, **changes)
     online, target = online_and_target(method, hp)
-    real = method.history.critic_losses
-
-    def without_critic_loss(*given: Any) -> Any:
-        loss, metrics = real(*given)
-        return loss.detach(), metrics
-
-    monkeypatch.setattr(method.history, "critic_losses", without_critic_loss)
-    method.loss_of(online, target, random_batch(), hp, generator())[0].backward()
+    method.losses_of(online, target, random_batch(), hp, generator())[1].backward()
 
     def reached(module: torch.nn.Module) -> bool:
         return any(p.grad is not None and bool(p.grad.abs().max() > 1e-6) for p in module.parameters())
@@ -190,6 +183,29 @@ def test_exploration_stays_in_the_box_and_is_random(method: Any) -> None:
     action = learner.explore(outputs, np.zeros(500), np.random.default_rng(0))
     assert action.shape == (500, 2) and action.dtype == np.float32
     assert np.abs(action).max() <= 1 and action.std() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gpt", "ff"])
+def test_a_flax_network_begins_orthogonal_with_biases_of_zero_and_one_that_learns_per_gate(kind: str) -> None:
+    """As networks/initializer.py and networks/seq_models/recurrence.py of branch pybullet_jax (b6c68ef) have it."""
+    hp = small(td3, kind, network="flax", shared_encoder=False, head=[8])
+    model = td3.make_actor_critic(hp, FACTS, seed=0)
+    checked = 0
+    for name, parameter in model.named_parameters():
+        if "transformer" in name:
+            continue
+        assert parameter.requires_grad == ("bias_ih" not in name)
+        if "bias" in name:
+            assert not parameter.any(), name
+            continue
+        for matrix in parameter.detach().split(8) if "cells" in name else [parameter.detach()]:
+            wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+            torch.testing.assert_close(wide @ wide.T, torch.eye(len(wide)), atol=1e-5, rtol=0)
+            checked += 1
+    assert checked >= 4 + 3 * 2 + {"lstm": 16, "gpt": 0, "ff": 2}[kind]
+    assert model.actor.encoder.embedder.observation_first
+    plain = td3.make_actor_critic(small(td3, kind), FACTS, seed=0)
+    assert not plain.actor.encoder.embedder.observation_first and all(p.requires_grad for p in plain.parameters())
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name_of)

@@ -168,16 +168,18 @@ def test_a_gpts_policy_says_what_it_reads_and_a_recurrent_one_only_what_it_makes
 # ------------------------------------------------------------------------------------------------------ budgets in steps
 
 
+@pytest.mark.parametrize("warmup_learns", [False, True])
 def test_a_budget_in_steps_does_not_depend_on_how_early_episodes_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warmup_learns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With `warmup_learns` as in the released loop: main.py:254-281 of branch pybullet_jax (b6c68ef)."""
     fake_bullet.install(monkeypatch)
     T = 25
     hp = td3.Hyperparameters.model_validate(
         {
             "sequence": {"kind": "lstm", "width": 8}, "observation_embedding": 4, "action_embedding": 4, "head": [8],
-            "budget": "steps", "warmup_episodes": 2, "train_episodes": 6, "evaluate_every": 2, "evaluation_episodes": 2,
-            "initial_burst": False, "updates_per_step": 0.3, "batch_size": 4, "sampled_seq_len": 3,
+            "budget": "steps", "warmup_episodes": 2, "train_episodes": 6, "evaluate_every": 1, "evaluation_episodes": 2,
+            "initial_burst": False, "warmup_learns": warmup_learns, "updates_per_step": 0.3, "batch_size": 4, "sampled_seq_len": 3,
             "replay_transitions": 400, "replay_episodes": 2,
         }
     )  # fmt: skip
@@ -200,5 +202,7 @@ def test_a_budget_in_steps_does_not_depend_on_how_early_episodes_end(
     assert min(lengths) < T and trainer.at.episodes == len(rounds) > 8  # they do end early
     assert 8 * T <= trainer.at.env_steps < 9 * T
     for start, length, due in rounds:
-        assert due == (0 if start < 2 * T else int(np.ceil(0.3 * length)))
-    assert [steps // (2 * T) for steps in evaluated] == [2, 3, 4]  # as the warm-up ends none is due
+        is_after = start + length >= 2 * T if warmup_learns else start >= 2 * T
+        assert due == (int(np.ceil(0.3 * length)) if is_after else 0)
+    # Without: as the warm-up ends none is due.
+    assert [steps // T for steps in evaluated] == [*([1, 2] if warmup_learns else []), 3, 4, 5, 6, 7, 8]

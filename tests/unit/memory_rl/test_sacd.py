@@ -19,11 +19,18 @@ from recollect.common.learning_curve import make_worlds
 from recollect.common.replay import Batch
 from recollect.evaluation.episodic import play
 from recollect.memory_rl import dqn, sacd
-from recollect.memory_rl.sacd import SACD, Hyperparameters, loss_of, make_actor_critic, make_trainer
+from recollect.memory_rl.sacd import SACD, Hyperparameters, losses_of, make_actor_critic, make_trainer
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
 FACTS = Facts(observation_size=2, observation_values=(), actions=4, horizon=5)
+
+
+def loss_of(
+    online: Any, target: Any, batch: Batch, hp: Hyperparameters
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    critic_loss, actor_loss, metrics = losses_of(online, target, batch, hp)
+    return critic_loss + actor_loss, metrics
 
 
 def small(kind: str = "gpt", model: Any = Hyperparameters, **changes: Any) -> Any:
@@ -199,15 +206,27 @@ def test_separate_encoders_learn_from_their_own_loss_only(freeze: bool) -> None:
     assert found["actor.encoder"] > 1e-3
 
 
-def test_a_step_moves_the_target_by_polyak_and_leaves_nothing_behind() -> None:
-    hp = small("lstm", polyak=0.25, learning_rate=0.01, target_entropy=0.5)
+READ_BY_TARGETS: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, {"critics"}),
+    ({"target_encoder": True}, {"critics", "actor"}),
+    ({"shared_encoder": False}, {"critics", "critic_encoder"}),
+    ({"shared_encoder": False, "critics_first": True}, {"critics", "critic_encoder"}),
+]
+
+
+@pytest.mark.parametrize(("changes", "read"), READ_BY_TARGETS)
+def test_a_step_moves_the_target_by_polyak_and_there_is_no_copy_that_nothing_reads(
+    changes: dict[str, Any], read: set[str]
+) -> None:
+    hp = small("lstm", polyak=0.25, learning_rate=0.01, target_entropy=0.5, **changes)
     learner = SACD(hp, FACTS, seed=0, device="cpu")
     before = {name: value.clone() for name, value in learner.target.state_dict().items()}
     metrics = learner.step(random_batch(), 0)
     assert {"critic_loss", "actor_loss", "q1", "q2", "entropy", "alpha", "gradient_norm"} == set(metrics)
-    for name, now in learner.online.state_dict().items():
-        moved = before[name] + 0.25 * (now - before[name])
-        torch.testing.assert_close(learner.target.state_dict()[name], moved, atol=1e-6, rtol=1e-5)
+    assert {name.partition(".")[0] for name in before} == read
+    for name, followed in learner.target.state_dict().items():
+        now = learner.online.state_dict()[name]
+        torch.testing.assert_close(followed, before[name] + 0.25 * (now - before[name]), atol=1e-6, rtol=1e-5)
         if "action" not in name:
             assert not torch.equal(now, before[name]), name
 

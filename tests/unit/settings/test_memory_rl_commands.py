@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from recollect.cli import app
 from recollect.environments import partial_bullet, registry
+from recollect.figures import captions
 from recollect.settings.resolve import environment_settings, figure_settings, resolve
 from recollect.settings.schema import Settings
+from recollect.stages.figure import spec_of
 from recollect.stages.inputs import figure_runs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,15 +97,13 @@ def test_each_command_is_a_run_of_a_figure_at_the_papers_scale(number: int) -> N
     assert all(figure_settings("paper", figure).seeds == tuple(range(1, 11)) for figure in figures)
 
 
-#: Specification 4.3: training episodes by task and length.
-BUDGETS = {
-    "tmaze_passive": {
-        50: 20000, 100: 20000, 250: 16000, 500: 8000, 750: 8000, 1000: 8000, 1250: 8000, 1500: 6700,
-    },
-    "tmaze_active": {20: 40000, 50: 40000, 100: 40000, 250: 32000, 500: 16000},
-    "visual_match": {60: 40000, 120: 30000, 250: 15000, 500: 10000, 750: 10000, 1000: 10000},
-    "key_to_door": {60: 40000, 120: 40000, 250: 30000, 500: 15000},
-}  # fmt: skip
+#: Lengths of the published figures (budget.py of the released code).
+LENGTHS: dict[str, tuple[int, ...]] = {
+    "tmaze_passive": (50, 100, 250, 500, 750, 1000, 1250, 1500),
+    "tmaze_active": (20, 50, 100, 250, 500),
+    "visual_match": (60, 120, 250, 500, 750, 1000),
+    "key_to_door": (60, 120, 250, 500),
+}
 FIGURES = {
     "memory_rl_passive_tmaze": "tmaze_passive",
     "memory_rl_active_tmaze": "tmaze_active",
@@ -113,15 +113,38 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_every_length_of_a_figure_has_the_published_budget(figure: str) -> None:
-    task, chosen = FIGURES[figure], figure_settings("paper", figure)
-    assert sum(map(len, BUDGETS.values())) == 23
-    assert list(chosen.environments) == [f"{task}_{length}" for length in BUDGETS[task]]
-    for length, episodes in BUDGETS[task].items():
-        for method in chosen.methods:
-            hp = resolve("paper", f"{task}_{length}", method, 1).method.hyperparameters
-            assert (hp.train_episodes, hp.warmup_episodes) == (episodes, 10), (length, method)
-            assert (hp.updates_per_step, hp.batch_size, hp.sampled_seq_len) == (0.25, 64, -1)
+def test_a_figure_has_every_published_length(figure: str) -> None:
+    """Their budgets stand in tests/parity/published_settings/memory_rl.yaml."""
+    task = FIGURES[figure]
+    assert sum(map(len, LENGTHS.values())) == 23
+    expected = [f"{task}_{length}" for length in LENGTHS[task]]
+    if task == "visual_match":  # ours beside it
+        expected += [f"{task}_per_episode_{length}" for length in LENGTHS[task]]
+    assert list(figure_settings("paper", figure).environments) == expected
+
+
+BESIDE = ["memory_rl_visual_match", "memory_rl_visual_match_returns", "memory_rl_layers_visual_match"]
+
+
+@pytest.mark.parametrize("figure", [*BESIDE, "memory_rl_curves_visual_match", "memory_rl_attention_rooms"])
+def test_visual_match_is_the_released_task_with_ours_beside_it_and_captions_say_which(figure: str) -> None:
+    """Released: one drawing when an environment is made (pycolab game of twni2016/Memory-RL c9b8b39)."""
+    shown = figure_settings("paper", figure)
+    games = [name for name in shown.environments if name.startswith("visual_match")]
+    maps = {name: environment_settings("paper", name).options["color_map"] for name in games}
+    half = len(games) // 2
+    assert list(maps.values()) == ["per_world"] * half + ["per_episode"] * half
+    if figure in BESIDE:
+        (panel,) = shown.options["beside"].values()
+        assert list(panel) == games[half:]
+    caption = captions.caption(spec_of("paper", figure), ())
+    assert "as released (visual_match_*)." in caption
+    assert "is drawn in each episode (visual_match_per_episode_*)." in caption
+
+
+def test_smaller_scales_keep_their_task() -> None:
+    for scale, color_map in (("demo", "shared"), ("smoke", "per_episode")):
+        assert environment_settings(scale, "visual_match_6").options["color_map"] == color_map
 
 
 #: Specification 5: the step at which a published plot ends, in thousands, by task and length in their order above.
@@ -137,7 +160,10 @@ def test_all_figures_of_a_task_end_where_the_published_plots_do() -> None:
     published = {
         f"{task}_{length}": 1000 * end
         for task, ends in ENDS.items()
-        for length, end in zip(BUDGETS[task], ends, strict=True)
+        for length, end in zip(LENGTHS[task], ends, strict=True)
+    }
+    published |= {
+        name.replace("h_", "h_per_episode_"): end for name, end in published.items() if name.startswith("visual")
     }
     figures = [figure_settings("paper", path.stem) for path in (ROOT / "config/figures").glob("memory_rl_*.yaml")]
     ended = [figure for figure in figures if "ends" in figure.options and "bullet" not in figure.environments[0]]
@@ -160,6 +186,7 @@ def test_each_robot_is_an_environment_with_all_that_is_seen_and_with_either_half
 
 COLORS = {
     "per_episode": "where the three colors lie is drawn in each episode",
+    "per_world": "where the three colors lie is drawn twice, once to train with and once to be evaluated with, as released",
     "shared": "the three colors lie in the same places in all episodes",
 }
 
@@ -168,10 +195,10 @@ COLORS = {
 def test_captions_of_visual_match_say_where_the_colors_lie(scale: str) -> None:
     said = 0
     for path in (ROOT / "config/figures").glob("memory_rl_*.yaml"):
-        figure = figure_settings(scale, path.stem)
-        for name in figure.environments:
-            if name.startswith("visual_match"):
-                color_map = environment_settings(scale, name).options.get("color_map", "per_episode")
-                assert COLORS[color_map] in figure.caption.lower(), (path.stem, name)
-                said += 1
+        figure = spec_of(scale, path.stem)
+        maps = [environment_settings(scale, e).options["color_map"] for e in figure.environments if "visual_match" in e]
+        caption = captions.caption(figure, ()).lower()
+        assert caption.count("three colors lie") == len(set(maps)), path.stem
+        assert all(COLORS[color_map] in caption for color_map in maps)
+        said += len(maps)
     assert said >= 7

@@ -282,7 +282,8 @@ def test_an_episodic_evaluation_is_traced_as_it_was_scored(workdir: Path, method
     assert found.returns_KE[0].tolist() == pytest.approx(scored[:EPISODES])
     assert found.facts["outputs"].shape == (EPISODES * 8, 4)
     assert (found.facts["outputs"].argmax(1) == found.played.action).all()
-    assert found.cell_N2 is None and set(found.maps) == ({"history_attention"} if method == "dqn_gpt" else set())
+    assert found.cell_N2 is not None and (found.cell_N2[::8] == [1, 1]).all()  # each begins one step before the sign
+    assert set(found.maps) == ({"history_attention"} if method == "dqn_gpt" else set())
     if found.maps:
         weights = found.maps["history_attention"].astype(np.float64)  # the last of 9 slots is the present step
         read = (weights > 0).sum(2) == found.played.timestep[found.map_row, None] + 1
