@@ -108,7 +108,7 @@ def test_strict_fails_unless_all_hold_and_the_table_is_markdown(said: dict[str, 
     assert judged(said)["verdict"] == "holds"
     words = ["claims", "--scale", SCALE, "--figure", FIGURE]
     done = CliRunner().invoke(app, [*words, "--strict"], catch_exceptions=False)
-    assert done.exit_code == 0 and "| ✓ holds | RA-DT: AD ends above DT. (figure 3) | AD minus DT | 2" in done.output
+    assert done.exit_code == 0 and "| ✓ holds | RA-DT: AD ends above DT. (figure 3) | AD minus DT | 1.99" in done.output
     scored("dt", 9, 9)
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     with pytest.raises(UserError, match="1 of 1 claims do not hold: one"):
