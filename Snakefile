@@ -33,6 +33,7 @@ include: "rules/inspect.smk"
 include: "rules/page.smk"
 include: "rules/measure.smk"
 include: "rules/figure.smk"
+include: "rules/claims.smk"
 include: "rules/report.smk"
 include: "rules/targets.smk"
 

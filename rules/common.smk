@@ -21,6 +21,7 @@ localrules:
     fetch_data,
     figure,
     page,
+    claims_table,
     report_page,
 
 

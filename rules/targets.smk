@@ -14,6 +14,7 @@ TARGETS = {
         plan.files_of_figures("smoke", SELECTED.figures),
         selected("page", scale="smoke"),
     ],
+    "claims": [CLAIMS.writes["json"].format(scale=SELECTED.scale)],
     "report": [REPORT.writes["html"].format(scale=SELECTED.scale)],
     "data": [
         selected(stage) for stage in ("generate", "embed_images", "fetch", "fetch_data")

@@ -192,8 +192,26 @@ def together(seeds: list[int], work: Callable[[int], None]) -> None:
 
 
 for _stage in STAGES.values():
-    if _stage.name not in ("fetch", "fetch_data", "report"):  # below: these take what they are about in other ways
+    if _stage.name not in (
+        "fetch",
+        "fetch_data",
+        "claims",
+        "report",
+    ):  # below: these take what they are about in other ways
         add_command(_stage)
+
+
+@app.command()
+def claims(
+    scale: DefaultScale = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Of this figure, again for more; none: default ones.")
+    ] = None,
+    strict: Annotated[bool, typer.Option(help="Fail unless every claim holds.")] = False,
+) -> None:
+    """Say of each published claim that figures show whether it holds, is contradicted, or is undecided."""
+    figures = chosen_figures(figure)
+    print(STAGES["claims"].run(scale or default_selection().scale, figures, strict=strict))
 
 
 @app.command()

@@ -21,6 +21,7 @@ from recollect.helm.settings import (
     vision_language_model,
 )
 from recollect.settings.catalogue import roots
+from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError
 from recollect.settings.layers import method_file
 from recollect.settings.loading import config_folders, entries_of, read_yaml
@@ -52,6 +53,7 @@ def check() -> str:
     for scale in names("scales"):
         for figure in names("figures"):
             checked_figure(scale, figure)  # not by `check_once`: its kind is imported, which draws
+        claims_of(scale, tuple(names("figures")))
     return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
 
 

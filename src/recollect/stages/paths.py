@@ -93,6 +93,8 @@ speed = Place(f"{_RESULTS}/speed/{_RUN}.parquet")
 # The inspection page of a run, and the report of a scale.
 page = Place(f"{_RESULTS}/inspect/{_RUN}.html")
 report = Place(f"{_RESULTS}/report.html")
+# Whether the published claims hold at a scale.
+claims = Place(f"{_RESULTS}/claims.json")
 
 # Checkpoints lie outside declared outputs, so that the workflow engine never deletes them: of runs, of the generation of
 # histories, of images, windows and words embedded so far, of vision-language models.

@@ -14,6 +14,7 @@ from typing import Any
 from recollect.artifacts.sealed import verify
 from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
 from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
+from recollect.settings.claims import claims_of
 from recollect.settings.layers import environment_stem
 from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
@@ -176,6 +177,15 @@ def report_text(scale: str, *figures: str) -> str:
     page = TEMPLATES[0].with_name("report.html")
     categories = {figure: figure_settings(scale, figure).category for figure in figures}
     return canonical({"figures": categories, "template": digest(page.read_text(encoding="utf-8"))})
+
+
+def claims_text(scale: str, *figures: str) -> str:
+    """The claims that figures show at a scale, with the seeds that they are judged on."""
+    found = [
+        [claim.model_dump(mode="json"), list(figure_settings(scale, claim.figure).seeds)]
+        for claim in claims_of(scale, figures)
+    ]
+    return canonical({"claims": found})
 
 
 def evaluates_while_training(method: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recollect.stages import (
+    claims,
     embed,
     embed_images,
     embed_vocabulary,
@@ -24,6 +25,6 @@ from recollect.stages import (
 from recollect.stages.stage import Stage
 
 _OF_DATA = (generate_task, generate, train_images, embed_images, train_vision_language, embed_vocabulary, embed, index)
-_OF_RUNS = (run, train, evaluate, inspect, page, measure, figure, report)
+_OF_RUNS = (run, train, evaluate, inspect, page, measure, figure, claims, report)
 _STAGES = (fetch.STAGE, fetch.DATA, *(module.STAGE for module in (*_OF_DATA, *_OF_RUNS)))
 STAGES: dict[str, Stage] = {stage.name: stage for stage in _STAGES}

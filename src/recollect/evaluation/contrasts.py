@@ -1,0 +1,106 @@
+"""A contrast of two sets of scores: how large the difference is, how sure that is, and what follows for a claim.
+
+The interval is a paired bootstrap over two crossed levels, seeds and tasks, each stretched for small samples. A bootstrap
+over k items spreads too little by sqrt((k - 1) / k), and its percentiles are a normal's where Student's t with k - 1 degrees
+of freedom belongs: deviations of each level are multiplied by both. Its coverage is simulated in the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Wanted = Literal["above", "below", "equal"]
+Verdict = Literal["holds", "contradicted", "undecided", "not run"]
+
+LEVEL = 0.95
+RESAMPLES = 10_000
+NORMAL = 1.959964  # its quantile of 97.5 %
+T_OF_FEW = (12.706205, 4.302653, 3.182446, 2.776445)  # Student's, of 1 to 4 degrees of freedom
+FEWEST_SEEDS = 3
+"""From fewer no verdict is given: an interval of two seeds is as wide as twelve of their deviations."""
+
+
+class Effect(NamedTuple):
+    """A mean difference with its interval; NaN bounds: from one seed none can be given."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+    tasks: int
+
+
+def paired_effect(difference_SN: Floats, rng: np.random.Generator, resamples: int = RESAMPLES) -> Effect:
+    """The mean difference over seeds and tasks.
+
+    Args:
+        difference_SN: finite differences of paired scores, ``[seeds, tasks]``.
+    """
+    difference_SN = np.asarray(difference_SN, dtype=np.float64)
+    if difference_SN.ndim != 2 or difference_SN.size == 0 or not np.isfinite(difference_SN).all():
+        raise ValueError(f"differences must be finite and [seeds, tasks], not of shape {difference_SN.shape}")
+    seeds, tasks = difference_SN.shape
+    mean = float(difference_SN.mean())
+    if seeds == 1:
+        return Effect(mean, np.nan, np.nan, seeds, tasks)
+    deviations_R = _resampled(difference_SN.mean(1) - mean, rng, resamples)
+    deviations_R += _resampled(difference_SN.mean(0) - mean, rng, resamples)
+    low, high = np.quantile(deviations_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Effect(mean, mean + float(low), mean + float(high), seeds, tasks)
+
+
+def _resampled(deviation_K: Floats, rng: np.random.Generator, resamples: int) -> Floats:
+    """Means of resamples of one level's deviations, stretched for its size; one item has none, nor says of others."""
+    count = len(deviation_K)
+    if count == 1:
+        return np.zeros(resamples)
+    stretch = np.sqrt(count / (count - 1)) * student(count - 1) / NORMAL
+    return stretch * deviation_K[rng.integers(0, count, size=(resamples, count))].mean(1)
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, to a thousandth: of many degrees by the expansion around the normal's."""
+    if freedom <= len(T_OF_FEW):
+        return T_OF_FEW[freedom - 1]
+    z, v = NORMAL, freedom
+    first = (z**3 + z) / (4 * v)
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    return z + first + second + third
+
+
+def judged(effect: Effect, wanted: Wanted, margin: float) -> tuple[Verdict, str]:
+    """The verdict of a fixed rule, and what an undecided one lacks.
+
+    Args:
+        wanted: the difference is `above` the margin, `below` minus the margin, or `equal`: within the margin of zero.
+        margin: the difference that would count, at least zero; above zero for `equal`.
+    """
+    if effect.seeds < FEWEST_SEEDS:
+        return "undecided", f"{effect.seeds} seeds are fewer than {FEWEST_SEEDS}"
+    if wanted == "equal":
+        inside = -margin < effect.low and effect.high < margin
+        outside = effect.low > margin or effect.high < -margin
+    else:
+        low, high = (effect.low, effect.high) if wanted == "above" else (-effect.high, -effect.low)
+        inside, outside = low > margin, high < margin
+    if inside:
+        return "holds", ""
+    if outside:
+        return "contradicted", ""
+    return (
+        "undecided",
+        f"the interval lies across {margin:g}" if wanted != "equal" else "the interval lies across a margin",
+    )
+
+
+def together(verdicts: list[Verdict]) -> Verdict:
+    """The verdict of a claim of several contrasts, all of which it asserts."""
+    for worst in ("not run", "contradicted", "undecided"):
+        if worst in verdicts:
+            return worst
+    return "holds"

@@ -1,0 +1,110 @@
+"""Published claims (config/claims/*.yaml): what a paper says, and the contrasts of scores that it asserts at each scale.
+
+A file says the claim once, with its contrasts at scale `paper`. It is judged there, and at the scales that `scales` names,
+with what differs there: other runs may show the same claim.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.layers import scale_settings
+from recollect.settings.loading import config_path, merge, names, read_yaml, validated
+from recollect.settings.resolve import figure_settings
+from recollect.settings.schema import Frozen
+from recollect.settings.still import remembered
+
+
+class ArmSettings(Frozen):
+    """Scores of one side of a contrast; what the second side does not say is as on the first."""
+
+    env: str | None = None
+    method: str | None = None
+    split: str | None = Field(None, description="Task split; null: eval.")
+    episodes: tuple[float, float] | None = Field(
+        None, description="From and to which share of the episodes, e.g. [0.75, 1] the last quarter; null: all."
+    )
+
+
+class ContrastSettings(Frozen):
+    """One comparison that a claim asserts: mean of `this` minus mean of `that`, paired over seeds and tasks."""
+
+    says: str = Field(description="What is compared, in words.")
+    this: ArmSettings
+    that: ArmSettings | float = Field(description="Other scores, or a number, e.g. chance.")
+    metric: str = "return"
+    wanted: Literal["above", "below", "equal"] = "above"
+    margin: float = Field(
+        0.0, ge=0, description="The difference that would count; of `equal` the largest that would not."
+    )
+
+    @model_validator(mode="after")
+    def _equal_needs_a_margin(self) -> ContrastSettings:
+        if self.wanted == "equal" and self.margin == 0:
+            raise ValueError("`equal` needs a margin above zero: no two means are the same to the last bit")
+        return self
+
+
+class PublishedNumber(Frozen):
+    says: str
+    value: float
+    read: str = Field(description="How it was read: of which table, or off which figure, by whom.")
+
+
+class ClaimSettings(Frozen):
+    """One published claim (config/claims/<name>.yaml) at a scale."""
+
+    name: str
+    paper: Literal["RA-DT", "Memory-RL", "AMAGO", "HELM"]
+    headline: bool = Field(False, description="One of those that a paper is known for.")
+    statement: str = Field(description="The claim in one sentence, as the paper makes it.")
+    source: str = Field(description="Figure, table or section of the paper.")
+    published: tuple[PublishedNumber, ...] = ()
+    figure: str = Field(description="The figure that shows it, whose seeds it is judged on.")
+    contrasts: tuple[ContrastSettings, ...] = Field(min_length=1)
+    differs: str = Field("", description="What of this scale is unlike the paper, in one sentence.")
+
+
+@remembered
+def claim_settings(scale: str, claim: str) -> ClaimSettings:
+    """The checked settings of a claim at a scale. Raises UserError: it names a scale or a run that there is not."""
+    path = config_path("claims", claim)
+    content = dict(read_yaml(path))
+    at_scales = content.pop("scales", {})
+    for name in at_scales:
+        if name not in names("scales"):
+            raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=nearest(name, names("scales")))
+    settings = validated(ClaimSettings, {**merge(content, at_scales.get(scale, {})), "name": claim}, where=path)
+    drawn = figure_settings(scale, settings.figure)
+    for contrast in settings.contrasts:
+        for env, method in sides(contrast):
+            for name, known in ((env, drawn.environments), (method, drawn.methods)):
+                if name not in known:
+                    what = f"figure '{settings.figure}' at scale '{scale}' has no {name or 'name'}"
+                    where = f"{path}: {contrast.says}"
+                    raise UserError(what, where=where, do=nearest(name, known))
+    return settings
+
+
+def sides(contrast: ContrastSettings) -> list[tuple[str, str]]:
+    """Environment and method of each side that has scores."""
+    first = (contrast.this.env or "", contrast.this.method or "")
+    if not isinstance(contrast.that, ArmSettings):
+        return [first]
+    return [first, (contrast.that.env or first[0], contrast.that.method or first[1])]
+
+
+def claims_of(scale: str, figures: tuple[str, ...]) -> list[ClaimSettings]:
+    """The claims that some figures show at a scale, by paper and name."""
+    found = [claim_settings(scale, name) for name in names("claims") if is_judged(scale, name)]
+    return sorted((claim for claim in found if claim.figure in figures), key=lambda claim: (claim.paper, claim.name))
+
+
+def is_judged(scale: str, claim: str) -> bool:
+    """Whether a claim is about a scale: one of the papers' own size, or one that its file names."""
+    return scale_settings(scale).published == "paper" or scale in read_yaml(config_path("claims", claim)).get(
+        "scales", {}
+    )

@@ -1,0 +1,94 @@
+"""A verdict follows from a fixed rule; an interval covers the truth as often as it says, at the numbers of seeds in use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from recollect.evaluation.contrasts import Effect, Verdict, judged, paired_effect, student, together
+
+
+def interval(low: float, high: float, seeds: int = 5) -> Effect:
+    return Effect((low + high) / 2, low, high, seeds, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "margin", "bounds", "verdict"),
+    [
+        ("above", 0, (1, 3), "holds"),
+        ("above", 2, (1, 3), "undecided"),
+        ("above", 4, (1, 3), "contradicted"),
+        ("above", 0, (-1, 3), "undecided"),
+        ("above", 0, (-3, -1), "contradicted"),
+        ("below", 0, (-3, -1), "holds"),
+        ("below", 2, (-3, -1), "undecided"),
+        ("below", 0, (1, 3), "contradicted"),
+        ("equal", 4, (-3, 1), "holds"),
+        ("equal", 2, (-3, 1), "undecided"),
+        ("equal", 2, (3, 4), "contradicted"),
+        ("equal", 2, (-4, -3), "contradicted"),
+    ],
+)
+def test_the_verdict_follows_from_interval_and_margin(
+    wanted: str, margin: float, bounds: tuple[float, float], verdict: Verdict
+) -> None:
+    assert judged(interval(*bounds), wanted, margin)[0] == verdict  # type: ignore[arg-type]
+
+
+def test_two_seeds_decide_nothing() -> None:
+    assert judged(interval(1, 3, seeds=2), "above", 0) == ("undecided", "2 seeds are fewer than 3")
+
+
+def test_a_claim_holds_only_where_all_its_contrasts_do() -> None:
+    assert together(["holds", "holds"]) == "holds"
+    assert together(["holds", "undecided"]) == "undecided"
+    assert together(["contradicted", "undecided", "holds"]) == "contradicted"
+    assert together(["contradicted", "not run"]) == "not run"
+
+
+def test_one_seed_has_an_effect_and_no_interval() -> None:
+    effect = paired_effect(np.ones((1, 4)), np.random.default_rng(0))
+    assert effect.value == 1 and np.isnan([effect.low, effect.high]).all()
+
+
+def test_pairing_removes_what_both_arms_share() -> None:
+    rng = np.random.default_rng(0)
+    shared_SN = rng.normal(0, 100, (5, 20))
+    this_SN, that_SN = shared_SN + 1 + rng.normal(0, 0.1, (5, 20)), shared_SN + rng.normal(0, 0.1, (5, 20))
+    effect = paired_effect(this_SN - that_SN, rng)
+    assert 0.8 < effect.low < 1 < effect.high < 1.2
+
+
+def test_students_quantile_is_right_to_a_thousandth() -> None:
+    for freedom in range(1, 100):
+        assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=0.0012)
+
+
+CASES = [
+    (seeds, tasks, spreads)
+    for seeds in (3, 5, 10)
+    for tasks in (1, 20)
+    for spreads in ((1, 0, 1), (0, 1, 1), (1, 1, 1), (0.1, 0.1, 1))
+]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "tasks", "spreads"),
+    [(3, 20, (1, 1, 1)), (5, 1, (1, 0, 1)), *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES)],
+)
+def test_the_interval_covers_the_truth_at_least_as_often_as_it_says(
+    seeds: int, tasks: int, spreads: tuple[float, float, float]
+) -> None:
+    """Effects of seeds and of tasks and a rest of each pair, Gaussian. 400 trials: 95 % is 1.1 points exact."""
+    rng = np.random.default_rng(seeds * 100 + tasks)
+    of_seeds, of_tasks, rest = spreads
+    if tasks == 1:
+        of_tasks = 0  # one task stands for itself only
+    covered = 0
+    for _ in range(400):
+        difference_SN = of_seeds * rng.normal(size=(seeds, 1)) + of_tasks * rng.normal(size=(1, tasks))
+        difference_SN = difference_SN + rest * rng.normal(size=(seeds, tasks))
+        effect = paired_effect(difference_SN, rng, resamples=1000)
+        covered += effect.low <= 0 <= effect.high
+    assert covered / 400 > 0.92

@@ -1,0 +1,130 @@
+"""A claim's verdict comes from the scores of its runs, by a rule, and says so where there are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from made_results import ROOM, SCALE, configure
+from typer.testing import CliRunner
+
+from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.sealed import read_json, write_table
+from recollect.cli import app
+from recollect.settings.errors import UserError
+from recollect.stages import paths
+from recollect.stages.check import check
+from recollect.stages.claims import claims
+
+FIGURE = "claimed"
+CLAIM = {
+    "paper": "RA-DT",
+    "statement": "AD ends above DT.",
+    "source": "figure 3",
+    "figure": FIGURE,
+    "contrasts": [{"says": "AD minus DT", "this": {"env": ROOM, "method": "ad"}, "that": {"method": "dt"}}],
+    "scales": {SCALE: {}},
+}
+
+
+@pytest.fixture
+def said(workdir: Path) -> dict[str, Any]:
+    """One claim about one figure of AD and DT, five seeds."""
+    configure(FIGURE, [ROOM], ["ad", "dt"], range(5), kind="in_context_curve")
+    for path in Path("config/claims").glob("*.yaml"):
+        path.unlink()
+    return json.loads(json.dumps(CLAIM))
+
+
+def scored(method: str, low: float, high: float, seeds: range = range(5), tasks: int = 3, episodes: int = 10) -> None:
+    """Returns that rise from `low` to `high` over the episodes, with a little noise."""
+    for seed in seeds:
+        rng = np.random.default_rng([seed, *method.encode()])
+        value_TE = np.linspace(low, high, episodes) + rng.normal(0, 0.1, (tasks, episodes))
+        task_T1, episode_E = np.arange(tasks)[:, None], np.arange(episodes)
+        frame = scores_frame(
+            env=ROOM, method=method, seed=seed, step=10, split="eval", task=task_T1, episode=episode_E,
+            metric="return", value=value_TE,
+        )  # fmt: skip
+        write_table(paths.scores(SCALE, ROOM, method, seed), frame, kind="scores")
+
+
+def judged(claim: dict[str, Any], **differs: Any) -> dict[str, Any]:
+    """The only contrast of a claim, with the claim's own verdict under `claim`."""
+    path = Path("config/claims/one.yaml")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump({**claim, **differs}))
+    claims(SCALE, [FIGURE])
+    (found,) = read_json(paths.claims(SCALE), kind="claims")["claims"]
+    (contrast,) = found["contrasts"]
+    assert found["verdict"] == contrast["verdict"]
+    return dict(contrast)
+
+
+def contrast(**words: Any) -> list[dict[str, Any]]:
+    return [{**CLAIM["contrasts"][0], **words}]  # type: ignore[index]
+
+
+def test_verdicts_of_scores_that_are_apart_and_the_other_way_round(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    found = judged(said)
+    assert found["verdict"] == "holds" and found["seeds"] == 5 and found["tasks"] == 3
+    assert found["low"] < found["value"] < found["high"] and found["value"] == pytest.approx(2, abs=0.2)
+    assert judged(said, contrasts=contrast(margin=4))["verdict"] == "contradicted"
+    assert judged(said, contrasts=contrast(wanted="below"))["verdict"] == "contradicted"
+    assert judged(said, contrasts=contrast(wanted="equal", margin=3))["verdict"] == "holds"
+    assert judged(said, contrasts=contrast(that=5.0, wanted="equal", margin=0.5))["verdict"] == "holds"
+
+
+def test_a_rise_within_an_evaluation_is_a_contrast_of_its_first_and_last_episodes(said: dict[str, Any]) -> None:
+    scored("ad", 0, 9)
+    scored("dt", 0, 0)
+    rise = [{"says": "last minus first fifth", "this": {"env": ROOM, "method": "ad", "episodes": [0.8, 1]},
+             "that": {"episodes": [0, 0.2]}}]  # fmt: skip
+    assert judged(said, contrasts=rise)["value"] == pytest.approx(8, abs=0.2)
+
+
+def test_what_was_not_run_is_said_with_a_run_that_is_missing(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    found = judged(said)
+    assert found["verdict"] == "not run" and "5 runs are missing" in found["why"] and "/dt/seed_0/" in found["why"]
+
+
+def test_scores_close_to_each_other_decide_nothing(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 5, 5)
+    found = judged(said)
+    assert found["verdict"] == "undecided" and "across" in found["why"]
+
+
+def test_strict_fails_unless_all_hold_and_the_table_is_markdown(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    assert judged(said)["verdict"] == "holds"
+    words = ["claims", "--scale", SCALE, "--figure", FIGURE]
+    done = CliRunner().invoke(app, [*words, "--strict"], catch_exceptions=False)
+    assert done.exit_code == 0 and "| ✓ holds | RA-DT: AD ends above DT. (figure 3) | AD minus DT | 1.99" in done.output
+    scored("dt", 9, 9)
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    with pytest.raises(UserError, match="1 of 1 claims do not hold: one"):
+        CliRunner().invoke(app, [*words, "--strict"], catch_exceptions=False)
+
+
+def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: dict[str, Any]) -> None:
+    Path("config/claims").mkdir(exist_ok=True)
+    path = Path("config/claims/one.yaml")
+    path.write_text(yaml.safe_dump({**said, "contrasts": contrast(that={"method": "radtt"})}))
+    with pytest.raises(UserError, match="has no radtt") as refused:
+        check()
+    assert str(path) in refused.value.where
+    path.write_text(yaml.safe_dump({**said, "contrasts": contrast(wanted="equal")}))
+    with pytest.raises(UserError, match="margin above zero"):
+        check()
+    path.write_text(yaml.safe_dump({**said, "scales": {"smok": {}}}))
+    with pytest.raises(UserError, match="no scale 'smok'"):
+        check()
