@@ -3,7 +3,8 @@
 - Where an episode ends, or has had its steps, the next begins within the same step, whose reward stays. What is seen then is
   the first observation of the next episode, so the last one of an episode is seen at the rollout's end only.
 - A number behind the observation is 1 where an episode begins, else 0.
-- The rollout ends as its last episode does, terminated or truncated.
+- The rollout ends as its last episode does, terminated or truncated. Numbers that `info` holds where episodes end (success)
+  are then means over all of them.
 - Every attempt begins from the rollout's seed, so it is the same task from the same start. With `soft_reset`, environments
   that can keep their task are reset with these options and no seed instead, and draw on.
 
@@ -19,6 +20,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Tuple
+
+NUMBER = bool | int | float | np.number | np.bool_
 
 
 class Attempts(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -39,7 +42,8 @@ class Attempts(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = Tuple((environment.observation_space, Box(0.0, 1.0, (1,), np.float32)))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.seed, self.attempt, self.time = seed, 1, 0
+        self.seed, self.time = seed, 0
+        self.told: list[dict[str, Any]] = []  # `info` where episodes ended
         seen, info = self.env.reset(seed=seed, options=options)
         return (seen, np.ones(1, np.float32)), info
 
@@ -47,11 +51,19 @@ class Attempts(gymnasium.Wrapper[Any, Any, Any, Any]):
         seen, reward, terminated, truncated, info = self.env.step(action)
         self.time += 1
         truncated = bool(truncated or self.time == self.steps)
-        begins = bool(terminated or truncated) and self.attempt < self.attempts
+        ended = bool(terminated or truncated)
+        if ended:
+            self.told.append(info)
+        begins = ended and len(self.told) < self.attempts
         if begins:
-            self.attempt, self.time, terminated, truncated = self.attempt + 1, 0, False, False
+            self.time, terminated, truncated, info = 0, False, False, {}
             if self.soft_reset is None:
                 seen, _ = self.env.reset(seed=self.seed)
             else:
                 seen, _ = self.env.reset(options=dict(self.soft_reset))
+        elif ended:
+            info = info | {name: self._mean(name) for name, value in info.items() if isinstance(value, NUMBER)}
         return (seen, np.full(1, begins, np.float32)), float(reward), bool(terminated), truncated, info
+
+    def _mean(self, name: str) -> float:
+        return float(np.mean([told[name] for told in self.told if name in told]))

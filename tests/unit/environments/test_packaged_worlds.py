@@ -28,6 +28,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "gymnasium": ("", {"id": "CartPole-v1", "horizon": 30}),
     "gymnasium, bits": ("", {"id": "Lights-v0", "horizon": 5}),
     "gymnasium, continuous": ("", {"id": "Pendulum-v1", "horizon": 8}),
+    "gymnasium, attempts": ("", {"id": "CartPole-v1", "horizon": 12, "attempts": 3}),
     "popgym": ("popgym", {"task": "AutoencodeEasy", "horizon": 12, "timer": True}),
     "crafter": ("crafter", {"horizon": 6}),
     "crafter, textures": ("crafter", {"horizon": 6, "observation": "textures", "tech_tree": True}),
