@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-LOCAL = {"all", "figure", "fetch", "fetch_data", "page", "report_page"}
+LOCAL = {"all", "figure", "fetch", "fetch_data", "page", "claims_table", "report_page"}
 PAPER = ("--config", "scale=paper", "figures=all")
 ONE_RUN = (24 + 4) * 60  # minutes that one run asks for with its scores
 

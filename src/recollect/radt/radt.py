@@ -7,15 +7,13 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
 
 - Test-time keys are normalised, as in training and in the paper; the released configuration does not
   (`acting.similarity: inner_product`).
-- Deduplication keeps the first of a cluster; the released rule is `memory.deduplicate: upstream`.
-- Retrieval candidates that are excluded are dropped before the min-max, not demoted (`retrieval.excluded: demote`).
 - Windows of other tasks never mix in where a task has no entry left: then nothing is read.
 - `queries: nearest_key` (not in the paper) takes the precomputed key of the most similar cut as a training window's
   query, so that training runs no embedder; for small budgets. `computed` is as published.
 - `retrieval.within` and `network.context_embedding: shared` (not in the paper) are for small budgets: windows of about
   the same skill, and one set of tables for both windows.
 - Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
-- Released options that the published runs do not use (docs/radt.md, "Options of retrieval") are off by default.
+- Released options that the published runs do not use are off by default; docs/radt.md lists all options with both values.
 
 Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
 """
