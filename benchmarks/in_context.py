@@ -30,10 +30,16 @@ ENVIRONMENT = "dark_room_10x10"
 
 
 def settings_of(method: str, network: dict[str, Any], options: dict[str, Any]) -> Settings:
-    """The paper's settings of a method with another network and room."""
+    """The paper's settings of a method with another network and room, without what the released code does while it acts: AD and
+    DT drop attention weights and attend to padding, which no cache can repeat; RA-DT compares keys by their inner product.
+    """
     settings = resolve("paper", ENVIRONMENT, method, 0)
     chosen = settings.method.hyperparameters
-    chosen = chosen.model_copy(update={"network": chosen.network.model_copy(update=network)})
+    network = {**network, "padding": "hidden"}
+    changes: dict[str, Any] = {"network": chosen.network.model_copy(update=network), "acting_dropout": False}
+    if method == "radt":
+        changes["acting"] = chosen.acting.model_copy(update={"similarity": "cosine"})
+    chosen = chosen.model_copy(update=changes)
     return settings.model_copy(
         update={
             "method": settings.method.model_copy(update={"hyperparameters": chosen}),
@@ -159,7 +165,7 @@ def radt_policy(settings: Settings) -> radt.RetrievalPolicy:
     """An untrained policy whose embedder is an untrained DT of the same size."""
     facts = facts_of(settings.environment)
     network = settings.method.hyperparameters.network.model_dump(include={"width", "layers", "heads", "tokens"})
-    embedder = dt.build_network(settings_of("dt", network, settings.environment.options), facts)
+    embedder = dt.build_network(settings_of("dt.embedder", network, settings.environment.options), facts)
     assert settings.method.memory is not None
     return radt.RetrievalPolicy(
         radt.build_network(settings, facts).eval(), DomainSpecificEmbedder(embedder, settings.method.memory), settings

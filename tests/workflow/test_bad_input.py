@@ -237,7 +237,7 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
         ("no language model named 'minilmm'", "language_models.yaml", "did you mean 'minilm'"),
     ),
     "embedder": (
-        edited("methods/radt", memory__embedder="method:dtt"),
+        edited("scales/smoke", methods__radt__memory__embedder="method:dtt"),
         ["embed", *ENV, "--method", "radt", "--device", "cpu"],
         ("no configuration named 'dtt'", "methods/dtt.yaml", "did you mean 'dt'"),
     ),

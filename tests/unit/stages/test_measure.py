@@ -67,7 +67,7 @@ def test_a_figure_of_speeds_needs_no_run(workdir: Path) -> None:
     speeds = [paths.speed(*SMOKE, m, 0) for m in ("radt", "dt")]
     assert made.files("measure") == list(inputs.figure_inputs("smoke", "mine").values()) == speeds
     embedders = [job[1:] for job in made.needs if job.stage == "run"]
-    assert embedders == [(*SMOKE, "dt", "0")] and made.files("evaluate") == []
+    assert embedders == [(*SMOKE, "dt", "0", "")] and made.files("evaluate") == []
     assert made.files("index", "index") == [paths.index(*SMOKE, "radt")]
     check_targets([paths.speed(*SMOKE, "radt", 0).as_posix()])
     with pytest.raises(UserError, match="'radt'"):
