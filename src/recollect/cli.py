@@ -22,7 +22,7 @@ from recollect.stages import paths
 from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
-from recollect.stages.records import timed
+from recollect.stages.records import kept, timed
 from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Stage, job_of
 from recollect.stages.table import STAGES
@@ -161,8 +161,7 @@ def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: s
         return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
     of = job_of(stage.name, {name: str(value) for name, value in names.items()})
-    if stage.keeps and not stage.parts and stage.is_made(of):
-        logging.getLogger("recollect").info("%s: kept, it is of today's settings, code and inputs", of)
+    if stage.keeps and not stage.parts and kept(stage, of):
         return
     returned = work() if stage.parts or options else timed(stage, of, device or "cpu", work)
     if isinstance(returned, str):

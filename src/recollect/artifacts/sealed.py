@@ -279,7 +279,7 @@ def _place(target: Path) -> Iterator[Path]:
     temp = target.with_name(f".{target.stem}.{_HOST}-{os.getpid()}-{next(_counter)}.tmp{target.suffix}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target.parent)
+        sweep(target.parent)
         yield temp
         _flush(temp)
         os.replace(temp, target)
@@ -313,7 +313,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Remove temporary files whose process, on this host, is gone."""
     for entry in os.scandir(folder):
         match = _TEMPORARY.match(entry.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import sys
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from recollect.artifacts.sealed import check_writable, read_json, write_json
+from recollect.artifacts.sealed import check_writable, read_json, sweep, write_json
 from recollect.settings.errors import UserError
 from recollect.stages.provenance import digest
 from recollect.stages.stage import Job, Stage
@@ -47,6 +48,16 @@ def place(job: Job) -> Path:
         f"task_{job.task}" if job.task else "",
     ]
     return Path("logs", *filter(None, folders), f"{job.stage}.json")
+
+
+def kept(stage: Stage, job: Job) -> bool:
+    """Whether a job need not be done: its artifacts are there and of today. What a kill behind the last of them left goes."""
+    if not stage.is_made(job):
+        return False
+    logging.getLogger("recollect").info("%s: kept, it is of today's settings, code and inputs", job)
+    if place(job).parent.is_dir():
+        sweep(place(job).parent)
+    return True
 
 
 def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> object:

@@ -15,7 +15,7 @@ from recollect.settings.resolve import names
 from recollect.stages import evaluate, paths, train
 from recollect.stages.inputs import has_memory, is_trained, learns_from_histories, train_inputs
 from recollect.stages.provenance import embedder_of
-from recollect.stages.records import timed
+from recollect.stages.records import kept, timed
 from recollect.stages.stage import Job, Resources, Stage, Trust
 
 log = logging.getLogger(__name__)
@@ -25,9 +25,7 @@ def run(scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust
     """Train one run and score its policy; what is there and of today is kept."""
     job = Job("run", scale, env, method, str(seed))
     for part, step in STAGE.steps(job):
-        if part.is_made(step):
-            log.info("%s: kept, it is of today's settings, code and inputs", step)
-        else:
+        if not kept(part, step):
             told = {"trust_checkpoint": True} if part is train.STAGE and trust_checkpoint else {}
             timed(part, step, device, partial(part.run, scale, env, method, seed, device=device, **told))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -45,6 +46,16 @@ def test_what_is_of_today_is_kept(made: Path) -> None:
     before = times()
     run(*OF, 0)
     assert times() == before
+
+
+def test_a_kill_behind_the_last_artifact_leaves_no_temporary_file_for_good(made: Path) -> None:
+    """What was being written was the job's record, and a job that is kept writes none."""
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    record = records.place(Job("train", *OF, "0"))
+    left = record.with_name(f".train.{platform.node()}-{int(gone.stdout)}-4.tmp.json")
+    left.touch()
+    run(*OF, 0)
+    assert record.exists() and not left.exists()
 
 
 def test_missing_or_damaged_scores_are_made_anew_without_training(made: Path) -> None:
