@@ -63,9 +63,9 @@ UNKNOWN: tuple[tuple[str, str, Any], ...] = (
     ("figures/attack", "methods", ["dt.nobody"]),
     ("figures/attack", "environments", ["dark_rom_10x10"]),
     ("figures/attack", "references", ["radtt"]),
-    ("methods/radt", "memory.embedder", "method:dtt"),
-    ("methods/radt", "memory.embedder", "lm:minilmm"),
-    ("methods/radt", "memory.deduplicate", "sometimes"),
+    ("scales/smoke", "methods.radt.memory.embedder", "method:dtt"),
+    ("scales/smoke", "methods.radt.memory.embedder", "lm:minilmm"),
+    ("scales/smoke", "methods.radt.memory.deduplicate", "sometimes"),
     ("token_vocabularies", "vocabularies.random.language_model", "randm"),
     ("token_vocabularies", "vocabularies.random.vision_language_model", "randm"),
 )
