@@ -29,6 +29,7 @@ GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkRoom-v0": {}}
 ACTIONS = ("north", "east", "south", "west", "stay")
 MOVES_A2 = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)], dtype=np.int16)
 GOAL_SEED = 43  # seed of the published goal lists (and of the doors of Key-Door)
+LARGEST_GOAL_SEED = 2**32 - 1  # of numpy's legacy generator
 TASK_COUNT = 100  # of which the last fifth is held out
 
 
@@ -37,6 +38,8 @@ class Options(WorldOptions):
     horizon: steps of an episode; None: width * height, as published (100, 400, 800).
     final_step_reward: "normal", or "zero" as upstream.
     start_when_goal_is_start: "random" as upstream, or "fixed".
+    goal_seed: of the permutation of cells that gives the tasks and their split; 43 is the published list, any other one
+        gives other goals to train on and others that are held out.
     """
 
     width: int = Field(default=10, ge=1, le=4096)
@@ -44,6 +47,7 @@ class Options(WorldOptions):
     horizon: int | None = Field(default=None, ge=1)
     final_step_reward: Literal["normal", "zero"] = "normal"
     start_when_goal_is_start: Literal["random", "fixed"] = "random"
+    goal_seed: int = Field(default=GOAL_SEED, ge=0, le=LARGEST_GOAL_SEED)
 
     @property
     def steps(self) -> int:
@@ -56,7 +60,7 @@ class Options(WorldOptions):
 
 
 def published_cells(seed: int, width: int, height: int) -> list[tuple[int, int]]:
-    """The first 100 cells (x, y), at most, of the published shuffle (RA-DT's released tasks).
+    """The first 100 cells (x, y), at most, of a shuffle; of seed 43 the goals of RA-DT's released tasks.
 
     Numpy's legacy ``RandomState(seed)`` permutes the cells, listed column by column.
     """
@@ -73,7 +77,7 @@ def split_range(split: str, count: int) -> range:
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split: ``data["goal"]`` is (x, y) = (column, row). 80 train and 20 eval; fewer in a small room."""
     room = Options.parse(options, "dark_room", split)
-    goals = published_cells(GOAL_SEED, room.width, room.height)
+    goals = published_cells(room.goal_seed, room.width, room.height)
     numbers = split_range(split, len(goals))
     return [Task(i, f"goal_x{goals[n][0]}_y{goals[n][1]}", split, {"goal": goals[n]}) for i, n in enumerate(numbers)]
 

@@ -31,7 +31,9 @@ KEY_SEED = 42  # seed of the published key lists
 
 
 class KeyDoorOptions(Options):
-    """Options of Dark Key-Door: those of Dark-Room, and `key_reset`: "per_episode", or "sticky" as upstream."""
+    """Options of Dark Key-Door: those of Dark-Room (`goal_seed` is then of the doors; keys stay the published ones), and
+    `key_reset`: "per_episode", or "sticky" as upstream.
+    """
 
     key_reset: Literal["per_episode", "sticky"] = "per_episode"
 
@@ -39,9 +41,9 @@ class KeyDoorOptions(Options):
 def tasks(split: str, **options: Any) -> list[Task]:
     """The tasks of a split: key and door as (column, row) in `data`; doors are the goals of Dark-Room, in order."""
     room = KeyDoorOptions.parse(options, "key_door", split)
-    doors = published_cells(GOAL_SEED, room.width, room.height)
+    doors = published_cells(room.goal_seed, room.width, room.height)
     keys = published_cells(KEY_SEED, room.width, room.height)
-    if (room.width, room.height) == (10, 10):
+    if (room.width, room.height, room.goal_seed) == (10, 10, GOAL_SEED):
         keys[81] = (3, 1)  # the release's one exception: evaluation key 1 fell on its door, (8, 4)
     found = []
     for i, n in enumerate(split_range(split, len(doors))):
