@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
+from recollect.common.rotary import turned
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -145,7 +146,7 @@ class RotaryCache:
             layer = cast(Layer, module)
             heads = layer.qkv(layer.norm_attention(h)).view(B, K, -1, s.head_width)
             q, k, v = heads.transpose(1, 2).split([s.heads, s.shared_heads, s.shared_heads], 1)
-            q, k = _turned(q, cos_KE, sin_KE), _turned(k, cos_KE, sin_KE)
+            q, k = turned(q, cos_KE, sin_KE), turned(k, cos_KE, sin_KE)
             before = None if remember else kv[:, :, :, new_K]
             kv[0, :, :, new_K] = k
             kv[1, :, :, new_K] = v
@@ -210,9 +211,3 @@ class RotaryCache:
         known_B1 = self.lengths_B[:, None].clamp(max=self.length - 1)
         rows_N, slots_N = ((age_S >= 1) & (age_S <= known_B1)).nonzero(as_tuple=True)
         return rows_N, slots_N
-
-
-def _turned(x_BHKE: Tensor, cos_KE: Tensor, sin_KE: Tensor) -> Tensor:
-    """Queries or keys, turned by the angles of their positions; number i is paired with number i + width / 2."""
-    a, b = x_BHKE.chunk(2, -1)
-    return torch.cat([a * cos_KE - b * sin_KE, b * cos_KE + a * sin_KE], -1)
