@@ -108,7 +108,7 @@ class RotaryCache:
         self.model, self.length, self.tokens = model, length, tokens
         self.slots = length + tokens - 1  # of the first of K new inputs, the M - 1 before it must still be there
         shape = (2, batch, s.shared_heads, self.slots, s.head_width)
-        self.layers = [torch.zeros(shape, device=device) for _ in model.layers]
+        self.layers = [model.embeddings.new_zeros(shape) for _ in model.layers]
         self.lengths_B = torch.zeros(batch, dtype=torch.int64, device=device)  # inputs since each row's reset
         self.count = 0  # of inputs since the start: the position of the next one
         self.weights: list[Tensor] = []  # of the last inputs, [B, H, K, slots] for each layer
@@ -178,11 +178,11 @@ class RotaryCache:
 
     def _angles(self, tokens: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines [K, head_width / 2] of the positions of new inputs."""
-        s, device = self.model.settings, self.lengths_B.device
+        s = self.model.settings
         position_K1 = torch.arange(self.count, self.count + tokens, dtype=torch.float64)[:, None]
         exponent_E = torch.arange(0, s.head_width, 2, dtype=torch.float64) / s.head_width
         angle_KE = position_K1 * s.base**-exponent_E
-        return angle_KE.cos().float().to(device), angle_KE.sin().float().to(device)
+        return angle_KE.cos().to(self.model.embeddings), angle_KE.sin().to(self.model.embeddings)
 
     def attention(self) -> Tensor | None:
         """How much the last input read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
