@@ -30,7 +30,6 @@ MINE = (
     "radt_maze_runner_curves",
     "radt_200_trials",
     "radt_ablations",
-    "radt_choice_of_actions",
     "radt_language_models",
     "radt_efficiency",
     "radt_meta_world",

@@ -200,7 +200,7 @@ def test_titles_concern_figures_only() -> None:
 
 def test_seeds_are_no_part_of_a_run_s_settings() -> None:
     before = texts()
-    edit_config("scales/demo", lambda c: c.update(seeds=[5, 6, 7]))
+    edit_config("scales/demo", lambda c: c["figures"]["radt_dark_room_10x10"].update(seeds=[5, 6, 7]))
     assert changed(before, texts()) == {"figure"}
 
 
