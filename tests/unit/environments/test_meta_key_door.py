@@ -69,12 +69,13 @@ def test_random_and_informed_returns_are_those_of_the_specification(
 
 
 def test_the_optimum_of_the_demos_figure_is_the_return_of_an_informed_policy() -> None:
-    """Exact over all places of a 3 x 3 room: 29.682 in 50 steps."""
-    options = resolve("demo", "amago_dark_key_door_3", "amago_transformer", 0).environment.options
-    drawn = figure_settings("demo", "amago_dark_key_door").options["optimum"]
+    """Exact over all places of a 2 x 2 room: 42.0625 in 50 steps."""
+    figure = figure_settings("demo", "amago_dark_key_door")
+    options = resolve("demo", figure.environments[0], "amago_transformer", 0).environment.options
+    drawn = figure.options["optimum"]
     informed = returns(4000, True, **options)
-    assert informed.mean() == pytest.approx(29.682, abs=0.5) and 5 * drawn == pytest.approx(29.682, abs=0.02)
-    assert returns(4000, False, **options).mean() == pytest.approx(3.21, abs=0.1)
+    assert informed.mean() == pytest.approx(42.0625, abs=0.5) and 5 * drawn == pytest.approx(42.0625, abs=0.02)
+    assert returns(4000, False, **options).mean() == pytest.approx(7.7, abs=0.1)
 
 
 def test_an_episode_that_is_not_won_lasts_51_steps_in_the_seed_timing_and_50_in_the_other() -> None:
