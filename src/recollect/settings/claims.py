@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.layers import scale_settings
+from recollect.settings.layers import extended_scales, scale_settings
 from recollect.settings.loading import config_path, merge, names, read_yaml, validated
 from recollect.settings.resolve import figure_settings
 from recollect.settings.schema import Frozen
@@ -28,6 +28,13 @@ class ArmSettings(Frozen):
         None, description="From and to which share of the episodes, e.g. [0.75, 1] the last quarter; null: all."
     )
 
+    @field_validator("episodes")
+    @classmethod
+    def _a_part(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not 0 <= value[0] < value[1] <= 1:
+            raise ValueError("write two shares that rise, of 0 to 1")
+        return value
+
 
 class ContrastSettings(Frozen):
     """One comparison that a claim asserts: mean of `this` minus mean of `that`, paired over seeds and tasks."""
@@ -40,6 +47,12 @@ class ContrastSettings(Frozen):
     margin: float = Field(
         0.0, ge=0, description="The difference that would count; of `equal` the largest that would not."
     )
+
+    @model_validator(mode="after")
+    def _first_side_is_whole(self) -> ContrastSettings:
+        if self.this.env is None or self.this.method is None:
+            raise ValueError("`this` needs `env` and `method`")
+        return self
 
     @model_validator(mode="after")
     def _equal_needs_a_margin(self) -> ContrastSettings:
@@ -77,7 +90,8 @@ def claim_settings(scale: str, claim: str) -> ClaimSettings:
     for name in at_scales:
         if name not in names("scales"):
             raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=nearest(name, names("scales")))
-    settings = validated(ClaimSettings, {**merge(content, at_scales.get(scale, {})), "name": claim}, where=path)
+    said = (at_scales[name] for name in extended_scales(scale) if name in at_scales)
+    settings = validated(ClaimSettings, {**merge(content, *said), "name": claim}, where=path)
     drawn = figure_settings(scale, settings.figure)
     for contrast in settings.contrasts:
         for env, method in sides(contrast):
@@ -104,7 +118,6 @@ def claims_of(scale: str, figures: tuple[str, ...]) -> list[ClaimSettings]:
 
 
 def is_judged(scale: str, claim: str) -> bool:
-    """Whether a claim is about a scale: one of the papers' own size, or one that its file names."""
-    return scale_settings(scale).published == "paper" or scale in read_yaml(config_path("claims", claim)).get(
-        "scales", {}
-    )
+    """Whether a claim is about a scale: one of the papers' own size, or one that its file names or that extends such."""
+    at_scales = read_yaml(config_path("claims", claim)).get("scales", {})
+    return scale_settings(scale).published == "paper" or any(name in at_scales for name in extended_scales(scale))
