@@ -274,14 +274,19 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
         raise UserError(what, where=words[0], do="correct its name or path") from error
 
 
+Figures = Annotated[
+    list[str] | None,
+    typer.Argument(help="Figures of config/figures, a set of config/config.yaml, or `all`; none: the default ones."),
+]
+
+
 @app.command()
-def finished(scale: DefaultScale = None) -> None:
+def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Name the figures and the report of a scale."""
-    default = default_selection()
-    scale = scale or default.scale
+    scale = scale or default_selection().scale
     scale_settings(scale)
     print(f"Figures at {scale} scale:")
-    for name in default.figures:
+    for name in chosen_figures(figures):
         path = paths.figure(scale, name, ".pdf")
         print(f"  {path}" if path.is_file() else f"  {path} (not there yet)")
     report = paths.report(scale)
@@ -292,11 +297,6 @@ def finished(scale: DefaultScale = None) -> None:
 def dvc() -> None:
     """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`."""
     print(pipeline(), end="")
-
-
-Figures = Annotated[
-    list[str] | None, typer.Argument(help="Figures of config/figures, or `all`; none: the default ones.")
-]
 
 
 @app.command()
