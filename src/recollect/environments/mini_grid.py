@@ -34,13 +34,15 @@ MARGIN = VIEW - 1  # of wall around a grid
 EMPTY, UNSEEN, CODES = 0, 1, 256  # two codes that are no object's; (type * 6 + color) * 3 + state is below 256
 AGENT_CODES = CODES  # what the agent carries is drawn in its own cell: these codes follow the others
 MOVES = 3  # the first actions
+UNNAMED_SIZES = {"MemoryS5": 5}
 ACTION_NAMES = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
 
 
 class Options(WorldOptions):
     """task: what stands between `MiniGrid-` and `-v0` in the package's name of an environment. HELM's are
         KeyCorridorS3R1, MemoryS11, RedBlueDoors-6x6, DoorKey-5x5, DoorKey-6x6, Dynamic-Obstacles-5x5 (or
-        Dynamic-Obstacles-Random-5x5; the sources disagree) and Unlock.
+        Dynamic-Obstacles-Random-5x5; the sources disagree) and Unlock. MemoryS5, which the package can
+        make but has no name for, is known, too.
     moves_only: the first three actions only: turn left, turn right, forward. Published: all.
     """
 
@@ -49,12 +51,18 @@ class Options(WorldOptions):
 
     @property
     def id(self) -> str:
-        name = f"MiniGrid-{self.task}-v0"
+        """The package's name of it."""
+        name = f"MiniGrid-{self.task if self.size is None else 'MemoryS7'}-v0"
         if name not in gymnasium.registry:
             known = [i[9:-3] for i in gymnasium.registry if i.startswith("MiniGrid-") and i.endswith("-v0")]
             where = "options of the world mini_grid: task"
             raise UserError(f"there is no task '{self.task}'", where=where, do=nearest(self.task, known))
         return name
+
+    @property
+    def size(self) -> int | None:
+        """The side of a room that the package has no name for."""
+        return UNNAMED_SIZES.get(self.task)
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
@@ -118,8 +126,9 @@ class Tiles:
 class Player:
     """One environment of the package, which makes no observations; see `replayed.Player`."""
 
-    def __init__(self, name: str) -> None:
-        made = gymnasium.make(name, disable_env_checker=True).unwrapped
+    def __init__(self, name: str, size: int | None = None) -> None:
+        sized = {} if size is None else {"size": size}
+        made = gymnasium.make(name, disable_env_checker=True, **sized).unwrapped
         assert isinstance(made, MiniGridEnv)
         self.inner = made
         self.inner.gen_obs = dict  # type: ignore[method-assign]
@@ -151,7 +160,7 @@ class MiniGrid(ReplayedWorld):
     options_model = Options
 
     def _setup(self) -> None:
-        players = [Player(self.options.id) for _ in self.tasks]
+        players = [Player(self.options.id, self.options.size) for _ in self.tasks]
         self.inner = [player.inner for player in players]
         one = self.inner[0]
         assert isinstance(one.action_space, Discrete)

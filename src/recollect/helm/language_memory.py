@@ -17,6 +17,7 @@ from recollect.common.published_transformer_xl import load, shortened
 from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.helm.causal_memory import causal_memory
 from recollect.helm.encoder_memory import encoder_memory
+from recollect.helm.ring_memory import RingMemory
 from recollect.helm.rotary_memory import rotary_memory
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
@@ -102,36 +103,15 @@ def language_memory(
     return encoder_memory(settings, folder=model, layers=layers, pooling=pooling, device=device, **common)
 
 
-class TransformerXLMemory:
+class TransformerXLMemory(RingMemory):
     """See `LanguageMemory`; begins, and after a reset goes on, with a memory full of zeros that is attended to."""
 
+    counted = "written"
+
     def __init__(self, network: TransformerXL, words: tuple[str, ...], memory_length: int, batch_tokens: int) -> None:
-        self.network, self.vocabulary = network, words
-        self.width = self.output_width = network.settings.width
-        self.memory_length, self.batch_tokens = memory_length, batch_tokens
-        self.embeddings_VD = network.table()
-        s, slots = network.settings, memory_length + batch_tokens - 1
-        self.row_bytes = 4 * 2 * s.layers * s.heads * s.head_width * slots
-        self.start(0)
+        self.network, s = network, network.settings
+        kept = {"layers": s.layers, "heads": s.heads, "head_width": s.head_width}
+        super().__init__(network.table(), words, memory_length, batch_tokens, **kept)
 
-    def start(self, batch: int) -> None:
-        self.cache = XLCache(self.network, batch, self.memory_length, self.batch_tokens)
-
-    def reset(self, mask_B: Tensor) -> None:
-        self.cache.reset(mask_B)
-
-    def step(self, inputs_BKD: Tensor) -> Tensor:
-        return self.cache.read(inputs_BKD)
-
-    def peek(self, inputs_BKD: Tensor) -> Tensor:
-        return self.cache.read(inputs_BKD, remember=False)
-
-    def attention(self) -> Tensor | None:
-        return self.cache.attention()
-
-    def arrays(self) -> dict[str, Tensor]:
-        return self.cache.arrays()
-
-    def load(self, arrays: Mapping[str, Any]) -> None:
-        self.start(len(arrays["written"]))
-        self.cache.load(arrays)
+    def ring(self, batch: int) -> XLCache:
+        return XLCache(self.network, batch, self.memory_length, self.batch_tokens)

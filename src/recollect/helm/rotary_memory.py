@@ -5,14 +5,11 @@ Unlike GPT-2's, its ring of keys and values rolls exactly (see `rotary_transform
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from recollect.common.language_models import RANDOM_VOCABULARY, package_weights, vocabulary
 from recollect.common.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
+from recollect.helm.ring_memory import RingMemory
 from recollect.helm.token_window import unfit
 from recollect.settings.schema import LanguageModelSettings
 
@@ -21,41 +18,19 @@ RANDOM = RotaryTransformerSettings(
 )
 
 
-class RotaryMemory:
+class RotaryMemory(RingMemory):
     """See `LanguageMemory`. A row begins with nothing to attend to but its first input."""
 
     def __init__(
         self, network: RotaryTransformer, words: tuple[str, ...], memory_length: int, batch_tokens: int
     ) -> None:
-        self.network, self.vocabulary = network, words
-        self.width = self.output_width = network.settings.width
-        self.memory_length, self.batch_tokens = memory_length, batch_tokens
-        self.embeddings_VD = network.embeddings.detach()
-        s, slots = network.settings, memory_length + batch_tokens - 1
-        self.row_bytes = 4 * 2 * s.layers * s.shared_heads * s.head_width * slots
-        self.start(0)
+        self.network, s = network, network.settings
+        table_VD = network.embeddings.detach()
+        kept = {"layers": s.layers, "heads": s.shared_heads, "head_width": s.head_width}
+        super().__init__(table_VD, words, memory_length, batch_tokens, **kept)
 
-    def start(self, batch: int) -> None:
-        self.cache = RotaryCache(self.network, batch, self.memory_length, self.batch_tokens)
-
-    def reset(self, mask_B: Tensor) -> None:
-        self.cache.reset(mask_B)
-
-    def step(self, inputs_BKD: Tensor) -> Tensor:
-        return self.cache.read(inputs_BKD)[:, -1]
-
-    def peek(self, inputs_BKD: Tensor) -> Tensor:
-        return self.cache.read(inputs_BKD, remember=False)[:, -1]
-
-    def attention(self) -> Tensor | None:
-        return self.cache.attention()
-
-    def arrays(self) -> dict[str, Tensor]:
-        return self.cache.arrays()
-
-    def load(self, arrays: Mapping[str, Any]) -> None:
-        self.start(len(arrays["lengths"]))
-        self.cache.load(arrays)
+    def ring(self, batch: int) -> RotaryCache:
+        return RotaryCache(self.network, batch, self.memory_length, self.batch_tokens)
 
 
 def rotary_memory(
