@@ -6,7 +6,7 @@ with what differs there: other runs may show the same claim.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,11 @@ from recollect.settings.loading import config_path, merge, names, read_yaml, val
 from recollect.settings.resolve import figure_settings
 from recollect.settings.schema import Frozen
 from recollect.settings.still import remembered
+
+Paper = Literal["RA-DT", "Memory-RL", "AMAGO", "HELM"]
+PAPERS: tuple[str, ...] = get_args(Paper)
+MARKS = {"holds": "✓", "contradicted": "✗", "undecided": "?", "not run": "–"}
+"""Verdict -> what stands for it in a table and below a figure."""
 
 
 class ArmSettings(Frozen):
@@ -58,7 +63,8 @@ class ClaimSettings(Frozen):
     """One published claim (config/claims/<name>.yaml) at a scale."""
 
     name: str
-    paper: Literal["RA-DT", "Memory-RL", "AMAGO", "HELM"]
+    paper: Paper
+    short: str = Field(max_length=40, description="Its name below a figure, where there is room for a few words.")
     headline: bool = Field(False, description="One of those that a paper is known for.")
     statement: str = Field(description="The claim in one sentence, as the paper makes it.")
     source: str = Field(description="Figure, table or section of the paper.")
@@ -98,9 +104,10 @@ def sides(contrast: ContrastSettings) -> list[tuple[str, str]]:
 
 
 def claims_of(scale: str, figures: tuple[str, ...]) -> list[ClaimSettings]:
-    """The claims that some figures show at a scale, by paper and name."""
+    """The claims that some figures show at a scale: paper by paper, headline claims first, then by name."""
     found = [claim_settings(scale, name) for name in names("claims") if is_judged(scale, name)]
-    return sorted((claim for claim in found if claim.figure in figures), key=lambda claim: (claim.paper, claim.name))
+    shown = (claim for claim in found if claim.figure in figures)
+    return sorted(shown, key=lambda claim: (PAPERS.index(claim.paper), not claim.headline, claim.name))
 
 
 def is_judged(scale: str, claim: str) -> bool:
