@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from pydantic import Field, model_validator
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.layers import scale_settings
+from recollect.settings.layers import extended_scales, scale_settings
 from recollect.settings.loading import config_path, merge, names, read_yaml, validated
 from recollect.settings.resolve import figure_settings
 from recollect.settings.schema import Frozen
@@ -83,7 +83,8 @@ def claim_settings(scale: str, claim: str) -> ClaimSettings:
     for name in at_scales:
         if name not in names("scales"):
             raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=nearest(name, names("scales")))
-    settings = validated(ClaimSettings, {**merge(content, at_scales.get(scale, {})), "name": claim}, where=path)
+    said = (at_scales[name] for name in extended_scales(scale) if name in at_scales)
+    settings = validated(ClaimSettings, {**merge(content, *said), "name": claim}, where=path)
     drawn = figure_settings(scale, settings.figure)
     for contrast in settings.contrasts:
         for env, method in sides(contrast):
@@ -111,7 +112,6 @@ def claims_of(scale: str, figures: tuple[str, ...]) -> list[ClaimSettings]:
 
 
 def is_judged(scale: str, claim: str) -> bool:
-    """Whether a claim is about a scale: one of the papers' own size, or one that its file names."""
-    return scale_settings(scale).published == "paper" or scale in read_yaml(config_path("claims", claim)).get(
-        "scales", {}
-    )
+    """Whether a claim is about a scale: one of the papers' own size, or one that its file names or that extends such."""
+    at_scales = read_yaml(config_path("claims", claim)).get("scales", {})
+    return scale_settings(scale).published == "paper" or any(name in at_scales for name in extended_scales(scale))

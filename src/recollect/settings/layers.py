@@ -12,6 +12,9 @@ Of a method, later wins, beginning with the last of its `base` chain:
    after what they say of the variant that is its own `base:`;
 5. what the name says in so many words, `radt.learning_rate=0.001` (see `overrides`).
 
+A scale that `extends` another says what the other says, then its own: where an entry of it is named above, both count, the
+extended scale's first.
+
 An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
 says which option the trailing number sets (or word, where that option is a text).
 """
@@ -25,7 +28,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import DEFAULT, config_path, merge, names, plugin_that_has, read_yaml, stamp, validated
+from recollect.settings.loading import (
+    DEFAULT,
+    config_path,
+    merge,
+    names,
+    overlaid,
+    plugin_that_has,
+    read_yaml,
+    stamp,
+    validated,
+)
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import ScaleSettings
 from recollect.settings.still import remembered
@@ -62,13 +75,21 @@ def merged(layers: Iterable[Layer]) -> dict[str, Any]:
 @remembered
 def scale_settings(scale: str) -> ScaleSettings:
     """The checked settings of a scale, in which every name that it overrides is known."""
-    path = _scale_path(scale)
-    return _scale_settings(path, stamp(path))
+    files = _scale_files(scale)
+    return _scale_settings(tuple((name, path, stamp(path)) for name, path in files.items()))
 
 
 @cache
-def _scale_settings(path: Path, stamp: tuple[int, int]) -> ScaleSettings:
-    settings = validated(ScaleSettings, read_yaml(path), where=path)
+def _scale_settings(files: tuple[tuple[str, Path, tuple[int, int]], ...]) -> ScaleSettings:
+    content: dict[str, Any] = {"published": files[0][0]} if len(files) > 1 else {}
+    for _, path, _ in files:
+        content = overlaid(content, read_yaml(path))
+        settings = validated(ScaleSettings, content, where=path)
+        _check_overridden(settings, path)
+    return settings
+
+
+def _check_overridden(settings: ScaleSettings, path: Path) -> None:
     for group in ("methods", "figures"):
         for name in getattr(settings, group):
             if not config_path(group, name).is_file():
@@ -77,11 +98,36 @@ def _scale_settings(path: Path, stamp: tuple[int, int]) -> ScaleSettings:
     check_environment_names(Layer({"environments": settings.environments}, path))
     for name, said in settings.methods.items():
         check_environment_names(Layer(said, path, ("methods", name)))
-    return settings
 
 
-def _scale_path(scale: str) -> Path:
-    return config_path("scales", scale)
+def _scale_files(scale: str) -> dict[str, Path]:
+    """Name and file of a scale, after those of the scales that it extends."""
+    found: dict[str, Path] = {}
+    name: str | None = scale
+    while name is not None:
+        path = config_path("scales", name)
+        if name in found:
+            what = f"the `extends` of scale '{scale}' leads back to '{name}'"
+            raise UserError(what, where=path, do="break the circle")
+        found[name] = path
+        name = read_yaml(path).get("extends")
+    return dict(reversed(found.items()))
+
+
+def extended_scales(scale: str) -> list[str]:
+    """A scale, after the scales that it extends."""
+    return list(_scale_files(scale))
+
+
+def _at_scale(scale: str, group: str, name: str) -> list[Layer]:
+    """What a scale, and before it those that it extends, says of a name in one of its groups."""
+    scale_settings(scale)  # checked
+    found = []
+    for path in _scale_files(scale).values():
+        said = (read_yaml(path).get(group) or {}).get(name)
+        if said is not None:
+            found.append(Layer(said, path, (group, name)))
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- environments
@@ -157,10 +203,8 @@ def environment_layers(scale: str, env: str) -> list[Layer]:
     layers = [file]
     if value is not None:
         layers.append(Layer({"options": {file.content["parameter"]: value}}, None, origin=f"the name '{env}'"))
-    overrides = scale_settings(scale).environments
     for name in dict.fromkeys((stem, env)):
-        if name in overrides:
-            layer = Layer(overrides[name], _scale_path(scale), ("environments", name))
+        for layer in _at_scale(scale, "environments", name):
             if _names_another_source(merged(layers), layer.content):
                 layers.append(layer._replace(content={"source": {"hyperparameters": DEFAULT}}))
             layers.append(layer)
@@ -205,12 +249,12 @@ def method_layers(scale: str, env: str, method: str) -> MethodLayers:
 @remembered
 def _own_layers(scale: str, env: str, method: str) -> list[Layer]:
     """The layers of a method and of its bases in one environment, from the lowest to the highest."""
-    overrides = scale_settings(scale).methods
     stem, _ = environment_stem(env)
     layers: list[Layer] = []
     for name in reversed(_base_chain(method)):
         layers += _with_environment(method_file(name), stem, env)
-        layers += _with_environment(Layer(overrides.get(name, {}), _scale_path(scale), ("methods", name)), stem, env)
+        for layer in _at_scale(scale, "methods", name):
+            layers += _with_environment(layer, stem, env)
     return layers
 
 
@@ -290,9 +334,13 @@ def variant_base(scale: str, env: str, method: str) -> str:
 def figure_layers(scale: str, figure: str) -> list[Layer]:
     """The layers of a figure, from the lowest to the highest; its seeds default to the scale's."""
     path = config_path("figures", figure)
-    at_scale = scale_settings(scale)
-    return [
-        Layer({"seeds": list(at_scale.seeds)}, _scale_path(scale)),
+    of_scale = scale_settings(scale)
+    layers = [
+        Layer({"seeds": list(of_scale.seeds)}, config_path("scales", scale)),
         Layer(read_yaml(path), path),
-        Layer(at_scale.figures.get(figure, {}), _scale_path(scale), ("figures", figure)),
+        *_at_scale(scale, "figures", figure),
     ]
+    if of_scale.first_seed:
+        seeds = [of_scale.first_seed + seed for seed in merged(layers)["seeds"]]
+        layers.append(Layer({"seeds": seeds}, None, origin=f"`first_seed` of the scale '{scale}'"))
+    return layers

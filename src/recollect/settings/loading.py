@@ -134,6 +134,16 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two mappings of one level over each other. The word `default` stays: it takes back what lies below both."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(old, Mapping)
+        result[key] = overlaid(old, value) if both else value
+    return result
+
+
 def validated(model: type[Model], values: Mapping[str, Any], *, where: object, noun: str = "key") -> Model:
     """Build a settings model from values of a file; every problem is one `UserError` with key and nearest known one.
 

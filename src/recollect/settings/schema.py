@@ -199,7 +199,11 @@ class ScaleSettings(Frozen):
     """One scale: seeds and overrides (config/scales/<name>.yaml)."""
 
     description: str
+    extends: str | None = Field(None, description="The scale that holds wherever this one says nothing.")
     seeds: Seeds
+    first_seed: int = Field(
+        0, ge=0, le=LARGEST_SEED, description="Added to all seeds: the same figures of seeds that nobody has seen."
+    )
     resources: Literal["small", "large"] = Field(
         "small",
         description="What a run asks of its machine. small: one or two cores. large: GPUs, more memory, hours, and seeds "
@@ -207,7 +211,8 @@ class ScaleSettings(Frozen):
     )
     published: str | None = Field(
         None,
-        description="Published values that are drawn: those of references with this `scale`; null: its own name's.",
+        description="Published values that are drawn: those of references with this `scale`; default: its own name's, or "
+        "that of the scale which it extends.",
     )
     wiring_test: bool = Field(False, description="Its numbers mean nothing, and its figures and pages say so.")
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -148,6 +148,41 @@ def test_unknown_algorithm_is_answered_with_the_nearest(config: Path) -> None:
         resolve.resolve("demo", "room", "dt", 0)
 
 
+def test_a_scale_says_what_the_one_that_it_extends_says_then_its_own(config: Path) -> None:
+    first = {"description": "d", "seeds": [0], "methods": {"dt": {"hyperparameters": {"optimisation": {"steps": 11}}}}}
+    first["figures"] = {"curve": {"options": {"columns": 3, "lengths": "default"}}}
+    first["environments"] = {"room": {"options": {"height": 6}}}
+    write(config, "scales/demo", first)
+    own = {"description": "e", "extends": "demo", "methods": {"dt": {"hyperparameters": {"context": 8}}}}
+    own["environments"] = {"room": {"options": {"width": 5}}}
+    write(config, "scales/again", {**own, "first_seed": 5})
+    drawn = {"kind": "in_context_curve", "environments": ["room"], "methods": ["dt"], "seeds": [0, 2]}
+    write(config, "figures/curve", {**drawn, "options": {"columns": 1, "lengths": 4}})
+    settings = resolve.resolve("again", "room", "dt", 5)
+    assert settings.method.hyperparameters.optimisation.steps == 11
+    assert settings.method.hyperparameters.context == 8
+    assert settings.environment.options == {"width": 5, "height": 6}
+    figure = resolve.figure_settings("again", "curve")
+    assert figure.seeds == (5, 7)
+    assert figure.options == {"columns": 3}  # `default` takes back what the figure's own file says
+    assert resolve.scale_settings("again").published == "demo"
+    assert resolve.figure_settings("demo", "curve").seeds == (0, 2)
+
+
+def test_a_scale_is_read_again_when_the_one_that_it_extends_changes(config: Path) -> None:
+    write(config, "scales/again", {"description": "e", "extends": "demo"})
+    assert resolve.scale_settings("again").seeds == (0, 1)
+    write(config, "scales/demo", {"description": "d", "seeds": [0, 1, 2]})
+    assert resolve.scale_settings("again").seeds == (0, 1, 2)
+
+
+def test_a_circle_of_scales_is_refused(config: Path) -> None:
+    write(config, "scales/demo", {"description": "d", "seeds": [0], "extends": "again"})
+    write(config, "scales/again", {"description": "e", "extends": "demo"})
+    with pytest.raises(UserError, match="`extends` of scale 'demo' leads back"):
+        resolve.scale_settings("demo")
+
+
 def test_a_circle_of_bases_is_refused(config: Path) -> None:
     write(config, "methods/a", {"base": "b"})
     write(config, "methods/b", {"base": "a"})
