@@ -19,6 +19,7 @@ from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha
 from recollect.figures import registry
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.figures.spec import one_or_more
+from recollect.settings.claims import claims_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method
 from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
 from recollect.stages.figure import LOCK
@@ -47,7 +48,19 @@ def page(scale: str, figures: Sequence[str], code: str) -> str:
         [_figure(scale, name) for name in figures],
         [_run(scale, *run, names) for run, names in drawn_in.items()],
         _facts(code),
+        _claims(scale, figures),
     )
+
+
+def _claims(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
+    """The claims that some figures show, as they were judged; one that was judged of other figures only says so."""
+    wanted = claims_of(scale, tuple(figures))
+    if not wanted:
+        return []
+    path = paths.claims(scale)
+    judged = {claim["name"]: claim for claim in read_json(path, kind="claims")["claims"]}
+    why = f"not in {path.name}: `snakemake {path}` judges it"
+    return [judged.get(claim.name) or not_run(claim, why) for claim in wanted]
 
 
 def _facts(code: str) -> dict[str, str]:

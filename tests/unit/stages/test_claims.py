@@ -23,6 +23,7 @@ from recollect.stages.claims import claims
 FIGURE = "claimed"
 CLAIM = {
     "paper": "RA-DT",
+    "short": "AD above DT",
     "statement": "AD ends above DT.",
     "source": "figure 3",
     "figure": FIGURE,
