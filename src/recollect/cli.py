@@ -190,13 +190,9 @@ def together(seeds: list[int], work: Callable[[int], None]) -> None:
     return None
 
 
+OWN_COMMANDS = ("fetch", "fetch_data", "claims", "report")  # below: they take what they are about in other ways
 for _stage in STAGES.values():
-    if _stage.name not in (
-        "fetch",
-        "fetch_data",
-        "claims",
-        "report",
-    ):  # below: these take what they are about in other ways
+    if _stage.name not in OWN_COMMANDS:
         add_command(_stage)
 
 

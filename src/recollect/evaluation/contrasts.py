@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,43 @@ class Effect(NamedTuple):
     high: float
     seeds: int
     tasks: int
+
+
+def task_means(scores: pd.DataFrame, split: str, metric: str, episodes: tuple[float, float]) -> pd.Series:
+    """The mean of each task over some episodes of the final evaluation of one run.
+
+    Args:
+        scores: as `recollect.artifacts.scores` has them.
+        episodes: from and to which share of the episodes.
+
+    Raises:
+        ValueError: there is no such score.
+    """
+    chosen = scores[(scores["split"] == split) & (scores["metric"] == metric)]
+    if chosen.empty:
+        raise ValueError(f"no {metric} of the split {split}")
+    chosen = chosen[chosen["step"] == chosen["step"].max()]
+    count = int(chosen["episode"].max()) + 1
+    first, last = (round(share * count) for share in episodes)
+    if first == last:
+        raise ValueError(f"no episode of {count} lies from {episodes[0]:g} to {episodes[1]:g}")
+    return chosen[chosen["episode"].between(first, last - 1)].groupby("task")["value"].mean()
+
+
+def differences(this_SN: pd.DataFrame, that: pd.DataFrame | float) -> Floats:
+    """Differences ``[seeds, tasks]`` to a number, or paired with those of another arm.
+
+    Of two arms with other tasks, e.g. of another length, only the means over tasks are paired.
+
+    Raises:
+        ValueError: some seed lacks a task that others have.
+    """
+    for arm in (this_SN, that):
+        if isinstance(arm, pd.DataFrame) and arm.isna().any(axis=None):
+            raise ValueError("its seeds have scores of different tasks")
+    if isinstance(that, pd.DataFrame) and list(this_SN) != list(that):
+        this_SN, that = this_SN.mean(axis=1).to_frame(), that.mean(axis=1).to_frame()
+    return (this_SN - that).to_numpy(np.float64)
 
 
 def paired_effect(difference_SN: Floats, rng: np.random.Generator, resamples: int = RESAMPLES) -> Effect:
@@ -92,10 +130,7 @@ def judged(effect: Effect, wanted: Wanted, margin: float) -> tuple[Verdict, str]
         return "holds", ""
     if outside:
         return "contradicted", ""
-    return (
-        "undecided",
-        f"the interval lies across {margin:g}" if wanted != "equal" else "the interval lies across a margin",
-    )
+    return "undecided", "the interval lies across " + ("a margin" if wanted == "equal" else f"{margin:g}")
 
 
 def together(verdicts: list[Verdict]) -> Verdict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales, scale_settings
@@ -33,6 +33,13 @@ class ArmSettings(Frozen):
         None, description="From and to which share of the episodes, e.g. [0.75, 1] the last quarter; null: all."
     )
 
+    @field_validator("episodes")
+    @classmethod
+    def _a_part(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not 0 <= value[0] < value[1] <= 1:
+            raise ValueError("write two shares that rise, of 0 to 1")
+        return value
+
 
 class ContrastSettings(Frozen):
     """One comparison that a claim asserts: mean of `this` minus mean of `that`, paired over seeds and tasks."""
@@ -45,6 +52,12 @@ class ContrastSettings(Frozen):
     margin: float = Field(
         0.0, ge=0, description="The difference that would count; of `equal` the largest that would not."
     )
+
+    @model_validator(mode="after")
+    def _first_side_is_whole(self) -> ContrastSettings:
+        if self.this.env is None or self.this.method is None:
+            raise ValueError("`this` needs `env` and `method`")
+        return self
 
     @model_validator(mode="after")
     def _equal_needs_a_margin(self) -> ContrastSettings:

@@ -139,8 +139,9 @@ def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
-        both = isinstance(value, Mapping) and isinstance(old, Mapping)
-        result[key] = overlaid(old, value) if both else value
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            value = overlaid(old, value)
+        result[key] = value
     return result
 
 

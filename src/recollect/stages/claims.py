@@ -15,7 +15,8 @@ from recollect.stages.stage import Job, Resources, Stage
 if TYPE_CHECKING:
     import pandas as pd
 
-    from recollect.evaluation.contrasts import Floats
+Tables = dict[Path, "pd.DataFrame"]
+"""Score files, by their paths"""
 
 MARKS = {"holds": "✓", "contradicted": "✗", "undecided": "?", "not run": "–"}
 SEED = 0  # of the resamples, so that a verdict is the same each time
@@ -30,15 +31,18 @@ def claims(
     """Judge the claims that figures show, write them down, and give them as a table of Markdown.
 
     Raises:
-        UserError: with `strict`, a claim does not hold.
+        UserError: there is no such figure, its scores are not those that a claim names, or with `strict`, a claim does
+            not hold.
     """
     from recollect.artifacts.sealed import write_json
 
-    chosen = claims_of(scale, tuple(figures))
+    for figure in figures:
+        figure_settings(scale, figure)  # known
     there = {name: path for name, path in claim_inputs(scale, *figures).items() if path.is_file()}
     code = STAGE.code_text(Job("claims", scale))
     known = provenance.describe(provenance.claims_text(scale, *figures), code, there.values())
-    found = [judge(scale, claim) for claim in chosen]
+    read: Tables = {}
+    found = [judge(scale, claim, read) for claim in claims_of(scale, tuple(figures))]
     write_json(paths.claims(scale), {"scale": scale, "claims": found}, kind="claims", provenance=known)
     text = table(found)
     failing = [claim["name"] for claim in found if claim["verdict"] != "holds"]
@@ -48,61 +52,64 @@ def claims(
     return text
 
 
-def judge(scale: str, claim: ClaimSettings) -> dict[str, Any]:
-    """A claim with the effect, interval and verdict of each contrast, as JSON has it."""
+def judge(scale: str, claim: ClaimSettings, read: Tables) -> dict[str, Any]:
+    """A claim with the effect, interval and verdict of each contrast, as JSON has it.
+
+    Args:
+        read: score files that were read already; others are added.
+    """
     from recollect.evaluation.contrasts import together
 
-    contrasts = [_judged(scale, claim, contrast) for contrast in claim.contrasts]
+    contrasts = [_judged(scale, claim, contrast, read) for contrast in claim.contrasts]
     verdict = together([contrast["verdict"] for contrast in contrasts])
     said = claim.model_dump(mode="json", exclude={"contrasts"})
     return {**said, "verdict": verdict, "contrasts": contrasts}
 
 
-def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings) -> dict[str, Any]:
+def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings, read: Tables) -> dict[str, Any]:
     import numpy as np
 
-    from recollect.evaluation.contrasts import judged, paired_effect
+    from recollect.evaluation.contrasts import differences, judged, paired_effect
 
-    seeds = figure_settings(scale, claim.figure).seeds
     said = contrast.model_dump(mode="json")
     lacking = [path for path in _files(scale, claim, contrast) if not path.is_file()]
     if lacking:
         return {**said, "verdict": "not run", "why": f"{len(lacking)} runs are missing, {lacking[0]} for one"}
-    this_SN = _scores(scale, contrast.this, contrast.this, contrast.metric, seeds)
-    if isinstance(contrast.that, ArmSettings):
-        that_SN = _scores(scale, contrast.that, contrast.this, contrast.metric, seeds)
-        if list(this_SN) != list(that_SN):  # other tasks, e.g. of another length: only their means can be paired
-            this_SN, that_SN = this_SN.mean(axis=1).to_frame(), that_SN.mean(axis=1).to_frame()
-        difference_SN: Floats = this_SN.to_numpy(float) - that_SN.to_numpy(float)
-    else:
-        difference_SN = this_SN.to_numpy(float) - contrast.that
+    this, that = contrast.this, contrast.that
+    this_SN = _arm(scale, claim, contrast, this, read)
+    try:
+        other = _arm(scale, claim, contrast, that, read) if isinstance(that, ArmSettings) else that
+        difference_SN = differences(this_SN, other)
+    except ValueError as error:
+        where = f"{claim.name}: {contrast.says}"
+        raise UserError(f"scores cannot be paired: {error}", where=where, do="score all its runs anew") from error
     effect = paired_effect(difference_SN, np.random.default_rng(SEED))
     verdict, why = judged(effect, contrast.wanted, contrast.margin)
     numbers = {name: None if value != value else value for name, value in effect._asdict().items()}  # NaN is no JSON
     return {**said, **numbers, "verdict": verdict, "why": why}
 
 
-def _scores(scale: str, arm: ArmSettings, default: ArmSettings, metric: str, seeds: Sequence[int]) -> pd.DataFrame:
-    """Scores of one side, seeds by tasks, each the mean over the chosen episodes of the final evaluation."""
+def _arm(scale: str, claim: ClaimSettings, contrast: ContrastSettings, arm: ArmSettings, read: Tables) -> pd.DataFrame:
+    """Scores of one side, seeds by tasks."""
     import pandas as pd
 
     from recollect.artifacts.sealed import read_table
+    from recollect.evaluation.contrasts import task_means
 
-    env, method = arm.env or default.env, arm.method or default.method
+    default = contrast.this
+    env, method = arm.env or default.env or "", arm.method or default.method or ""
     split = arm.split or default.split or "eval"
-    first, last = arm.episodes or default.episodes or (0.0, 1.0)
+    episodes = arm.episodes or default.episodes or (0.0, 1.0)
     rows = {}
-    for seed in seeds:
+    for seed in figure_settings(scale, claim.figure).seeds:
         path = paths.scores(scale, env, method, seed)
-        table = read_table(path, kind="scores")
-        table = table[(table["split"] == split) & (table["metric"] == metric)]
-        if table.empty:
-            do = "correct the claim's `metric` or `split`"
-            raise UserError(f"no {metric} of the split {split}", where=path, do=do)
-        table = table[table["step"] == table["step"].max()]
-        count = int(table["episode"].max()) + 1
-        wanted = table["episode"].between(round(first * count), round(last * count) - 1)
-        rows[seed] = table[wanted].groupby("task")["value"].mean()
+        if path not in read:
+            read[path] = read_table(path, kind="scores")
+        try:
+            rows[seed] = task_means(read[path], split, contrast.metric, episodes)
+        except ValueError as error:
+            do = f"correct metric, split or episodes of the claim '{claim.name}'"
+            raise UserError(str(error), where=path, do=do) from error
     return pd.DataFrame(rows).T
 
 
@@ -151,7 +158,7 @@ STAGE = Stage(
     reads=claim_inputs,
     writes={"json": paths.claims},
     settings=provenance.claims_text,
-    modules=lambda scale, *figures: ["recollect.evaluation.contrasts", __name__],
+    modules=lambda scale, *figures: ["recollect.evaluation.contrasts"],
     asks=Resources((2000, 2000), (30, 30)),
     local=True,
     run=claims,

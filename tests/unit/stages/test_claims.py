@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, write_table
+from recollect.artifacts.sealed import read_table as read
 from recollect.cli import app
 from recollect.settings.errors import UserError
 from recollect.stages import paths
@@ -129,3 +130,46 @@ def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: di
     path.write_text(yaml.safe_dump({**said, "scales": {"smok": {}}}))
     with pytest.raises(UserError, match="no scale 'smok'"):
         check()
+    path.write_text(
+        yaml.safe_dump({**said, "contrasts": contrast(this={"env": ROOM, "method": "ad", "episodes": [0.5, 0.2]})})
+    )
+    with pytest.raises(UserError, match="two shares that rise"):
+        check()
+    path.write_text(yaml.safe_dump({**said, "contrasts": contrast(this={"env": ROOM})}))
+    with pytest.raises(UserError, match="needs `env` and `method`"):
+        check()
+
+
+def test_a_figure_that_there_is_not_is_refused_and_the_nearest_named(said: dict[str, Any]) -> None:
+    with pytest.raises(UserError) as refused:
+        CliRunner().invoke(app, ["claims", "--scale", SCALE, "--figure", "claimd"], catch_exceptions=False)
+    assert FIGURE in str(refused.value)
+    assert not paths.claims(SCALE).exists()
+
+
+def test_scores_that_cannot_be_paired_are_refused_by_name(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    scored("dt", 3, 3, seeds=range(1), tasks=2)
+    with pytest.raises(UserError, match="scores of different tasks") as refused:
+        judged(said)
+    assert "AD minus DT" in refused.value.where
+    with pytest.raises(UserError, match="no success of the split eval"):
+        judged(said, contrasts=contrast(metric="success"))
+    few = {"env": ROOM, "method": "ad", "episodes": [0.01, 0.02]}
+    with pytest.raises(UserError, match=r"no episode of 10 lies from 0\.01 to 0\.02"):
+        judged(said, contrasts=contrast(this=few))
+
+
+def test_each_score_file_is_read_once(said: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    opened = []
+    monkeypatch.setattr(
+        "recollect.artifacts.sealed.read_table", lambda path, **how: opened.append(path) or read(path, **how)
+    )
+    path = Path("config/claims/one.yaml")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump({**said, "contrasts": 3 * contrast()}))
+    claims(SCALE, [FIGURE])
+    assert len(opened) == len(set(opened)) == 10
