@@ -115,7 +115,8 @@ def report_page(
             for name, number in COLUMNS
         ),
         "labels": "".join(
-            f'td:nth-child({place})::before {{ content: "{name}"; }} ' for place, (name, _) in enumerate(COLUMNS, 1)
+            f'#runs td:nth-child({place})::before {{ content: "{name}"; }} '
+            for place, (name, _) in enumerate(COLUMNS, 1)
         ),
         "rows": "\n".join(_row(run, digits) for run in runs),
         "provenance": "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items()),

@@ -19,8 +19,13 @@ def claims_section(claims: Sequence[Claim]) -> str:
     said = [f"{len(claims)} {'claim' if len(claims) == 1 else 'claims'}: {counted(claims)}."]
     if headline:
         said.append(f"Of the {len(headline)} headline ones (bold) {counted(headline)}.")
-    said.append("A claim holds where the whole interval of each of its differences lies beyond the margin that is wanted.")
-    headings = "".join(f'<th scope="col">{_text(name)}</th>' for name in HEADINGS)
+    said.append(
+        "A claim holds where the whole interval of each of its differences lies beyond the margin that is wanted."
+    )
+    headings = "".join(
+        f'<th scope="col"{" class=number" if place > 2 else ""}>{_text(name)}</th>'
+        for place, name in enumerate(HEADINGS)
+    )
     parts = []
     for paper, of_paper in groupby(claims, key=lambda claim: claim["paper"]):
         heading = f'<tr class="paper"><th scope="rowgroup" colspan="{len(HEADINGS)}">{_text(paper)}</th></tr>'
@@ -46,20 +51,22 @@ def _rows(claim: Claim) -> str:
         statement = f"<b>{statement}</b>"
     notes = [claim["source"]]
     if claim["published"]:
-        values = "; ".join(f"{one['says']} {one['value']:g}" for one in claim["published"])
+        values = "; ".join(f"{one['says']}: {one['value']:g}" for one in claim["published"])
         notes.append(f"published: {values}")
     said = f"<i>{_text('; '.join(notes))}</i>"
     if claim["differs"]:
         said += f"<i>{_text(claim['differs'])}</i>"
-    first = f'<td{span} class="{kind}">{marked(claim["verdict"])}</td><td{span}>{statement}{said}</td>'
+    first = f'<td{span} class="verdict {kind}">{marked(claim["verdict"])}</td><td{span} class="claim">{statement}{said}</td>'
     rows = []
     for place, contrast in enumerate(contrasts):
         found = numbers(contrast)
+        if not found.effect:  # why stands beside what was to be compared
+            found = found._replace(of="")
         mark = marked(contrast["verdict"]).split()[0] + " " if len(contrasts) > 1 else ""
-        why = f"<i>{_text(contrast['why'])}</i>" if contrast["why"] and found.effect else ""
+        why = f"<i>{_text(contrast['why'])}</i>" if contrast["why"] else ""
         cells = [f"<td>{mark}{_text(contrast['says'])}{why}</td>"]
-        cells += [f'<td class="number">{_text(cell)}</td>' for cell in found[:3]]
-        cells.append(f"<td>{_text(found.of)}</td>")
+        for name, cell in zip(HEADINGS[3:], found, strict=True):
+            cells.append(f'<td class="number" data-name="{_text(name)}">{_text(cell)}</td>')
         rows.append(f"<tr>{'' if place else first}{''.join(cells)}</tr>")
     return "\n".join(rows)
 

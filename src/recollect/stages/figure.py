@@ -18,7 +18,7 @@ from recollect.settings.resolve import (
     scale_settings,
 )
 from recollect.stages import paths, provenance
-from recollect.stages.claims import judge
+from recollect.stages.claims import Tables, judge
 from recollect.stages.inputs import figure_inputs
 from recollect.stages.stage import Job, Resources, Stage
 from recollect.stages.stand_ins import stand_ins
@@ -82,9 +82,9 @@ def judged_claims(scale: str, name: str) -> tuple[JudgedClaim, ...]:
     """The same with the verdicts of its scores; judged here, so that a figure waits for no run but its own."""
     from recollect.figures.spec import JudgedClaim
 
-    return tuple(
-        JudgedClaim(short=claim.short, verdict=judge(scale, claim)["verdict"]) for claim in shown_claims(scale, name)
-    )
+    read: Tables = {}
+    judged = [judge(scale, claim, read) for claim in shown_claims(scale, name)]
+    return tuple(JudgedClaim(short=claim["short"], verdict=claim["verdict"]) for claim in judged)
 
 
 def settings_text(scale: str, name: str) -> str:

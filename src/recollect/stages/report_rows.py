@@ -22,6 +22,7 @@ from recollect.figures.spec import one_or_more
 from recollect.settings.claims import claims_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method
 from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
+from recollect.stages.claims import not_run
 from recollect.stages.figure import LOCK
 from recollect.stages.inputs import Run, figure_runs
 from recollect.stages.paths import Place
