@@ -18,7 +18,7 @@ from recollect.settings.resolve import scale_settings
 from recollect.settings.schema import LARGEST_SEED
 from recollect.settings.still import held_still
 from recollect.stages import check as checking
-from recollect.stages import paths
+from recollect.stages import finished as ending
 from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
@@ -276,16 +276,11 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
 
 @app.command()
 def finished(scale: DefaultScale = None) -> None:
-    """Name the figures and the report of a scale."""
+    """Name the figures and the report of a scale, and say which of the claims that they show hold."""
     default = default_selection()
     scale = scale or default.scale
     scale_settings(scale)
-    print(f"Figures at {scale} scale:")
-    for name in default.figures:
-        path = paths.figure(scale, name, ".pdf")
-        print(f"  {path}" if path.is_file() else f"  {path} (not there yet)")
-    report = paths.report(scale)
-    print(f"Report: {report}" if report.is_file() else f"Report: make it with `snakemake {report}`")
+    print(ending.finished(scale, default.figures))
 
 
 @app.command()

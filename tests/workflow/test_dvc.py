@@ -8,6 +8,7 @@ import yaml
 
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings.loading import read_yaml
+from recollect.stages import paths
 from recollect.stages.pipeline import pipeline
 from recollect.stages.plan import plan
 from recollect.stages.table import STAGES
@@ -29,6 +30,7 @@ def test_every_default_artifact_at_demo_scale_is_in_an_out_and_no_out_is_idle() 
     figures = read_yaml(ROOT / "config" / "config.yaml")["figures"]
     whole = plan("demo", figures)
     made = [path for stage in STAGES for path in whole.files(stage)]
+    made.append(paths.claims("demo"))
     made += [manifest_path(path) for path in made]
     outs = {Path(out) for out in outs_of_pipeline()} - {Path("provenance")}
     assert len(made) > 100
