@@ -284,6 +284,19 @@ def finished(scale: DefaultScale = None) -> None:
 
 
 @app.command()
+def record(
+    scale: DefaultScale = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Of this figure, again for more; none: default ones.")
+    ] = None,
+) -> None:
+    """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs."""
+    from recollect.stages.recorded_run import record as write
+
+    print(write(scale or default_selection().scale, chosen_figures(figure)))
+
+
+@app.command()
 def dvc() -> None:
     """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`."""
     print(pipeline(), end="")

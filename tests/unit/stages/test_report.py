@@ -20,8 +20,8 @@ from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
 from recollect.settings.errors import UserError
 from recollect.stages import paths
+from recollect.stages.circumstances import commit
 from recollect.stages.report import report
-from recollect.stages.report_rows import commit
 
 
 def page(*figures: str) -> str:
