@@ -155,8 +155,5 @@ def _chosen(points: pd.DataFrame) -> list[Mapping[Any, Any]]:
 
 def _axis(meaning: str) -> str:
     """What an axis is, without what only the CSV's reader asks."""
-    return (
-        meaning.removeprefix(f"in '{AGGREGATION}': ")
-        .split(";")[0]
-        .replace(f" (in '{AGGREGATION}' of each run's final value)", " of each run's final value")
-    )
+    meaning = meaning.replace(f" (in '{AGGREGATION}' of each run's final value)", " of each run's final value")
+    return meaning.removeprefix(f"in '{AGGREGATION}': ").split(";")[0].replace("_", " ")
