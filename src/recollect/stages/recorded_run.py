@@ -145,7 +145,7 @@ def _numbers(scale: str, figure: str) -> Iterator[Row]:
             yield {**own, **numbers, "seeds": int(point["seeds"]), "tasks": int(point["tasks"])}
 
 
-def _chosen(points: pd.DataFrame) -> list[Mapping[Any, Any]]:
+def _chosen(points: pd.DataFrame) -> Sequence[Mapping[Any, Any]]:
     if len(points) <= MOST_POINTS:
         return points.to_dict("records")
     last = points["x"].iloc[-1]

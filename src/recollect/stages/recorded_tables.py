@@ -51,7 +51,9 @@ def tables(folder: Path) -> dict[tuple[str, str], str]:
     scale = known["scale"]
     said = f"Scale `{scale}`, seeds {known['seeds']}, device {known['device']} ({known['processor']}), commit {known['commit']}"
     headline = [row for row in files[CLAIMS] if row["headline"]]
-    found = {(README, f"recorded {scale} headline claims"): _short_claims(headline, f"{said} ([numbers]({FOLDER}/{scale})).")}
+    found = {
+        (README, f"recorded {scale} headline claims"): _short_claims(headline, f"{said} ([numbers]({FOLDER}/{scale})).")
+    }
     for paper, page in PAGES.items():
         told = f"{said} ([numbers](recorded/{scale}))."
         rows = [row for row in files[CLAIMS] if row["paper"] == paper]

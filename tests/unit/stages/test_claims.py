@@ -21,7 +21,7 @@ from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.check import check
 from recollect.stages.claims import claims
-from recollect.stages.figure import STAGE, figure
+from recollect.stages.figure import STAGE, figure, judged_claims
 from recollect.stages.stage import Job
 
 FIGURE = "claimed"
@@ -194,8 +194,7 @@ def test_a_figure_judges_its_claims_by_its_own_scores_and_is_stale_when_one_chan
     # Without claims, as at scale smoke, nothing of them is in a figure, nor in what it depends on.
     Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "scales": {}}))
     assert "claims" not in json.loads(STAGE.settings_text(job)) and STAGE.code_text(job) != before[1]
-    figure(SCALE, FIGURE)
-    assert "Claims" not in read_json(paths.figure(SCALE, FIGURE, ".json"))["caption"]
+    assert judged_claims(SCALE, FIGURE) == ()
 
 
 def test_claims_stand_paper_by_paper_and_headline_ones_first(said: dict[str, Any]) -> None:
