@@ -14,7 +14,7 @@ LOGGER = $$([ -t 2 ] && echo --logger rich)
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup procgen demo smoke forecast test test-all attack lint bench lock clean-env
+.PHONY: help setup procgen demo demo-all smoke forecast test test-all attack lint bench lock clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -26,13 +26,17 @@ setup: ## make .venv, with every package checked against a hash (FAMILY=gpu: fai
 procgen: setup ## make .venv-procgen, the Python 3.10 that plays Procgen, with every package checked against a hash
 	@$(BIN)/python envs/setup.py --world procgen $(if $(WORLD_PYTHON),--python "$(WORLD_PYTHON)")
 
-demo: setup ## every default figure with real, small-scale learning: half an hour on two slow CPU cores, less on fast ones
+demo: setup ## the headline figures of each paper, with real, small-scale learning
 	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo
 
+demo-all: setup ## all figures that are sized for two CPU cores
+	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --config figures=demo_all $(LOGGER) -- all report
+	@$(BIN)/recollect finished --scale demo demo_all
+
 smoke: setup ## the whole workflow on toy sizes, in minutes: proves the wiring, shows no result
-	$(BIN)/recollect warm $(BIN)/snakemake --cores 2 --config scale=smoke $(LOGGER) -- all report
-	@$(BIN)/recollect finished --scale smoke
+	$(BIN)/recollect warm $(BIN)/snakemake --cores 2 --config scale=smoke figures=demo_all $(LOGGER) -- all report
+	@$(BIN)/recollect finished --scale smoke demo_all
 
 forecast: setup ## what it will cost (SCALE=paper FIGURES=all DEVICES=8)
 	@$(BIN)/recollect forecast $(FIGURES) $(if $(SCALE),--scale $(SCALE)) $(if $(DEVICES),--devices $(DEVICES))

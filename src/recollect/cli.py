@@ -274,37 +274,32 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
         raise UserError(what, where=words[0], do="correct its name or path") from error
 
 
+Figures = Annotated[
+    list[str] | None,
+    typer.Argument(help="Figures of config/figures, a set of config/config.yaml, or `all`; none: the default ones."),
+]
+
+
 @app.command()
-def finished(scale: DefaultScale = None) -> None:
+def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Name the figures and the report of a scale, and say which of the claims that they show hold."""
-    default = default_selection()
-    scale = scale or default.scale
+    scale = scale or default_selection().scale
     scale_settings(scale)
-    print(ending.finished(scale, default.figures))
+    print(ending.finished(scale, chosen_figures(figures)))
 
 
 @app.command()
-def record(
-    scale: DefaultScale = None,
-    figure: Annotated[
-        list[str] | None, typer.Option(help="Of this figure, again for more; none: default ones.")
-    ] = None,
-) -> None:
+def record(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs."""
     from recollect.stages.recorded_run import record as write
 
-    print(write(scale or default_selection().scale, chosen_figures(figure)))
+    print(write(scale or default_selection().scale, chosen_figures(figures)))
 
 
 @app.command()
 def dvc() -> None:
     """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`."""
     print(pipeline(), end="")
-
-
-Figures = Annotated[
-    list[str] | None, typer.Argument(help="Figures of config/figures, or `all`; none: the default ones.")
-]
 
 
 @app.command()

@@ -30,12 +30,9 @@ class Replaceable(Frozen):
     def _own(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        setting = KINDS[cls.PART].named_by
-        name, given, where = (
-            values.get(setting.rpartition(".")[2]),
-            values.get("options"),
-            f"hyperparameters: {setting}",
-        )
+        setting, key = cls._named_by()
+        name, given = values.get(key), values.get("options")
+        where = f"hyperparameters: {setting}"
         theirs = known(cls.PART) if isinstance(name, str) else {}
         if name is None or name in cls.OURS:
             if name in theirs:
@@ -52,8 +49,14 @@ class Replaceable(Frozen):
         model = load(cls.PART, name, where=where).Options
         return {**values, "options": validated(model, options, where=f"options of {theirs[name]}", noun="option")}
 
+    @classmethod
+    def _named_by(cls) -> tuple[str, str]:
+        """The setting that names the class, in full and its own key."""
+        setting = KINDS[cls.PART].named_by
+        return setting, setting.rpartition(".")[2]
+
     def own(self) -> Any:
         """The module that has the user's class; None where the class is one of ours."""
-        setting = KINDS[self.PART].named_by
-        name = getattr(self, setting.rpartition(".")[2])
+        setting, key = self._named_by()
+        name = getattr(self, key)
         return None if name in self.OURS else load(self.PART, name, where=setting)

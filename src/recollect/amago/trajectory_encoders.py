@@ -28,6 +28,7 @@ from recollect.common.cpu.dropout import Dropout
 from recollect.common.cpu.kernels import Linear
 from recollect.common.encodings import sinusoid
 from recollect.common.feedforward import default_init
+from recollect.common.rotary import turned
 from recollect.common.sequence_models import (
     Device,
     Mask,
@@ -70,14 +71,12 @@ class TrajectoryEncoderSettings(Replaceable):
         return self
 
 
-def turned(x: Tensor, time: Tensor) -> Tensor:
-    """Queries or keys [..., H, Dh] turned by angles that grow with the time [...] of their step (RoPE, halves of a head)."""
+def turned_by_time(x: Tensor, time: Tensor) -> Tensor:
+    """Queries or keys [..., H, Dh] turned by angles that grow with the time [...] of their step."""
     half = x.shape[-1] // 2
     rate_D = ROTARY_BASE ** (-torch.arange(half, device=x.device) / half)
     angle = (time[..., None] * rate_D)[..., None, :]
-    cos, sin = angle.cos(), angle.sin()
-    one, two = x[..., :half], x[..., half:]
-    return torch.cat([one * cos - two * sin, one * sin + two * cos], -1).to(x.dtype)
+    return turned(x, angle.cos(), angle.sin()).to(x.dtype)
 
 
 def plain_linear(inputs: int, outputs: int, draws: torch.Generator, *, bias: bool = True) -> Linear:
@@ -158,7 +157,9 @@ class TransformerEncoder(SequenceModel):
 
     def _project(self, block: Block, h: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = block.project(h)
-        return (q, k, v) if self.settings.positions != "rotary" else (turned(q, time), turned(k, time), v)
+        return (
+            (q, k, v) if self.settings.positions != "rotary" else (turned_by_time(q, time), turned_by_time(k, time), v)
+        )
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         if time_BT is None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
+from recollect.common.rotary import turned
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -107,7 +108,7 @@ class RotaryCache:
         self.model, self.length, self.tokens = model, length, tokens
         self.slots = length + tokens - 1  # of the first of K new inputs, the M - 1 before it must still be there
         shape = (2, batch, s.shared_heads, self.slots, s.head_width)
-        self.layers = [torch.zeros(shape, device=device) for _ in model.layers]
+        self.layers = [model.embeddings.new_zeros(shape) for _ in model.layers]
         self.lengths_B = torch.zeros(batch, dtype=torch.int64, device=device)  # inputs since each row's reset
         self.count = 0  # of inputs since the start: the position of the next one
         self.weights: list[Tensor] = []  # of the last inputs, [B, H, K, slots] for each layer
@@ -145,7 +146,7 @@ class RotaryCache:
             layer = cast(Layer, module)
             heads = layer.qkv(layer.norm_attention(h)).view(B, K, -1, s.head_width)
             q, k, v = heads.transpose(1, 2).split([s.heads, s.shared_heads, s.shared_heads], 1)
-            q, k = _turned(q, cos_KE, sin_KE), _turned(k, cos_KE, sin_KE)
+            q, k = turned(q, cos_KE, sin_KE), turned(k, cos_KE, sin_KE)
             before = None if remember else kv[:, :, :, new_K]
             kv[0, :, :, new_K] = k
             kv[1, :, :, new_K] = v
@@ -177,11 +178,11 @@ class RotaryCache:
 
     def _angles(self, tokens: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines [K, head_width / 2] of the positions of new inputs."""
-        s, device = self.model.settings, self.lengths_B.device
+        s = self.model.settings
         position_K1 = torch.arange(self.count, self.count + tokens, dtype=torch.float64)[:, None]
         exponent_E = torch.arange(0, s.head_width, 2, dtype=torch.float64) / s.head_width
         angle_KE = position_K1 * s.base**-exponent_E
-        return angle_KE.cos().float().to(device), angle_KE.sin().float().to(device)
+        return angle_KE.cos().to(self.model.embeddings), angle_KE.sin().to(self.model.embeddings)
 
     def attention(self) -> Tensor | None:
         """How much the last input read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
@@ -210,9 +211,3 @@ class RotaryCache:
         known_B1 = self.lengths_B[:, None].clamp(max=self.length - 1)
         rows_N, slots_N = ((age_S >= 1) & (age_S <= known_B1)).nonzero(as_tuple=True)
         return rows_N, slots_N
-
-
-def _turned(x_BHKE: Tensor, cos_KE: Tensor, sin_KE: Tensor) -> Tensor:
-    """Queries or keys, turned by the angles of their positions; number i is paired with number i + width / 2."""
-    a, b = x_BHKE.chunk(2, -1)
-    return torch.cat([a * cos_KE - b * sin_KE, b * cos_KE + a * sin_KE], -1)

@@ -27,6 +27,13 @@ from recollect.environments.dark_room import ACTIONS, GOAL_SEED, DarkRoom, Optio
 from recollect.environments.scene import Mark, Scene, rows_and_columns
 
 GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkKeyDoor-v0": {}}
+REMARKS: dict[str, dict[str, str]] = {
+    "key_reset": {
+        "per_episode": "In Key-Door each episode needs the key anew.",
+        "sticky": "In Key-Door a key that was taken opens the door in all later episodes, too: as the world remembers, "
+        "an agent without memory can improve.",
+    },
+}
 KEY_SEED = 42  # seed of the published key lists
 
 

@@ -38,35 +38,6 @@ class EpisodeScores(NamedTuple):
     metric_EM: np.ndarray
 
 
-def play(
-    world: VectorWorld,
-    policy: Policy,
-    episodes: int | None = None,
-    *,
-    seed: int = 0,
-) -> EpisodeScores:
-    """Play whole episodes: one per instance at a time, in as many rounds as it takes.
-
-    Args:
-        world: without autoreset; its random streams go on where they stand.
-        policy: started anew for every round, so no episode knows of another.
-        episodes: how many (default: one per instance).
-        seed: of what the policy draws, if it draws anything.
-
-    Returns:
-        Undiscounted return, length and success of each, in instance order within each round.
-    """
-    batch = world.num_envs
-    wanted = batch if episodes is None else episodes
-    parts = int(getattr(world, "parts", 0))
-    none = np.zeros((0, len(getattr(world, "metrics", ()))))
-    rounds = [EpisodeScores(np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, parts)), none)]
-    for first in range(0, wanted, batch):
-        rounds.append(play_round(world, policy, seed=seed, first=first, kept=Scoring().part("")))
-    columns = zip(*rounds, strict=True)
-    return EpisodeScores(*(np.concatenate(of_rounds)[:wanted] for of_rounds in columns))
-
-
 def play_round(
     world: VectorWorld, policy: Policy, *, seed: int, first: int, kept: Part, watch: Watch | None = None
 ) -> EpisodeScores:

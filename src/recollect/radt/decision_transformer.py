@@ -222,8 +222,9 @@ class ExperienceEmbedding(nn.Module):
     def positions(self, mask_BT: Tensor) -> Tensor:
         """Position [B, N] of each token in its window, counted from the first real one or from the window's beginning."""
         per_step = self.settings.tokens_per_step
-        step_BT = (mask_BT.long().cumsum(1) - 1).clamp_(min=0)
-        if self.settings.padding != "hidden":
+        if self.settings.padding == "hidden":
+            step_BT = (mask_BT.long().cumsum(1) - 1).clamp_(min=0)
+        else:
             present = mask_BT.shape[1]
             last = max(self.window, present)
             step_BT = torch.arange(last - present, last, device=mask_BT.device).expand(mask_BT.shape)

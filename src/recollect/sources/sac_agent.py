@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 from stable_baselines3 import SAC
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor, nn
 
@@ -144,6 +145,7 @@ class SACAgent:
                 seed=seed_of("sac-weights", *self.keys) % 2**32,
                 device="cpu",
             )
+        self.model.set_logger(Logger(folder=None, output_formats=[]))  # its own makes a folder in /tmp each time
 
     @property
     def played(self) -> int:

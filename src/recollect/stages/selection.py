@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from recollect.helm.settings import fetched_model, token_vocabulary, trained_model
 from recollect.settings.loading import config_folder, read_yaml, validated
@@ -28,7 +29,10 @@ class Selection(Frozen):
     """What `snakemake` makes when no target is named: config/config.yaml, and `--config` on the command line."""
 
     scale: str = Field(description="One of config/scales.")
-    figures: tuple[str, ...] = Field(description="Some of config/figures, or `all` of them.")
+    figures: tuple[str, ...] = Field(description="Some of config/figures, one of `sets`, or `all`.")
+    sets: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="Figures that are asked for by one name."
+    )
     job_hours: float = Field(JOB_HOURS, ge=1, description="Longest job at a large scale; docs/cluster.md.")
     seeds_together: int | None = Field(
         None, ge=1, description="At most so many seeds in one job; 1: each for itself; null: as many as fit."
@@ -37,13 +41,14 @@ class Selection(Frozen):
         "base", description="With `--sdm conda`: envs/gpu.yaml in place of base.yaml."
     )
 
-    @field_validator("figures", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        """`all`, or one name, as `--config figures=...` gives them."""
-        if value == "all":
-            return names("figures")
-        return [value] if isinstance(value, str) else value
+    def _by_name(cls, values: Any) -> Any:
+        """`all`, a set or one figure, as `--config figures=...` gives them."""
+        chosen, sets = values.get("figures"), values.get("sets") or {}
+        if isinstance(chosen, str) and isinstance(sets, Mapping):
+            return {**values, "figures": _of_name(chosen, sets)}
+        return values
 
 
 def selection(config: Mapping[str, Any]) -> Selection:
@@ -54,7 +59,7 @@ def selection(config: Mapping[str, Any]) -> Selection:
     """
     chosen = validated(Selection, config, where=f"{config_folder() / 'config.yaml'} or --config")
     scale_settings(chosen.scale)
-    for figure in chosen.figures:
+    for figure in itertools.chain(chosen.figures, *chosen.sets.values()):
         figure_settings(chosen.scale, figure)
     return chosen
 
@@ -64,9 +69,16 @@ def default_selection() -> Selection:
 
 
 def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
-    """What a command names: figures, `all`, or nothing for those of config/config.yaml."""
-    chosen = list(wanted or default_selection().figures)
-    return names("figures") if chosen == ["all"] else chosen
+    """What a command names: figures, a set of config/config.yaml, `all`, or nothing for what stands there."""
+    default, chosen = default_selection(), list(wanted or ())
+    if len(chosen) == 1:
+        return _of_name(chosen[0], default.sets)
+    return chosen or list(default.figures)
+
+
+def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
+    """What `all`, a set or a figure stands for."""
+    return names("figures") if name == "all" else list(sets.get(name, [name]))
 
 
 _PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]

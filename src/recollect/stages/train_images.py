@@ -23,8 +23,8 @@ def train_images(scale: str, env: str, *, trust_checkpoint: Trust = False, devic
     from recollect.common.image_encoders.registry import KIND
     from recollect.radt.image_pretraining import train_encoder
 
-    images = (environment_mapping(scale, env).get("images") or {}).get("seed", 0)
-    settings = resolve(scale, env, METHOD, int(images))
+    seed = (environment_mapping(scale, env).get("images") or {}).get("seed", 0)
+    settings = resolve(scale, env, METHOD, int(seed))
     job, target = Job("train_images", scale, env), paths.image_encoder(scale, env)
     known = STAGE.provenance(job, device)
     with run_lock(paths.encoder_checkpoints(scale, env)):

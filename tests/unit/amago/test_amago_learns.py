@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import play
 from tiny_amago import MAZE, run_in, settings_of
 
 from recollect.amago import amago
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
-from recollect.evaluation.episodic import play
 
 LEARNS: dict[str, Any] = {
     "inputs": {"hidden": [32, 32], "width": 32},

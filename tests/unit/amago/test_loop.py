@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from odd_clock import ends_the_same
+from playing import play
 from tiny_amago import GOALS, MAZE, ROOM, Stopped, StoppingRun, collector_of, goes_on_to_the_bit, run_in, settings_of
 
 from recollect.amago import amago, amago_multi_task
@@ -24,7 +25,6 @@ from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
 from recollect.common.rollout import score_episodes
-from recollect.evaluation.episodic import play
 from recollect.settings.errors import UserError
 
 # ---- collecting

@@ -8,6 +8,7 @@ import numpy as np
 
 from recollect.environments import key_door
 from recollect.environments.base import Task
+from recollect.stages.provenance import remarks
 
 NORTH, EAST, SOUTH, WEST, STAY = range(5)
 
@@ -56,3 +57,9 @@ def test_a_key_first_reached_at_an_unpaid_last_step_does_not_stick() -> None:
     sticky: dict[str, Any] = {"episodes": 2, "key_reset": "sticky"}
     assert play([STAY, EAST], (1, 0), (0, 0), final_step_reward="zero", **sticky) == [[0, 0], [0, 0]]
     assert play([STAY, EAST], (1, 0), (0, 0), final_step_reward="normal", **sticky) == [[0, 1], [1, 0]]
+
+
+def test_a_caption_says_that_a_world_remembers_the_key_where_it_does() -> None:
+    assert "the world remembers" in remarks("paper", ["key_door_10x10", "dark_room_10x10"])[0]
+    assert remarks("hour", ["key_door_10x10"]) == ["In Key-Door each episode needs the key anew."]
+    assert remarks("paper", ["dark_room_10x10"]) == []

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from playing import play
 
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.rollout import play_episodes
 from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
 from recollect.evaluation import tracing
-from recollect.evaluation.episodic import evaluate, part_returns, play
+from recollect.evaluation.episodic import evaluate, part_returns
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
 LENGTH = 6

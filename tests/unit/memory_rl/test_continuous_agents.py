@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from playing import play
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
 from recollect.common.learning_curve import make_worlds
 from recollect.common.replay import Batch
-from recollect.evaluation.episodic import play
 from recollect.memory_rl import sac, td3
 from recollect.memory_rl.history_actor_critic import noise_like
 from recollect.settings.errors import UserError

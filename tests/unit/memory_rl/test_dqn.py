@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from odd_clock import ends_the_same
+from playing import play
 
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.finite import check_arrays
@@ -18,7 +19,6 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.learning_curve import make_worlds
 from recollect.common.replay import Batch
-from recollect.evaluation.episodic import play
 from recollect.memory_rl import dqn
 from recollect.memory_rl.dqn import DQN, Hyperparameters, epsilon, loss_of, make_network, make_trainer
 from recollect.memory_rl.history_policy import tokens

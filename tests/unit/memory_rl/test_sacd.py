@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from playing import play
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.learning_curve import make_worlds
 from recollect.common.replay import Batch
-from recollect.evaluation.episodic import play
 from recollect.memory_rl import dqn, sacd
 from recollect.memory_rl.sacd import SACD, Hyperparameters, losses_of, make_actor_critic, make_trainer
 from recollect.settings.errors import UserError

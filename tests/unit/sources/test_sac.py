@@ -77,6 +77,15 @@ def test_a_history_depends_on_its_own_task_alone_and_leaves_the_generators_alone
         np.testing.assert_array_equal(array, both[name][40:])
 
 
+def test_learning_leaves_nothing_in_the_folder_of_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    generated(transitions=40)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("network", ["plain", "continual_world"])
 def test_a_killed_run_ends_with_the_same_histories(tmp_path: Path, network: str) -> None:
     """The replay is smaller than the history, episodes end in the midst of blocks, and phases are of two steps."""

@@ -29,6 +29,13 @@ def test_without_a_name_it_is_about_what_the_configuration_selects(
         text = said(capsys, monkeypatch, command)
         assert "radt_dark_room_10x10" in text and "smoke" in text and "demo" not in text
     assert "at demo scale" in said(capsys, monkeypatch, "finished", "--scale", "demo")
+    sets = "sets: {two: [radt_grid_worlds, helm_tokens]}\n"
+    (workdir / "config/config.yaml").write_text(f"scale: smoke\nfigures: two\n{sets}")
+    assert default_selection().figures == ("radt_grid_worlds", "helm_tokens")
+    assert "helm_tokens" in said(capsys, monkeypatch, "finished")
+    (workdir / "config/config.yaml").write_text(f"scale: smoke\nfigures: radt_dark_room_10x10\n{sets}")
+    text = said(capsys, monkeypatch, "finished", "two")
+    assert "radt_grid_worlds" in text and "radt_dark_room_10x10" not in text
     (workdir / "config/config.yaml").write_text("scale: smoke\nfigures: all\n")
     assert sorted(default_selection().figures) == sorted(
         path.stem for path in (workdir / "config/figures").glob("*.yaml")
