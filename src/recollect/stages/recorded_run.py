@@ -18,8 +18,9 @@ from recollect.artifacts.sealed import read_json, verify, write_bytes
 from recollect.figures import captions
 from recollect.figures.spec import AGGREGATION, LINE
 from recollect.settings.claims import claims_of
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_reads
-from recollect.stages import paths, recorded_tables, records
+from recollect.stages import paths, provenance, recorded_tables, records
 from recollect.stages.between_marks import put_between
 from recollect.stages.circumstances import commit, processor
 from recollect.stages.figure import spec_of
@@ -37,11 +38,10 @@ def record(scale: str, figures: Sequence[str]) -> str:
     """Write down what the results of some figures say, and renew the pages that show it. Gives what was written, as text.
 
     Raises:
-        UserError: a figure or the claims are not there or damaged, or a page has no place for its tables.
+        UserError: a figure, the claims or a run are not there or damaged, or not of one another; or a page has no place for
+            its tables.
     """
-    inputs = report_inputs(scale, *figures)
-    for path in inputs.values():
-        verify(path)
+    _check(scale, figures)
     rows = {RUN: list(_run(scale, figures)), CLAIMS: list(_claims(scale, figures)), NUMBERS: []}
     for figure in figures:
         if figure_reads(scale, figure) == "scores":
@@ -57,6 +57,19 @@ def record(scale: str, figures: Sequence[str]) -> str:
     for path in shown:
         write_bytes(path, paths.figure(scale, path.stem, ".png").read_bytes())
     return "\n".join(str(path) for path in (*contents, *pages, *shown))
+
+
+def _check(scale: str, figures: Sequence[str]) -> None:
+    """Figures and verdicts are of the very scores that are there."""
+    read = [*report_inputs(scale, *figures).values()]
+    read += [path for figure in figures for path in figure_inputs(scale, figure).values()]
+    hashes = provenance.describe("", "", read)["inputs"]
+    for figure in figures:
+        path = paths.figure(scale, figure, ".json")
+        for item in read_json(path, kind="figure.json")["inputs"]:
+            if hashes.get(item["path"]) != item["sha256"]:
+                do = f"draw it anew with `snakemake {paths.figure(scale, figure, '.pdf')}`"
+                raise UserError(f"this was drawn from another {item['path']} than the one there", where=path, do=do)
 
 
 def renewed(folder: Path) -> dict[Path, str]:
@@ -81,8 +94,7 @@ def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
         about = read_json(paths.figure(scale, figure, ".json"), kind="figure.json")
         seeds |= set(about["seeds"])
         for path in figure_inputs(scale, figure).values():
-            if path.is_file():
-                devices.add(str(verify(path)["provenance"].get("device", "cpu")))
+            devices.add(str(verify(path)["provenance"].get("device", "cpu")))
     known = {
         "scale": scale,
         "commit": commit() or "unknown",
@@ -114,8 +126,13 @@ def _seconds(scale: str, figures: Iterable[str]) -> float:
 def _claims(scale: str, figures: Sequence[str]) -> Iterator[Row]:
     """A row for each contrast of each claim that was judged."""
     wanted = [claim.name for claim in claims_of(scale, tuple(figures))]
-    judged = read_json(paths.claims(scale), kind="claims")["claims"] if wanted else []
-    for claim in sorted((one for one in judged if one["name"] in wanted), key=lambda one: wanted.index(one["name"])):
+    path = paths.claims(scale)
+    judged = {one["name"]: one for one in read_json(path, kind="claims")["claims"]} if wanted else {}
+    for name in wanted:
+        if name not in judged:
+            do = f"judge it with `recollect claims --scale {scale}` and the same figures"
+            raise UserError(f"the claim '{name}' was not judged", where=path, do=do)
+        claim = judged[name]
         known = {name: claim[name] for name in ("paper", "statement", "source", "differs", "figure", "verdict")}
         known |= {"claim": claim["name"], "headline": "yes" if claim["headline"] else ""}
         for contrast in claim["contrasts"]:

@@ -11,6 +11,7 @@ import made_results
 import pytest
 from made_results import SCALE
 
+from recollect.artifacts.sealed import read_table, write_table
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.between_marks import between, marks, put_between
@@ -82,13 +83,21 @@ def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -
     assert "? undecided" in renewed(FOLDER)[Path("README.md")]
 
 
-def test_nothing_is_written_of_results_that_are_not_there_or_damaged(few: str) -> None:
+def test_nothing_is_written_of_results_that_are_not_there_or_damaged_or_not_of_one_another(few: str) -> None:
+    made_results.claim("later", few)
+    with pytest.raises(UserError, match="'later' was not judged"):
+        record(SCALE, [few])
+    Path("config/claims/later.yaml").unlink()
+    scores = paths.scores(SCALE, made_results.ROOM, "ad", 0)
+    write_table(scores, read_table(paths.scores(SCALE, made_results.ROOM, "ad", 1)).assign(seed=0), kind="scores")
+    with pytest.raises(UserError, match=r"made of another .*seed_0/scores"):
+        record(SCALE, [few])
+    claims(SCALE, [few])
+    with pytest.raises(UserError, match=r"drawn from another .*seed_0/scores"):
+        record(SCALE, [few])
     picture = paths.figure(SCALE, few, ".png")
     picture.write_bytes(picture.read_bytes()[:-1])
     with pytest.raises(UserError, match="cut short"):
-        record(SCALE, [few])
-    paths.claims(SCALE).unlink()
-    with pytest.raises(UserError):
         record(SCALE, [few])
     assert not FOLDER.exists()
 
