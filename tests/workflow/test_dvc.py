@@ -10,10 +10,10 @@ from pathlib import Path
 import yaml
 
 from recollect.artifacts.sealed import manifest_path
-from recollect.settings.loading import read_yaml
 from recollect.stages import paths
 from recollect.stages.pipeline import pipeline
 from recollect.stages.plan import plan
+from recollect.stages.selection import default_selection
 from recollect.stages.table import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,8 +30,7 @@ def test_the_file_is_what_the_stages_say() -> None:
 
 
 def test_every_default_artifact_at_demo_scale_is_in_an_out_and_no_out_is_idle() -> None:
-    figures = read_yaml(ROOT / "config" / "config.yaml")["figures"]
-    whole = plan("demo", figures)
+    whole = plan("demo", default_selection().figures)
     made = [path for stage in STAGES for path in whole.files(stage)]
     made.append(paths.claims("demo"))
     made += [manifest_path(path) for path in made]
