@@ -12,8 +12,9 @@ from pathlib import Path
 
 from attack import KINDS, campaign, kills, published, table
 from attack.campaign import Plan, Trial
-from attack.jobs import LANGUAGE_MODELS, Reference, preloaded
+from attack.jobs import LANGUAGE_MODELS, ROOT, Reference, preloaded
 from recollect.settings.errors import nearest
+from recollect.stages.circumstances import commit
 
 
 def trials(plan: Plan, kinds: Sequence[str]) -> Iterator[Trial]:
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     minutes = (time.monotonic() - began) / 60
     whole = chosen.share >= 1 and not chosen.kinds and not chosen.only
     short = table.too_few(results) if whole else []
-    said = f"Commit {table.commit()}; {minutes:.0f} minutes, {chosen.workers} trials side by side; "
+    said = f"Commit {commit(ROOT) or 'unknown'}; {minutes:.0f} minutes, {chosen.workers} trials side by side; "
     said += f"{len(kills.RESUMED)} of the killed jobs went on from a checkpoint."
     said += "" if whole else " Not the whole campaign."
     content = f"{table.text(results)}\n\n{said}"

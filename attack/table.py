@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from attack.campaign import Result
-from attack.jobs import ROOT
+from recollect.stages.between_marks import put_between
 
-BEGIN, END = "<!-- attack: begin -->", "<!-- attack: end -->"
+NAME = "attack"  # of the marks
 LEAST = {"kills": 200, "flips": 60, "swaps": 20, "surroundings": 10, "bad inputs": 150}
 """How many trials of each kind a whole campaign makes at least."""
 
@@ -34,21 +33,10 @@ def too_few(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def commit() -> str:
-    """The commit that was attacked, and whether the files differ from it."""
-    asked = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
-    name, changed = (subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip() for words in asked)
-    return f"{name or 'no commit'}{', with changes' if changed else ''}"
-
-
 def write(page: Path, content: str) -> None:
     """Put a text between the two marks of a page.
 
     Raises:
-        ValueError: the page has no such marks.
+        UserError: the page has no such marks.
     """
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no lines {BEGIN} and {END} to write between")
-    page.write_text(f"{before}{BEGIN}\n\n{content}\n\n{END}{after}")
+    page.write_text(put_between(page.read_text(), NAME, content, page))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Result
+from recollect.stages.circumstances import processor
 
 HEADER = ("work", "ours", "against", "theirs", "ratio [min..max]", "goal", "reached")
 
@@ -97,13 +98,3 @@ def machine_text(found: dict[str, Any]) -> str:
         f"Python {found['python']}, torch {found['torch']}\n"
         f"load {found['load']} when it began; a 1024×1024×1024 matrix product: {found['gflops']} GFLOP/s"
     )
-
-
-def processor() -> str:
-    """The processor's name, as far as the system tells."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-        return names[0] if names else platform.machine()
-    except OSError:
-        return platform.processor() or platform.machine()

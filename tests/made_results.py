@@ -93,6 +93,15 @@ def few_runs() -> str:
     return name
 
 
+def claim(name: str, figure: str, **more: Any) -> None:
+    """Write a claim about a figure of `few_runs`, which holds: its last episode is above its first."""
+    rise = {"says": "last minus first", "this": {"env": ROOM, "method": "ad", "episodes": [0.67, 1]},
+            "that": {"episodes": [0, 0.33]}}  # fmt: skip
+    content = {"paper": "RA-DT", "short": f"{name} it does", "statement": f"It {name}.", "source": "figure 3"}
+    content |= {"figure": figure, "contrasts": [rise], "scales": {SCALE: {}}, **more}
+    Path(f"config/claims/{name}.yaml").write_text(yaml.safe_dump(content))
+
+
 def copy_of(name: str, other: str, picture: Path | None = None, **about: Any) -> None:
     """The files of a figure under another name, with another picture, and with what else its JSON shall say."""
     for suffix in (".pdf", ".png", ".csv"):

@@ -1,9 +1,10 @@
-"""Write the last value of every curve of a scale's figures to one small file that git keeps.
+"""Write what a scale's figures and claims come to as numbers, into two small files that git keeps.
 
     python workflow/metrics.py demo
 
 So `dvc metrics diff` and `dvc exp show` compare the scores of two commits, also where neither was pulled. Read are the
-figures' CSV files, which hold exactly what is drawn; a figure that is no set of curves has no such value.
+figures' CSV files, which hold exactly what is drawn: the last value of every curve; a figure that is no set of curves has
+none. And the claims, as they were judged: each verdict, and the effect and interval of each contrast.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from provenance import write_whole  # its neighbour: a script finds what stands beside it
 
+NUMBERS = {"holds": 1, "undecided": 0, "contradicted": -1, "not run": None}
 CURVE = {"panel", "method", "x", "y"}
 
 
@@ -35,11 +38,24 @@ def last_values(table: Path) -> dict[str, dict[str, float]]:
     return found
 
 
+def verdicts(judged: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Claim -> verdict (1 holds, 0 undecided, -1 contradicted, null not run) and, by contrast, effect, low and high."""
+    found: dict[str, dict[str, Any]] = {}
+    for claim in judged:
+        found[claim["name"]] = {"verdict": NUMBERS[claim["verdict"]]}
+        for contrast in claim["contrasts"]:
+            numbers = {"effect": contrast.get("value"), "low": contrast.get("low"), "high": contrast.get("high")}
+            found[claim["name"]][contrast["says"]] = numbers
+    return found
+
+
 def main(scale: str) -> None:
-    """Write `metrics/{scale}.json`; run from the repository's root."""
+    """Write `metrics/{scale}.json` and `metrics/{scale}_claims.json`; run from the repository's root."""
     tables = sorted(Path("results", scale, "figures").glob("*.csv"))
     values = {table.stem: found for table in tables if (found := last_values(table))}
-    write_whole(Path("metrics", f"{scale}.json"), json.dumps(values, indent=1, sort_keys=True) + "\n")
+    judged = json.loads(Path("results", scale, "claims.json").read_text(encoding="utf-8"))["claims"]
+    for name, content in ((scale, values), (f"{scale}_claims", verdicts(judged))):
+        write_whole(Path("metrics", f"{name}.json"), json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from recollect.settings.resolve import scale_settings
 from recollect.settings.schema import LARGEST_SEED
 from recollect.settings.still import held_still
 from recollect.stages import check as checking
-from recollect.stages import paths
+from recollect.stages import finished as ending
 from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
@@ -282,15 +282,18 @@ Figures = Annotated[
 
 @app.command()
 def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
-    """Name the figures and the report of a scale."""
+    """Name the figures and the report of a scale, and say which of the claims that they show hold."""
     scale = scale or default_selection().scale
     scale_settings(scale)
-    print(f"Figures at {scale} scale:")
-    for name in chosen_figures(figures):
-        path = paths.figure(scale, name, ".pdf")
-        print(f"  {path}" if path.is_file() else f"  {path} (not there yet)")
-    report = paths.report(scale)
-    print(f"Report: {report}" if report.is_file() else f"Report: make it with `snakemake {report}`")
+    print(ending.finished(scale, chosen_figures(figures)))
+
+
+@app.command()
+def record(figures: Figures = None, scale: DefaultScale = None) -> None:
+    """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs."""
+    from recollect.stages.recorded_run import record as write
+
+    print(write(scale or default_selection().scale, chosen_figures(figures)))
 
 
 @app.command()

@@ -17,12 +17,13 @@ from typing import Any
 
 from recollect.settings.still import held_still
 from recollect.settings.strict_yaml import parsed
+from recollect.stages.between_marks import put_between
 from recollect.stages.inputs import figure_runs
 from recollect.stages.settings import run_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = sorted((ROOT / "tests/parity/published_settings").glob("*.yaml"))
-BEGIN, END = "<!-- settings that differ: begin -->", "<!-- settings that differ: end -->"
+MARKS = "settings that differ"
 NOTHING = object()
 
 
@@ -136,9 +137,7 @@ def page_of(path: Path) -> Path:
 
 def written(text: str, table: Mapping[str, Any]) -> str:
     """The page with today's table between the two marks."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{differences(table)}\n\n{END}{after}"
+    return put_between(text, MARKS, differences(table), "the paper's page of docs")
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ sys.path.insert(0, str(ROOT))  # the attack is no part of the package
 import attack  # noqa: E402
 from attack import __main__, bad_input, campaign, flips, jobs, table  # noqa: E402
 from attack.campaign import Trial  # noqa: E402
+from recollect.settings.errors import UserError  # noqa: E402
+from recollect.stages.between_marks import marks  # noqa: E402
 
 
 def test_the_campaign_is_as_large_as_it_must_be(tmp_path: Path) -> None:
@@ -64,10 +66,11 @@ def test_too_few_trials_are_no_whole_campaign() -> None:
 
 def test_the_table_is_written_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    begin, end = marks(table.NAME)
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     table.write(page, "new")
-    assert page.read_text() == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter\n"
-    with pytest.raises(ValueError, match="no lines"):
+    assert page.read_text() == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+    with pytest.raises(UserError, match="no place"):
         table.write(Path(__file__).with_name("conftest.py"), "new")
 
 

@@ -30,10 +30,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PAGE_IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PAPERS_AND_GUIDES = ("radt", "memory_rl", "amago", "adding", "formats", "reliability", "workflow")
 SPECIFIED = ("README.md", *(f"docs/{name}.md" for name in PAPERS_AND_GUIDES))
-DEMO_PICTURES = tuple(
-    f"docs/figures/{name}.png"
-    for name in ("radt_dark_room_10x10", "memory_rl_passive_tmaze", "amago_dark_key_door", "helm_minigrid")
-)
+DEMO_PICTURE = "docs/figures/radt_dark_room_10x10.png"
 
 
 @pytest.fixture(autouse=True)
@@ -208,31 +205,22 @@ def test_every_relative_link_resolves(page: Path) -> None:
             assert anchor in known, f"{link} names no heading"
 
 
-def test_every_image_is_there_and_the_readme_shows_the_two_demo_figures() -> None:
+def test_every_image_is_there_and_the_readme_shows_one_figure() -> None:
     shown = [
         (page, image)
         for page in PAGES
         for image in re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
     ]
-    assert {image for page, image in shown if page.name == "README.md"} == set(DEMO_PICTURES)
+    assert {image for page, image in shown if page.name == "README.md"} == {DEMO_PICTURE}
     for page, image in shown:
         assert (page.parent / image).is_file(), f"{image} is not there: copy it from results/demo/figures"
         assert (page.parent / image).read_bytes().startswith(b"\x89PNG"), image
 
 
-def test_captions_of_the_demo_figures_name_scale_seeds_and_device() -> None:
-    for picture in DEMO_PICTURES:
-        caption = text_of("README.md").split(f"({picture})", 1)[1].strip().splitlines()[0]
-        assert "`demo`" in caption and re.search(r"device (CPU|GPU|NVIDIA)", caption), caption
-        (said,) = re.findall(r"seeds? ([\d, and]+),", caption)
-        seeds = tuple(int(number) for number in re.findall(r"\d+", said))
-        assert seeds == figure_settings("demo", Path(picture).stem).seeds, caption
-
-
-@pytest.mark.parametrize("page", ["docs/radt.md", "docs/memory_rl.md"])
-def test_our_numbers_stand_beside_the_published_ones(page: str) -> None:
-    after = text_of(page).split("<!-- demo numbers -->", 1)[1].strip()
-    assert after.startswith("|"), f"{page}: the table of our demo numbers belongs after the marker"
+def test_the_head_of_the_readme_names_scale_seeds_device_and_commit_of_its_table() -> None:
+    head = text_of("README.md").split("\n## ", 1)[0].split(f"({DEMO_PICTURE})", 1)[1]
+    assert head.index("| claim |") < head.index("Scale `demo`, seeds "), head
+    assert re.search(r"Scale `demo`, seeds [\d to,and]+, device (cpu|cuda)[^|]+ commit ", head), head
 
 
 # ---------------------------------------------------------------------------------------------------------------- paths

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
 
 from recollect.artifacts.sealed import manifest_path
-from recollect.settings.loading import read_yaml
+from recollect.stages import paths
 from recollect.stages.pipeline import pipeline
 from recollect.stages.plan import plan
+from recollect.stages.selection import default_selection
 from recollect.stages.table import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,9 +30,9 @@ def test_the_file_is_what_the_stages_say() -> None:
 
 
 def test_every_default_artifact_at_demo_scale_is_in_an_out_and_no_out_is_idle() -> None:
-    figures = read_yaml(ROOT / "config" / "config.yaml")["figures"]
-    whole = plan("demo", figures)
+    whole = plan("demo", default_selection().figures)
     made = [path for stage in STAGES for path in whole.files(stage)]
+    made.append(paths.claims("demo"))
     made += [manifest_path(path) for path in made]
     outs = {Path(out) for out in outs_of_pipeline()} - {Path("provenance")}
     assert len(made) > 100
@@ -44,3 +48,22 @@ def test_outs_of_a_stage_are_deps_of_the_next() -> None:
     assert set(runs) <= set(stages["figures"]["deps"])
     for name, stage in stages.items():
         assert all(next(iter(out.values())) == {"persist": True} for out in stage.get("outs", ())), name
+
+
+def test_verdicts_are_numbers_that_dvc_shows(tmp_path: Path) -> None:
+    """DVC shows numbers in mappings, and nothing in a list."""
+    judged = [
+        {"name": name, "verdict": verdict, "contrasts": [{"says": "a minus b", "value": 2.0, "low": 1.0, "high": 3.0}]}
+        for name, verdict in (("one", "holds"), ("two", "contradicted"), ("three", "undecided"))
+    ]
+    judged.append({"name": "four", "verdict": "not run", "contrasts": [{"says": "a minus b", "why": "no runs"}]})
+    (tmp_path / "results/demo").mkdir(parents=True)
+    (tmp_path / "results/demo/claims.json").write_text(json.dumps({"scale": "demo", "claims": judged}))
+    command = [sys.executable, ROOT / "workflow/metrics.py", "demo"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    found = json.loads((tmp_path / "metrics/demo_claims.json").read_text())
+    assert {name: claim["verdict"] for name, claim in found.items()} == {"one": 1, "two": -1, "three": 0, "four": None}
+    assert found["one"]["a minus b"] == {"effect": 2.0, "low": 1.0, "high": 3.0}
+    assert found["four"]["a minus b"] == {"effect": None, "low": None, "high": None}
+    shown = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["metrics"]["metrics"]
+    assert [next(iter(one)) for one in shown] == ["metrics/demo.json", "metrics/demo_claims.json"]

@@ -27,7 +27,7 @@ GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBr
 FIGURE = "memory_rl_passive_tmaze"
 CURVES = f"results/smoke/figures/{FIGURE}"
 RUN = "results/smoke/runs/tmaze_passive_5/dqn_ff/seed_0"
-STAGES = ("runs", "figures", "metrics", "provenance")
+STAGES = ("runs", "figures", "claims", "metrics", "provenance")
 
 
 def cut_down(workflow: Any) -> None:

@@ -16,6 +16,7 @@ from browser import Page, Unavailable, browser
 from made_results import MAZE, ROOM, SCALE, configure, last_score, write_run
 
 from recollect.stages import paths
+from recollect.stages.claims import claims
 from recollect.stages.report import report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +73,19 @@ def five() -> list[str]:
     warning = "Warning: 2 seeds are few."
     made_results.copy_of(few, wide, picture, caption=f"What wide shows. {warning} Twice.", warnings=[warning])
     return [few, wide]
+
+
+def claimed() -> list[str]:
+    """Five runs and two claims about them, one of several contrasts and one that nobody judged."""
+    few = made_results.few_runs()
+    says = {"says": "last minus first, by more than can be had", "this": {"env": ROOM, "method": "ad", "episodes": [0.67, 1]},
+            "that": {"episodes": [0, 0.33]}, "margin": 50.0}  # fmt: skip
+    statement = "It rises by far, and this is a long sentence that must be broken on a phone."
+    made_results.claim("rises", few, headline=True)
+    made_results.claim("soars", few, contrasts=[says, {**says, "wanted": "below"}], statement=statement)
+    claims(SCALE, [few])
+    made_results.claim("later", few, paper="HELM")
+    return [few]
 
 
 def two_thousand() -> list[str]:
@@ -210,6 +224,28 @@ def test_numbers_are_short_and_named(tab: Page, opened: Any) -> None:
     assert not [word for word in text.split() if "." in word and len(word.partition(".")[2].rstrip("s%,)")) > 4
                 and word.replace(".", "").isdigit()]  # fmt: skip
     assert "return, episode 3" in text
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+def test_claims_stand_first_and_lead_to_their_figure(tab: Page, opened: Any, size: tuple[int, int]) -> None:
+    opened(claimed, size)
+    top = "document.querySelector('NAME').getBoundingClientRect().top"
+    assert tab.evaluate(top.replace("NAME", "#claims tbody tr")) < tab.evaluate(top.replace("NAME", "figure"))
+    verdicts = tab.evaluate("[...document.querySelectorAll('#claims .verdict')].map((cell) => cell.innerText)")
+    assert [verdict.split(maxsplit=1)[1] for verdict in verdicts] == ["holds", "contradicted", "not run"]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
+    outside = "[...document.querySelectorAll('#claims td')].filter((e) => e.offsetHeight > 0 && "
+    assert tab.evaluate(f"{outside} e.getBoundingClientRect().right > {size[0]}).length") == 0
+    name = tab.evaluate("getComputedStyle(document.querySelector('#claims td[data-name]'), '::before').content")
+    assert (name == '"Difference"') == (size == PHONE)
+    # The table of runs is the one that is sorted.
+    press(tab, "#runs th button", SEED)
+    press(tab, "#runs th button", SEED)
+    runs = "[...document.querySelectorAll('#runs tbody tr')].map((row) => row.cells[PLACE].innerText)"
+    assert tab.evaluate(runs.replace("PLACE", str(SEED))) == list("43210")
+    press(tab, "#claims a")
+    assert tab.evaluate("location.hash") == "#few"
+    tab.wait(f"Math.abs({top.replace('NAME', 'figure#few')}) < 60")
 
 
 @pytest.mark.parametrize("results", [five, two_thousand])

@@ -141,6 +141,16 @@ def write_json(path: str | Path, value: Any, *, kind: str, provenance: dict[str,
         _write_pieces(temp, [content])
 
 
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file that git keeps, such as a page, so that it is whole or as before. It gets no manifest.
+
+    Raises:
+        UserError: the disk is full, or the place cannot be written.
+    """
+    with _place(Path(path)) as temp:
+        temp.write_bytes(content)
+
+
 def check_writable(path: str | Path) -> None:
     """Refuse a place where `sealing` could not write, before the work that would be lost. Makes no folder.
 

@@ -79,6 +79,8 @@ def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -
 def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
     """The caption: the author's text, then stand-ins, what worlds say of themselves, what was done and dropped, and warnings."""
     parts = [figure.caption.strip() or figure.title.strip(), *figure.stand_ins, *figure.remarks, *notes]
+    if figure.claims:
+        parts.append("Claims: " + "; ".join(f"{claim.short}: {claim.verdict}" for claim in figure.claims))
     if figure.is_wiring_test:
         parts.insert(0, SMOKE_WORDS)
     return " ".join(part if part.endswith((".", "!", "?")) else part + "." for part in parts if part)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recollect.figures.report_claims import claims_section
 from recollect.figures.spec import SMOKE_WORDS
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -85,9 +86,18 @@ class ReportRun:
 
 
 def report_page(
-    scale: str, figures: Sequence[ReportFigure], runs: Sequence[ReportRun], facts: Mapping[str, str]
+    scale: str,
+    figures: Sequence[ReportFigure],
+    runs: Sequence[ReportRun],
+    facts: Mapping[str, str],
+    claims: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The page; `facts` (name -> value) stand under `Provenance` besides the fingerprints."""
+    """The page.
+
+    Args:
+        facts: name -> value, under `Provenance` besides the fingerprints.
+        claims: as `claims.json` has them, in their order.
+    """
     digits = _digits(runs)
     wiring = any(figure.about["wiring_test"] for figure in figures)
     counts = [f"scale {scale}", _count(len(figures), "figure"), _count(len(runs), "run")]
@@ -95,7 +105,9 @@ def report_page(
         "title": _text(f"Recollect: results at {scale} scale"),
         "facts": _text(" · ".join([*counts, *(f"commit {facts[key]}" for key in ("Commit",) if key in facts)])),
         "warning": f'<p class="warning">{_text(SMOKE_WORDS)}</p>' if wiring else "",
-        "contents": _list({f"#{figure.name}": figure.title for figure in figures}),
+        "contents": ('<li><a href="#claims">Claims</a></li>' if claims else "")
+        + _list({f"#{figure.name}": figure.title for figure in figures}),
+        "claims": claims_section(claims),
         "figures": _by_category(figures),
         "states": _text(", ".join(f"{number:,} × {state}" for state, number in Counter(r.state for r in runs).items())),
         "headings": "".join(
@@ -103,7 +115,8 @@ def report_page(
             for name, number in COLUMNS
         ),
         "labels": "".join(
-            f'td:nth-child({place})::before {{ content: "{name}"; }} ' for place, (name, _) in enumerate(COLUMNS, 1)
+            f'#runs td:nth-child({place})::before {{ content: "{name}"; }} '
+            for place, (name, _) in enumerate(COLUMNS, 1)
         ),
         "rows": "\n".join(_row(run, digits) for run in runs),
         "provenance": "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items()),

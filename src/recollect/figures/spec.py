@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, Field, model_validator
 
 from recollect.figures.statistics import RESAMPLES, Floats, Interval, Statistic, stratified_bootstrap
+from recollect.settings.claims import MARKS
 from recollect.settings.loading import validated
 from recollect.settings.schema import FigureSettings, Frozen
 from recollect.settings.seeding import generator
@@ -67,6 +68,17 @@ class Reference(Frozen):
         return [(self.panel, PUBLISHED + self.method, x, y) for x, y in zip(self.x, self.y, strict=True)]
 
 
+class JudgedClaim(Frozen):
+    """A published claim as a figure shows it: a mark for its verdict, and few words."""
+
+    short: str
+    verdict: str
+
+    @property
+    def marked(self) -> str:
+        return f"{MARKS[self.verdict]} {self.short}"
+
+
 class FigureSpec(FigureSettings):
     """One figure at one scale: its settings, and with them all that drawing must know of its runs."""
 
@@ -79,6 +91,7 @@ class FigureSpec(FigureSettings):
     random_models: bool = Field(False, description="A random stand-in took the place of a pretrained model.")
     stand_ins: tuple[str, ...] = Field((), description="Sentences: what took the place of a published part.")
     remarks: tuple[str, ...] = Field((), description="What its worlds say of themselves, for the caption.")
+    claims: tuple[JudgedClaim, ...] = Field((), description="The published claims that it shows, judged by its scores.")
 
     @property
     def is_wiring_test(self) -> bool:

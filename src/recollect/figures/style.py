@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 
+from recollect.figures.packed_rows import packed, text_width
 from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, ExtraRow, FigureSpec
 from recollect.settings.seeding import seed_of
 
@@ -276,7 +277,7 @@ def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines:
     rows = _legend_rows(canvas, figure, handles)
     width = canvas.get_figwidth()
     characters = int((width - 0.12) / (PRINT_SIZE * 0.0083))
-    text = []
+    text = [(row, SOFT, "normal") for row in _claim_rows(canvas, figure)]
     for line in (*lines, *figure.stand_ins):
         for piece in textwrap.wrap(line, characters):
             text.append((piece, SOFT, "normal"))
@@ -298,6 +299,16 @@ def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines:
     assert engine is not None
     engine.set(rect=(0, bottom / height, 1, 1 - (bottom + top) / height), w_pad=0.03, h_pad=0.03)  # type: ignore[call-arg]
     _freeze(canvas)
+
+
+def _claim_rows(canvas: Figure, figure: FigureSpec) -> list[str]:
+    """What of the published claims that the figure shows holds; no claim is broken over two rows."""
+    font = FontProperties(size=PRINT_SIZE)
+    said = [claim.marked for claim in figure.claims]
+    widths = [text_width(canvas, one, font) for one in said]
+    gap = "    "
+    rows = packed(said, widths, text_width(canvas, f"|{gap}|", font), canvas.get_figwidth() - 0.12)
+    return [gap.join(row) for row in rows]
 
 
 def _freeze(canvas: Figure) -> None:
@@ -323,31 +334,14 @@ def _legend_rows(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D]) 
 def _broken(canvas: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
     """Break legend entries into as few rows as fit the width, of about the same length."""
     font = FontProperties(size=mpl.rcParams["legend.fontsize"])
-    renderer = cast(FigureCanvasAgg, canvas.canvas).get_renderer()
     em = font.get_size_in_points() / 72
     key = em * (mpl.rcParams["legend.handlelength"] + mpl.rcParams["legend.handletextpad"])
     between = em * mpl.rcParams["legend.columnspacing"]
-    inches = []
-    for handle in handles:
-        pixels, _, _ = renderer.get_text_width_height_descent(str(handle.get_label()), font, False)
-        inches.append(key + pixels / canvas.dpi)
-
-    def rows_within(limit: float) -> list[list[Line2D]]:
-        rows: list[list[Line2D]] = []
-        used = 0.0
-        for handle, size in zip(handles, inches, strict=True):
-            if not rows or used + between + size > limit:
-                rows.append([handle])
-                used = size
-            else:
-                rows[-1].append(handle)
-                used += between + size
-        return rows
-
+    inches = [key + text_width(canvas, str(handle.get_label()), font) for handle in handles]
     available = canvas.get_figwidth() - 0.15
-    shortest = rows_within(available)
+    shortest = packed(handles, inches, between, available)
     for limit in np.linspace(max(inches, default=0.0), available, 30):
-        rows = rows_within(float(limit))
+        rows = packed(handles, inches, between, float(limit))
         if len(rows) <= len(shortest):  # the narrowest limit gives the most even rows
             return rows
     return shortest

@@ -6,7 +6,7 @@ with what differs there: other runs may show the same claim.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,6 +16,11 @@ from recollect.settings.loading import config_path, merge, names, read_yaml, val
 from recollect.settings.resolve import figure_settings
 from recollect.settings.schema import Frozen
 from recollect.settings.still import remembered
+
+Paper = Literal["RA-DT", "Memory-RL", "AMAGO", "HELM"]
+PAPERS: tuple[str, ...] = get_args(Paper)
+MARKS = {"holds": "✓", "contradicted": "✗", "undecided": "?", "not run": "–"}
+"""Verdict -> what stands for it in a table and below a figure."""
 
 
 class ArmSettings(Frozen):
@@ -71,7 +76,8 @@ class ClaimSettings(Frozen):
     """One published claim (config/claims/<name>.yaml) at a scale."""
 
     name: str
-    paper: Literal["RA-DT", "Memory-RL", "AMAGO", "HELM"]
+    paper: Paper
+    short: str = Field(max_length=40, description="Its name below a figure, where there is room for a few words.")
     headline: bool = Field(False, description="One of those that a paper is known for.")
     statement: str = Field(description="The claim in one sentence, as the paper makes it.")
     source: str = Field(description="Figure, table or section of the paper.")
@@ -85,13 +91,10 @@ class ClaimSettings(Frozen):
 def claim_settings(scale: str, claim: str) -> ClaimSettings:
     """The checked settings of a claim at a scale. Raises UserError: it names a scale or a run that there is not."""
     path = config_path("claims", claim)
-    content = dict(read_yaml(path))
-    at_scales = content.pop("scales", {})
-    for name in at_scales:
+    for name in read_yaml(path).get("scales", {}):
         if name not in names("scales"):
             raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=nearest(name, names("scales")))
-    said = (at_scales[name] for name in extended_scales(scale) if name in at_scales)
-    settings = validated(ClaimSettings, {**merge(content, *said), "name": claim}, where=path)
+    settings = validated(ClaimSettings, {**_content(scale, claim), "name": claim}, where=path)
     drawn = figure_settings(scale, settings.figure)
     for contrast in settings.contrasts:
         for env, method in sides(contrast):
@@ -111,10 +114,24 @@ def sides(contrast: ContrastSettings) -> list[tuple[str, str]]:
     return [first, (contrast.that.env or first[0], contrast.that.method or first[1])]
 
 
-def claims_of(scale: str, figures: tuple[str, ...]) -> list[ClaimSettings]:
-    """The claims that some figures show at a scale, by paper and name."""
-    found = [claim_settings(scale, name) for name in names("claims") if is_judged(scale, name)]
-    return sorted((claim for claim in found if claim.figure in figures), key=lambda claim: (claim.paper, claim.name))
+def claims_of(scale: str, figures: tuple[str, ...] | None = None) -> list[ClaimSettings]:
+    """The claims that some figures show at a scale: paper by paper, headline claims first, then by name.
+
+    Args:
+        figures: None: all. Claims of other figures are not looked at, so that no wrong one stops a figure.
+    """
+    judged = [name for name in names("claims") if is_judged(scale, name)]
+    if figures is not None:
+        judged = [name for name in judged if _content(scale, name).get("figure") in figures]
+    found = [claim_settings(scale, name) for name in judged]
+    return sorted(found, key=lambda claim: (PAPERS.index(claim.paper), not claim.headline, claim.name))
+
+
+def _content(scale: str, claim: str) -> dict[str, Any]:
+    """What a claim's file says at a scale, not checked."""
+    content = dict(read_yaml(config_path("claims", claim)))
+    at_scales = content.pop("scales", {})
+    return merge(content, *(at_scales[name] for name in extended_scales(scale) if name in at_scales))
 
 
 def is_judged(scale: str, claim: str) -> bool:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Tables = dict[Path, "pd.DataFrame"]
 """Score files, by their paths"""
 
-MARKS = {"holds": "✓", "contradicted": "✗", "undecided": "?", "not run": "–"}
 SEED = 0  # of the resamples, so that a verdict is the same each time
 
 
@@ -127,8 +126,16 @@ def claim_inputs(scale: str, *figures: str) -> dict[str, Path]:
     return found
 
 
+def not_run(claim: ClaimSettings, why: str) -> dict[str, Any]:
+    """A claim of which nothing is known, as JSON has it."""
+    contrasts = [{**one.model_dump(mode="json"), "verdict": "not run", "why": why} for one in claim.contrasts]
+    return {**claim.model_dump(mode="json"), "verdict": "not run", "contrasts": contrasts}
+
+
 def table(found: Sequence[dict[str, Any]]) -> str:
     """The claims as a table of Markdown, a row for each contrast."""
+    from recollect.figures.claim_rows import marked, numbers
+
     lines = [
         "| | claim | contrast | difference | 95 % interval | wanted | seeds × tasks |",
         "|---|---|---|---|---|---|---|",
@@ -136,20 +143,10 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     for claim in found:
         said = f"{claim['paper']}: {claim['statement']} ({claim['source']})"
         for contrast in claim["contrasts"]:
-            mark = f"{MARKS[contrast['verdict']]} {contrast['verdict']}"
-            cells = [mark, said, contrast["says"], *_numbers(contrast)]
+            cells = [marked(contrast["verdict"]), said, contrast["says"], *numbers(contrast)]
             lines.append(f"| {' | '.join(cells)} |")
             said = ""
     return "\n".join(lines)
-
-
-def _numbers(contrast: dict[str, Any]) -> list[str]:
-    wanted = {"above": ">", "below": "< −", "equal": "within ±"}[contrast["wanted"]] + f" {contrast['margin']:g}"
-    if "value" not in contrast:
-        return ["", "", wanted, contrast["why"]]
-    low, high = contrast["low"], contrast["high"]
-    interval = "" if low is None else f"{low:.3g} to {high:.3g}"
-    return [f"{contrast['value']:.3g}", interval, wanted, f"{contrast['seeds']} × {contrast['tasks']}"]
 
 
 STAGE = Stage(

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recollect.settings.catalogue import module_of
-from recollect.settings.resolve import canonical, environment_mapping, figure_settings, method_mapping, scale_settings
+from recollect.settings.claims import ClaimSettings, claims_of
+from recollect.settings.resolve import (
+    canonical,
+    environment_mapping,
+    figure_reads,
+    figure_settings,
+    method_mapping,
+    scale_settings,
+)
 from recollect.stages import paths, provenance
+from recollect.stages.claims import Tables, judge
 from recollect.stages.inputs import figure_inputs
 from recollect.stages.stage import Job, Resources, Stage
 from recollect.stages.stand_ins import stand_ins
 
 if TYPE_CHECKING:
-    from recollect.figures.spec import FigureSpec
+    from recollect.figures.spec import FigureSpec, JudgedClaim
 
 LOCK = Path("envs") / "locks" / "base.txt"  # of the repository that the workflow runs in
 
@@ -54,7 +64,7 @@ def figure(scale: str, name: str) -> None:
     from recollect.artifacts.sealed import sha256_of
     from recollect.figures.writing import render
 
-    drawn = spec_of(scale, name)
+    drawn = spec_of(scale, name).model_copy(update={"claims": judged_claims(scale, name)})
     files = list(figure_inputs(scale, name).values())
     known = STAGE.provenance(Job("figure", scale, name))
     drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"}
@@ -63,15 +73,33 @@ def figure(scale: str, name: str) -> None:
     render(drawn, files, paths.figure(scale, name), drawn_with)
 
 
+def shown_claims(scale: str, name: str) -> list[ClaimSettings]:
+    """The published claims that stand below a figure: those that its own scores decide."""
+    return claims_of(scale, (name,)) if figure_reads(scale, name) == "scores" else []
+
+
+def judged_claims(scale: str, name: str) -> tuple[JudgedClaim, ...]:
+    """The same with the verdicts of its scores; judged here, so that a figure waits for no run but its own."""
+    from recollect.figures.spec import JudgedClaim
+
+    read: Tables = {}
+    judged = [judge(scale, claim, read) for claim in shown_claims(scale, name)]
+    return tuple(JudgedClaim(short=claim["short"], verdict=claim["verdict"]) for claim in judged)
+
+
 def settings_text(scale: str, name: str) -> str:
     """Everything in the configuration that a figure depends on besides what its runs do."""
+    text = provenance.figure_text(scale, name)
+    if shown_claims(scale, name):
+        text = canonical({**json.loads(text), **json.loads(provenance.claims_text(scale, name))})
     said = stand_ins(scale, name)
-    return provenance.figure_text(scale, name) + (canonical(said) if said else "")
+    return text + (canonical(said) if said else "")
 
 
 def modules(scale: str, name: str) -> list[str]:
     kind = module_of("figure", figure_settings(scale, name).kind, where=f"figure {name}: kind")
-    return [kind, "recollect.figures.writing", "recollect.figures.reference"]
+    judging = ["recollect.evaluation.contrasts"] if shown_claims(scale, name) else []
+    return [kind, "recollect.figures.writing", "recollect.figures.reference", *judging]
 
 
 STAGE = Stage(

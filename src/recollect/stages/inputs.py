@@ -10,6 +10,7 @@ from typing import Any
 
 from recollect.environments import registry
 from recollect.helm.settings import token_vocabulary, vision_language_model
+from recollect.settings.claims import claims_of
 from recollect.settings.layers import method_layers
 from recollect.settings.resolve import (
     base_method,
@@ -199,6 +200,8 @@ def figure_runs(scale: str, figure: str) -> list[Run]:
 def report_inputs(scale: str, *figures: str) -> dict[str, Path]:
     """What `recollect report` must have of some figures; what it finds of their runs and pages is shown as well."""
     listed = [paths.figure(scale, figure, f".{suffix}") for figure in figures for suffix in paths.FIGURE_FILES]
+    if claims_of(scale, figures):
+        listed.append(paths.claims(scale))
     return {path.name: path for path in listed}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path
+from recollect.stages import paths
 from recollect.stages.plan import embedders, maker, plan
 from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
@@ -28,17 +29,18 @@ vars:
 stages:
 """
 TAIL = f"""\
-  # The scores in one small file that git keeps, for `dvc metrics diff` and `dvc exp show`.
+  # Scores and verdicts in two small files that git keeps, for `dvc metrics show`, `dvc metrics diff` and `dvc exp show`.
   metrics:
     cmd: python workflow/metrics.py {SCALE}
-    deps: [workflow/metrics.py, workflow/provenance.py, results/{SCALE}/figures]
+    deps: [workflow/metrics.py, workflow/provenance.py, results/{SCALE}/figures, results/{SCALE}/claims.json]
     metrics:
       - metrics/{SCALE}.json: {{cache: false, persist: true}}
+      - metrics/{SCALE}_claims.json: {{cache: false, persist: true}}
 
   # Snakemake's own records of how all this was made, so that a clone has nothing to redo after `dvc pull`.
   provenance:
     cmd: python workflow/provenance.py save
-    deps: [workflow/provenance.py, Snakefile, rules, config, src/recollect, results/{SCALE}/figures]
+    deps: [workflow/provenance.py, Snakefile, rules, config, src/recollect, results/{SCALE}/figures, results/{SCALE}/claims.json]
     outs:
       - provenance: {{persist: true}}
 """
@@ -113,4 +115,15 @@ def pipeline() -> str:
         for out in outs[name]:
             text += f"      - {out}: {{persist: true}}\n"
         text += "\n"
-    return text + TAIL
+    runs = [out for out in read["figures"] if not out.endswith(MANIFEST_SUFFIX)]
+    return text + _claims(runs) + TAIL
+
+
+def _claims(runs: list[str]) -> str:
+    """The stage that judges the claims. It waits for the runs of all figures; which it reads, its rule knows."""
+    path = paths.claims(SCALE)
+    text = "  claims:\n    cmd: ${run} claims claims_table --cores ${cores} -- claims\n"
+    text += f"    deps: [{', '.join([*CODE, *runs])}]\n    outs:\n"
+    for out in (path, manifest_path(path)):
+        text += f"      - {out}: {{persist: true}}\n"
+    return text + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
@@ -19,8 +18,11 @@ from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha
 from recollect.figures import registry
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.figures.spec import one_or_more
+from recollect.settings.claims import claims_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method
 from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
+from recollect.stages.circumstances import commit
+from recollect.stages.claims import not_run
 from recollect.stages.figure import LOCK
 from recollect.stages.inputs import Run, figure_runs
 from recollect.stages.paths import Place
@@ -47,7 +49,19 @@ def page(scale: str, figures: Sequence[str], code: str) -> str:
         [_figure(scale, name) for name in figures],
         [_run(scale, *run, names) for run, names in drawn_in.items()],
         _facts(code),
+        _claims(scale, figures),
     )
+
+
+def _claims(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
+    """The claims that some figures show, as they were judged; one that was judged of other figures only says so."""
+    wanted = claims_of(scale, tuple(figures))
+    if not wanted:
+        return []
+    path = paths.claims(scale)
+    judged = {claim["name"]: claim for claim in read_json(path, kind="claims")["claims"]}
+    why = f"not in {path.name}: `snakemake {path}` judges it"
+    return [judged.get(claim.name) or not_run(claim, why) for claim in wanted]
 
 
 def _facts(code: str) -> dict[str, str]:
@@ -55,18 +69,6 @@ def _facts(code: str) -> dict[str, str]:
     if LOCK.is_file():
         facts["Packages"] = f"sha256 {sha256_of(LOCK)} of {LOCK.as_posix()}"
     return {name: value for name, value in facts.items() if value}
-
-
-def commit() -> str:
-    """The commit of the working directory, and whether files differ from it; nothing where it is not one of git's."""
-    try:
-        said = [
-            subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-        ]
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return said[0] + (" with changes" if said[1] else "")
 
 
 def _address(scale: str, path: Path) -> str:

@@ -16,9 +16,10 @@ import pytest
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, sha256_of, verify, write_table
-from recollect.figures import in_context_curve, registry, style
+from recollect.figures import captions, in_context_curve, registry, style
 from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, figure_spec
 from recollect.figures.writing import render
+from recollect.settings.claims import MARKS
 from recollect.settings.errors import UserError
 
 PROVENANCE = {"code_fingerprint": "0123456789abcdef", "device": "cpu", "environment_lock": "lock"}
@@ -108,6 +109,12 @@ def length_spec(**changes: Any) -> FigureSpec:
         "options": {"lengths": TMAZE, "ends": {"tmaze_50": 1000}, "resamples": 200, "window": 1, "chance": 0.5},
     }
     return figure_spec({**values, **changes})
+
+
+CLAIMS = [
+    {"short": f"{number} {'words as long as a short name may be':<38}", "verdict": verdict}
+    for number, verdict in enumerate(list(MARKS) * 2)
+]
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
@@ -224,12 +231,12 @@ def test_length_aggregation_alone(x_scale: str) -> None:
 @pytest.mark.parametrize(
     ("scores", "figure"),
     [
-        (in_context_scores(), in_context_spec(scale="paper", random_models=True)),
+        (in_context_scores(), in_context_spec(scale="paper", random_models=True, claims=CLAIMS)),
         (
             pd.concat([in_context_scores(f"room_{i}", list(style.METHOD_STYLES)[:5]) for i in range(4)]),
             in_context_spec(environments=[f"room_{i}" for i in range(4)], methods=list(style.METHOD_STYLES)[:5]),
         ),
-        (tmaze_scores(), length_spec()),
+        (tmaze_scores(), length_spec(claims=CLAIMS)),
     ],
     ids=["one panel", "four panels", "lengths"],
 )
@@ -244,6 +251,16 @@ def test_no_text_overlaps_and_none_leaves_the_page(scores: pd.DataFrame, figure:
     for (first, box), (second, other) in combinations(boxes, 2):
         overlap = min(box.x1, other.x1) - max(box.x0, other.x0), min(box.y1, other.y1) - max(box.y0, other.y0)
         assert min(overlap) < 1, f"'{first}' over '{second}'"
+
+
+def test_marks_of_claims_stand_below_the_panels_and_words_in_the_caption() -> None:
+    claims = [{"short": "RA-DT above AD", "verdict": "holds"}, {"short": "RA-DT rises", "verdict": "undecided"}]
+    drawn, without = (draw(in_context_scores(), in_context_spec(claims=some)) for some in (claims, []))
+    (marks,) = {text.get_text() for text in drawn.figure.texts} - {text.get_text() for text in without.figure.texts}
+    assert marks.split("    ") == ["✓ RA-DT above AD", "? RA-DT rises"]
+    figure = in_context_spec(claims=claims)
+    assert "Claims: RA-DT above AD: holds; RA-DT rises: undecided." in captions.caption(figure, drawn.notes)
+    assert "Claims" not in captions.caption(in_context_spec(), without.notes)
 
 
 def test_pages_are_one_or_two_columns_wide() -> None:

@@ -16,14 +16,18 @@ from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, write_table
 from recollect.artifacts.sealed import read_table as read
 from recollect.cli import app
+from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.check import check
 from recollect.stages.claims import claims
+from recollect.stages.figure import STAGE, figure, judged_claims
+from recollect.stages.stage import Job
 
 FIGURE = "claimed"
 CLAIM = {
     "paper": "RA-DT",
+    "short": "AD above DT",
     "statement": "AD ends above DT.",
     "source": "figure 3",
     "figure": FIGURE,
@@ -172,3 +176,29 @@ def test_each_score_file_is_read_once(said: dict[str, Any], monkeypatch: pytest.
     path.write_text(yaml.safe_dump({**said, "contrasts": 3 * contrast()}))
     claims(SCALE, [FIGURE])
     assert len(opened) == len(set(opened)) == 10
+
+
+def test_a_figure_judges_its_claims_by_its_own_scores_and_is_stale_when_one_changes(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    judged(said)
+    paths.claims(SCALE).unlink()
+    figure(SCALE, FIGURE)
+    known = read_json(paths.figure(SCALE, FIGURE, ".json"))
+    assert "Claims: AD above DT: holds." in known["caption"]
+    assert {Path(item["path"]).parts[4] for item in known["inputs"]} == {"ad", "dt"}
+    job = Job("figure", SCALE, FIGURE)
+    before = STAGE.settings_text(job), STAGE.code_text(job)
+    Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(margin=4)}))
+    assert STAGE.settings_text(job) != before[0]
+    # Without claims, as at scale smoke, nothing of them is in a figure, nor in what it depends on.
+    Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "scales": {}}))
+    assert "claims" not in json.loads(STAGE.settings_text(job)) and STAGE.code_text(job) != before[1]
+    assert judged_claims(SCALE, FIGURE) == ()
+
+
+def test_claims_stand_paper_by_paper_and_headline_ones_first(said: dict[str, Any]) -> None:
+    kinds = {"a": ("HELM", False), "b": ("HELM", True), "c": ("RA-DT", False), "d": ("Memory-RL", True)}
+    for name, (paper, headline) in kinds.items():
+        Path(f"config/claims/{name}.yaml").write_text(yaml.safe_dump({**said, "paper": paper, "headline": headline}))
+    assert [claim.name for claim in claims_of(SCALE, (FIGURE,))] == ["c", "d", "b", "a"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import made_results
 import pytest
 
 from recollect import cli
+from recollect.stages.claims import claims
 from recollect.stages.selection import default_selection
 
 
@@ -38,3 +40,20 @@ def test_without_a_name_it_is_about_what_the_configuration_selects(
     assert sorted(default_selection().figures) == sorted(
         path.stem for path in (workdir / "config/figures").glob("*.yaml")
     )
+
+
+def test_verdicts_stand_beside_the_figures_and_end_what_is_said(
+    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = made_results.configure("few", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")
+    for seed in range(5):
+        made_results.write_run(made_results.ROOM, "ad", seed)
+    (workdir / "config/config.yaml").write_text(f"scale: {made_results.SCALE}\nfigures: [{few}]\n")
+    assert "Claims" not in said(capsys, monkeypatch, "finished")
+    made_results.claim("rises", few)
+    last = said(capsys, monkeypatch, "finished").splitlines()[-1]
+    assert last == "Claims: judge them with `snakemake results/demo/claims.json`"
+    claims(made_results.SCALE, [few])
+    lines = said(capsys, monkeypatch, "finished").splitlines()
+    assert " ".join(lines[1].split()) == f"results/demo/figures/{few}.pdf ✓ rises it does (not there yet)"
+    assert lines[-1] == "Claims: 1 holds (results/demo/claims.json)"

@@ -15,13 +15,14 @@ from made_results import MAZE, ROOM, SCALE, configure, last_score, write_run, wr
 from typer.testing import CliRunner
 
 from recollect.artifacts.scores import scores_frame
-from recollect.artifacts.sealed import manifest_path, verify, write_table
+from recollect.artifacts.sealed import manifest_path, read_json, verify, write_table
 from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
 from recollect.settings.errors import UserError
 from recollect.stages import paths
+from recollect.stages.circumstances import commit
+from recollect.stages.claims import claims
 from recollect.stages.report import report
-from recollect.stages.report_rows import commit
 
 
 def page(*figures: str) -> str:
@@ -172,6 +173,27 @@ def test_the_command_writes_the_named_figures(few: str) -> None:
     done = CliRunner().invoke(app, ["report", "--scale", SCALE, "--figure", few], catch_exceptions=False)
     assert done.exit_code == 0
     assert "What few shows." in paths.report(SCALE).read_text()
+
+
+def test_the_page_opens_with_the_claims_each_linked_to_its_figure(few: str) -> None:
+    assert "<h2>Claims</h2>" not in page(few)  # a figure without claims
+    made_results.claim("rises", few, paper="HELM", statement="It rises & stays.")
+    made_results.claim("ends", few, statement="It ends high.", headline=True)
+    with pytest.raises(UserError, match=r"claims\.json"):
+        page(few)
+    claims(SCALE, [few])
+    made_results.claim("later", few, paper="AMAGO", statement="Nobody judged it.")
+    html = page(few)
+    opening = html.split("<main>")[1].split("<figure")[0]
+    words = unescape(re.sub(r"<[^>]+>", "\n", opening)).replace("\xa0", " ")
+    places = [words.index(said) for said in ("RA-DT", "It ends high.", "AMAGO", "Nobody", "HELM", "It rises & stays.")]
+    assert places == sorted(places)
+    assert "3 claims: 2 hold, 1 not run. Of the 1 headline ones (bold) 1 holds." in words
+    assert opening.count(f'<a href="#{few}">') == 3 and f'<figure id="{few}"' in html
+    assert "✓ holds" in words and "– not run" in words and "snakemake results/demo/claims.json" in words
+    (judged,) = (one for one in read_json(paths.claims(SCALE))["claims"] if one["name"] == "ends")
+    contrast = judged["contrasts"][0]
+    assert f"{contrast['low']:.3g} to {contrast['high']:.3g}" in words
 
 
 def test_same_results_same_bytes(few: str) -> None:

@@ -1,0 +1,31 @@
+"""What results were made with besides settings and code: a commit, a processor."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+
+def commit(folder: Path | str = ".") -> str:
+    """The commit of a folder, and whether files differ from it; nothing where it is not one of git's."""
+    try:
+        said = [
+            subprocess.run(
+                ["git", *words], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+            ).stdout.strip()
+            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return said[0] + (" with changes" if said[1] else "")
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        return names[0] if names else platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()

@@ -1,0 +1,176 @@
+"""record: the results of a scale -> `docs/recorded/{scale}/*.csv`, and from these the tables of README and docs.
+
+What pages say of results is written here and nowhere else: verdicts, numbers, and what they were made with. Pages and pictures
+are renewed where a page has marks of that scale (`<!-- recorded demo claims: begin -->`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recollect.artifacts.sealed import read_json, verify, write_bytes
+from recollect.figures import captions
+from recollect.figures.spec import AGGREGATION, LINE
+from recollect.settings.claims import claims_of
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import figure_reads
+from recollect.stages import paths, provenance, recorded_tables, records
+from recollect.stages.between_marks import put_between
+from recollect.stages.circumstances import commit, processor
+from recollect.stages.figure import spec_of
+from recollect.stages.inputs import figure_inputs, report_inputs
+from recollect.stages.plan import plan
+from recollect.stages.recorded_tables import CLAIMS, FOLDER, NUMBERS, RUN, csv_text
+from recollect.stages.table import STAGES
+
+MOST_POINTS = 6  # of a curve; of longer ones its beginning, its quarters and its end
+PICTURES = Path("docs/figures")
+Row = dict[str, object]
+
+
+def record(scale: str, figures: Sequence[str]) -> str:
+    """Write down what the results of some figures say, and renew the pages that show it. Gives what was written, as text.
+
+    Raises:
+        UserError: a figure, the claims or a run are not there or damaged, or not of one another; or a page has no place for
+            its tables.
+    """
+    _check(scale, figures)
+    rows = {RUN: list(_run(scale, figures)), CLAIMS: list(_claims(scale, figures)), NUMBERS: []}
+    for figure in figures:
+        if figure_reads(scale, figure) == "scores":
+            rows[NUMBERS] += _numbers(scale, figure)
+    folder = FOLDER / scale
+    contents = {folder / f"{file}.csv": csv_text(file, found).encode() for file, found in rows.items()}
+    for path, content in contents.items():
+        write_bytes(path, content)
+    pages = renewed(folder)
+    for page, text in pages.items():
+        write_bytes(page, text.encode())
+    shown = [path for figure in figures if (path := PICTURES / f"{figure}.png").is_file()] if pages else []
+    for path in shown:
+        write_bytes(path, paths.figure(scale, path.stem, ".png").read_bytes())
+    return "\n".join(str(path) for path in (*contents, *pages, *shown))
+
+
+def _check(scale: str, figures: Sequence[str]) -> None:
+    """Figures and verdicts are of the very scores that are there."""
+    read = [*report_inputs(scale, *figures).values()]
+    read += [path for figure in figures for path in figure_inputs(scale, figure).values()]
+    hashes = provenance.describe("", "", read)["inputs"]
+    for figure in figures:
+        path = paths.figure(scale, figure, ".json")
+        for item in read_json(path, kind="figure.json")["inputs"]:
+            if hashes.get(item["path"]) != item["sha256"]:
+                do = f"draw it anew with `snakemake {paths.figure(scale, figure, '.pdf')}`"
+                raise UserError(f"this was drawn from another {item['path']} than the one there", where=path, do=do)
+
+
+def renewed(folder: Path) -> dict[Path, str]:
+    """The pages that show a recorded run, with its tables as they must be.
+
+    Raises:
+        UserError: a page has marks for one of its tables only.
+    """
+    found: dict[Path, str] = {}
+    for (name, marks), content in recorded_tables.tables(folder).items():
+        page = Path(name)
+        text = found.get(page) or (page.read_text(encoding="utf-8") if page.is_file() else "")
+        if f"<!-- recorded {folder.name} " in text:
+            found[page] = put_between(text, marks, content, page)
+    return found
+
+
+def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
+    """What it was made with."""
+    devices, seeds = set[str](), set[int]()
+    for figure in figures:
+        about = read_json(paths.figure(scale, figure, ".json"), kind="figure.json")
+        seeds |= set(about["seeds"])
+        for path in figure_inputs(scale, figure).values():
+            devices.add(str(verify(path)["provenance"].get("device", "cpu")))
+    known = {
+        "scale": scale,
+        "commit": commit() or "unknown",
+        "seeds": _said(sorted(seeds)),
+        "device": " and ".join(sorted(devices)) or "unknown",
+        "processor": processor(),
+        "python": sys.version.split()[0],
+        "torch": version("torch"),
+        "seconds of all jobs": f"{_seconds(scale, figures):.0f}",
+    }
+    for what, value in known.items():
+        yield {"what": what, "value": value}
+
+
+def _said(seeds: Sequence[int]) -> str:
+    """``0 to 4``, or each of them."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return " and ".join(filter(None, (", ".join(map(str, seeds[:-1])), str(seeds[-1]))))
+
+
+def _seconds(scale: str, figures: Iterable[str]) -> float:
+    """Wall time of the jobs behind some figures, one after the other, as far as their records are here."""
+    steps = [step for job in plan(scale, figures).needs for _, step in STAGES[job.stage].steps(job)]
+    found = [records.read(records.place(step)) for step in steps]
+    return sum(one.seconds for one in found if one is not None)
+
+
+def _claims(scale: str, figures: Sequence[str]) -> Iterator[Row]:
+    """A row for each contrast of each claim that was judged."""
+    wanted = [claim.name for claim in claims_of(scale, tuple(figures))]
+    path = paths.claims(scale)
+    judged = {one["name"]: one for one in read_json(path, kind="claims")["claims"]} if wanted else {}
+    for name in wanted:
+        if name not in judged:
+            do = f"judge it with `recollect claims --scale {scale}` and the same figures"
+            raise UserError(f"the claim '{name}' was not judged", where=path, do=do)
+        claim = judged[name]
+        known = {name: claim[name] for name in ("paper", "statement", "source", "differs", "figure", "verdict")}
+        known |= {"claim": claim["name"], "headline": "yes" if claim["headline"] else ""}
+        for contrast in claim["contrasts"]:
+            numbers = {name: contrast.get(name) for name in ("value", "low", "high", "seeds", "tasks")}
+            own = {name: contrast[name] for name in ("says", "wanted", "margin", "why")}
+            yield {**known, **own, **numbers, "contrast": contrast["verdict"]}
+
+
+def _numbers(scale: str, figure: str) -> Iterator[Row]:
+    """Some points of each line that a figure draws; where it sums lines up in a panel, those of that panel alone."""
+    spec = spec_of(scale, figure)
+    about = read_json(paths.figure(scale, figure, ".json"), kind="figure.json")
+    table = pd.read_csv(paths.figure(scale, figure, ".csv"))
+    if table["panel"].str.startswith(AGGREGATION).any():
+        table = table[table["panel"].str.startswith(AGGREGATION)]
+    said = _axis(about["axes"]["y"]) + (f", by {_axis(about['axes']['x'])}" if table["x"].nunique() > 1 else "")
+    lines = table[table["method"].str.startswith(LINE)].drop_duplicates(["method", "y"])
+    for name, value in zip(lines["method"], lines["y"], strict=True):
+        said += f"; {name.removeprefix(LINE)} {value:.4g}"
+    known: Row = {"figure": figure, "title": spec.title or figure, "of": said}
+    for (panel, method), points in captions.measured(table).groupby(["panel", "method"], sort=False):
+        env, *more = str(panel).split("/")
+        title = ", ".join([spec.environment_label(env) if env in spec.environments else env, *more])
+        own: Row = {**known, "panel": title, "method": spec.label(str(method))}
+        for point in _chosen(points.sort_values("x")):
+            numbers = {name: None if point[name] != point[name] else point[name] for name in ("x", "y", "low", "high")}
+            yield {**own, **numbers, "seeds": int(point["seeds"]), "tasks": int(point["tasks"])}
+
+
+def _chosen(points: pd.DataFrame) -> Sequence[Mapping[Any, Any]]:
+    if len(points) <= MOST_POINTS:
+        return points.to_dict("records")
+    last = points["x"].iloc[-1]
+    places = [(points["x"] - last * quarter / 4).abs().to_numpy().argmin() for quarter in range(5)]
+    return points.iloc[places].to_dict("records")
+
+
+def _axis(meaning: str) -> str:
+    """What an axis is, without what only the CSV's reader asks."""
+    meaning = meaning.replace(f" (in '{AGGREGATION}' of each run's final value)", " of each run's final value")
+    return meaning.removeprefix(f"in '{AGGREGATION}': ").split(";")[0].replace("_", " ")

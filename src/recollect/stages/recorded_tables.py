@@ -1,0 +1,167 @@
+"""A recorded run as tables of Markdown, from its CSV files alone: whoever has them has every word of these tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from recollect.figures.claim_rows import marked, numbers
+
+FOLDER = Path("docs/recorded")
+PAGES = {"RA-DT": "docs/radt.md", "Memory-RL": "docs/memory_rl.md", "AMAGO": "docs/amago.md", "HELM": "docs/helm.md"}
+README = "README.md"
+RUN, CLAIMS, NUMBERS = "run", "claims", "numbers"  # files: facts; a row per contrast; a row per point
+COLUMNS = {
+    RUN: ("what", "value"),
+    CLAIMS: (
+        "claim", "paper", "headline", "statement", "source", "differs", "figure", "verdict",
+        "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why",
+    ),
+    NUMBERS: ("figure", "title", "of", "panel", "method", "x", "y", "low", "high", "seeds", "tasks"),
+}  # fmt: skip
+Row = Mapping[str, str]
+
+
+def csv_text(file: str, rows: Sequence[Mapping[str, object]]) -> str:
+    """A file of a recorded run; numbers with six digits, nothing where there is none."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS[file], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
+    return text.getvalue()
+
+
+def read(folder: Path) -> dict[str, list[Row]]:
+    """The rows of each file of a recorded run."""
+    found: dict[str, list[Row]] = {}
+    for file in COLUMNS:
+        with (folder / f"{file}.csv").open(newline="", encoding="utf-8") as lines:
+            found[file] = list(csv.DictReader(lines))
+    return found
+
+
+def tables(folder: Path) -> dict[tuple[str, str], str]:
+    """(page, name of its marks) -> what stands there, of one recorded run."""
+    files = read(folder)
+    known = {row["what"]: row["value"] for row in files[RUN]}
+    scale = known["scale"]
+    said = f"Scale `{scale}`, seeds {known['seeds']}, device {known['device']} ({known['processor']}), commit {known['commit']}"
+    headline = [row for row in files[CLAIMS] if row["headline"]]
+    found = {
+        (README, f"recorded {scale} headline claims"): _short_claims(headline, f"{said} ([numbers]({FOLDER}/{scale})).")
+    }
+    for paper, page in PAGES.items():
+        told = f"{said} ([numbers](recorded/{scale}))."
+        rows = [row for row in files[CLAIMS] if row["paper"] == paper]
+        found[page, f"recorded {scale} claims"] = _claims(rows, told)
+        points = [row for row in files[NUMBERS] if row["figure"].startswith(f"{Path(page).stem}_")]
+        found[page, f"recorded {scale} numbers"] = _numbers(points, told)
+    return found
+
+
+def _by(rows: Sequence[Row], *names: str) -> list[list[Row]]:
+    return [list(group) for _, group in groupby(rows, key=lambda row: [row[name] for name in names])]
+
+
+def _cells(row: Row) -> tuple[str, str, str]:
+    """Difference, interval and what was wanted of a contrast."""
+    contrast = {**row, "margin": float(row["margin"])}
+    contrast |= {name: float(row[name]) if row[name] else None for name in ("value", "low", "high")}
+    return numbers(contrast)[:3]
+
+
+def _short_claims(rows: Sequence[Row], said: str) -> str:
+    """A row for each claim."""
+    if not rows:
+        return f"No headline claim was judged. {said}"
+    lines = ["| | claim | difference (95 % interval), wanted |", "|---|---|---|"]
+    for contrasts in _by(rows, "claim"):
+        first = contrasts[0]
+        found = []
+        for row in contrasts:
+            value, interval, wanted = _cells(row)
+            found.append(f"{value} ({interval}), {wanted}" if interval else row["why"])
+        link = f"[{first['statement']}](config/claims/{first['claim']}.yaml)"
+        page = f"[{first['paper']}]({PAGES[first['paper']]})"
+        lines.append(f"| {marked(first['verdict'])} | {page}: {link} | {'; '.join(found)} |")
+    return "\n".join([*lines, "", said])
+
+
+def _claims(rows: Sequence[Row], said: str) -> str:
+    """A row for each contrast."""
+    if not rows:
+        return f"No claim was judged. {said}"
+    lines = [
+        "| | claim | compared | difference | 95 % interval | wanted |",
+        "|---|---|---|---|---|---|",
+    ]
+    for contrasts in _by(rows, "claim"):
+        first = contrasts[0]
+        link = f"[{first['statement']}](../config/claims/{first['claim']}.yaml)"
+        link = f"**{link}**" if first["headline"] else link
+        claim = f"{link} {first['source'][0].upper()}{first['source'][1:]}. {first['differs']}".strip()
+        for row in contrasts:
+            value, interval, wanted = _cells(row)
+            compared = row["says"] + (f" ({row['why']})" if row["why"] else "")
+            verdict = marked(first["verdict"]) if row is first else ""
+            if len(contrasts) > 1:
+                compared = f"{marked(row['contrast'])[0]} {compared}"
+            lines.append(
+                f"| {verdict} | {claim if row is first else ''} | {compared} | {value} | {interval} | {wanted} |"
+            )
+    return "\n".join([*lines, "", said])
+
+
+def _numbers(rows: Sequence[Row], said: str) -> str:
+    """A table for each figure, or for each of its panels where these have other columns; the last column has its interval."""
+    if not rows:
+        return f"No figure was drawn. {said}"
+    parts = []
+    for of_figure in _by(rows, "figure"):
+        first = of_figure[0]
+        parts.append(f"**{first['title']}** (`{first['figure']}`): {first['of']}; {_counts(of_figure)}.")
+        tables: dict[tuple[str, ...], list[list[Row]]] = {}
+        for line in _by(of_figure, "panel", "method"):
+            tables.setdefault(tuple(row["x"] for row in line), []).append(line)
+        several = len({row["panel"] for row in of_figure}) > 1
+        # Places of bars are no numbers of their own.
+        alone = all(len(xs) == 1 for xs in tables)
+        if alone:
+            tables = {("",): [line for lines in tables.values() for line in lines]}
+        for xs, lines in tables.items():
+            parts.append(_points(xs, lines, several))
+    return "\n\n".join([*parts, said])
+
+
+def _points(xs: Sequence[str], lines: Sequence[Sequence[Row]], several: bool) -> str:
+    panel = [""] if several else []
+    heads = [f"{float(x):,.0f}" if x else "value" for x in xs]
+    largest = max(abs(float(row["y"])) for line in lines for row in line)
+    decimals = 2 if largest < 10 else 1
+    table = [f"| {' | '.join([*panel, '', *heads])} |", f"|{'---|' * (len(heads) + len(panel) + 1)}"]
+    for line in lines:
+        cells = [_number(row["y"], decimals) for row in line]
+        last = line[-1]
+        if last["low"]:
+            cells[-1] += f" ({_number(last['low'], decimals)} to {_number(last['high'], decimals)})"
+        names = [last["panel"]] if several else []
+        table.append(f"| {' | '.join([*names, last['method'], *cells])} |")
+    return "\n".join(table)
+
+
+def _number(value: str, decimals: int) -> str:
+    return f"{float(value):.{decimals}f}".replace("-", "−")
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    """``5 seeds, 20 tasks``."""
+    parts = []
+    for name in ("seeds", "tasks"):
+        found = sorted({int(row[name]) for row in rows})
+        count = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+        parts.append(f"{count} {name[:-1] if found == [1] else name}")
+    return ", ".join(parts)

@@ -1,0 +1,110 @@
+"""A recorded run is files of numbers, and every table of the pages follows from these files alone."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import shutil
+from pathlib import Path
+
+import made_results
+import pytest
+from made_results import SCALE
+
+from recollect.artifacts.sealed import read_table, write_table
+from recollect.settings.errors import UserError
+from recollect.stages import paths
+from recollect.stages.between_marks import between, marks, put_between
+from recollect.stages.claims import claims
+from recollect.stages.recorded_run import record, renewed
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = Path("docs/recorded") / SCALE
+NAMES = [f"recorded {SCALE} {what}" for what in ("claims", "numbers")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A figure with a claim, and pages that have a place for both."""
+    folder = tmp_path_factory.mktemp("recorded") / "made"
+    shutil.copytree(ROOT / "config", folder / "config")
+    with contextlib.chdir(folder):
+        made_up()
+    return folder
+
+
+@pytest.fixture
+def few(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A copy of it for one test."""
+    shutil.copytree(made, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return "few"
+
+
+def made_up() -> None:
+    name = made_results.few_runs()
+    made_results.claim("rises", name, headline=True)
+    claims(SCALE, [name])
+    places = {"README.md": [f"recorded {SCALE} headline claims"], "docs/radt.md": NAMES, "docs/helm.md": []}
+    for page, names in places.items():
+        Path(page).parent.mkdir(exist_ok=True)
+        Path(page).write_text("Before.\n\n" + "\n".join("\n".join(marks(one)) + "\nAfter.\n" for one in names))
+
+
+def read(file: str) -> list[dict[str, str]]:
+    with (FOLDER / f"{file}.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_verdicts_numbers_and_circumstances_are_written_down(few: str) -> None:
+    said = record(SCALE, [few])
+    assert "docs/radt.md" in said and "docs/helm.md" not in said
+    known = {row["what"]: row["value"] for row in read("run")}
+    assert (known["scale"], known["seeds"], known["device"]) == (SCALE, "0 to 4", "cpu") and known["processor"]
+    (claim,) = read("claims")
+    assert (claim["claim"], claim["verdict"], claim["headline"], claim["seeds"]) == ("rises", "holds", "yes", "5")
+    assert float(claim["low"]) <= float(claim["value"]) == 2 <= float(claim["high"])
+    points = read("numbers")
+    assert [point["x"] for point in points] == ["1", "2", "3"] and {point["method"] for point in points} == {"AD"}
+    assert points[-1]["of"].startswith("return: mean over seeds and tasks, by in-context episode")
+
+
+def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -> None:
+    record(SCALE, [few])
+    readme, page = (Path(name).read_text() for name in ("README.md", "docs/radt.md"))
+    assert "| ✓ holds | [RA-DT](docs/radt.md): [It rises.](config/claims/rises.yaml) |" in readme
+    assert "seeds 0 to 4, device cpu" in readme and page.startswith("Before.") and page.endswith("After.\n")
+    assert "**[It rises.](../config/claims/rises.yaml)** Figure 3." in between(page, NAMES[0], "page")
+    assert Path("docs/helm.md").read_text() == "Before.\n\n"
+    assert renewed(FOLDER) == {Path("README.md"): readme, Path("docs/radt.md"): page}
+    # Only the files count: another number there is another table.
+    text = (FOLDER / "claims.csv").read_text()
+    (FOLDER / "claims.csv").write_text(text.replace("holds", "undecided"))
+    assert "? undecided" in renewed(FOLDER)[Path("README.md")]
+
+
+def test_nothing_is_written_of_results_that_are_not_there_or_damaged_or_not_of_one_another(few: str) -> None:
+    made_results.claim("later", few)
+    with pytest.raises(UserError, match="'later' was not judged"):
+        record(SCALE, [few])
+    Path("config/claims/later.yaml").unlink()
+    scores = paths.scores(SCALE, made_results.ROOM, "ad", 0)
+    write_table(scores, read_table(paths.scores(SCALE, made_results.ROOM, "ad", 1)).assign(seed=0), kind="scores")
+    with pytest.raises(UserError, match=r"made of another .*seed_0/scores"):
+        record(SCALE, [few])
+    claims(SCALE, [few])
+    with pytest.raises(UserError, match=r"drawn from another .*seed_0/scores"):
+        record(SCALE, [few])
+    picture = paths.figure(SCALE, few, ".png")
+    picture.write_bytes(picture.read_bytes()[:-1])
+    with pytest.raises(UserError, match="cut short"):
+        record(SCALE, [few])
+    assert not FOLDER.exists()
+
+
+def test_a_page_without_its_marks_is_refused() -> None:
+    text = "\n".join(marks("one"))
+    assert put_between(text, "one", "new", "page") == f"{marks('one')[0]}\n\nnew\n\n{marks('one')[1]}"
+    for wrong in ("", marks("one")[0], text + text, text.replace("one", "two")):
+        with pytest.raises(UserError, match="no place for this text"):
+            put_between(wrong, "one", "new", "page")
