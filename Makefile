@@ -10,6 +10,8 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # A bar on a terminal, plain lines in a log.
 LOGGER = $$([ -t 2 ] && echo --logger rich)
+# The figure that is soonest made.
+FIRST := results/demo/figures/amago_dark_key_door.pdf
 # Tests run side by side, so each gets one thread.
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
@@ -27,7 +29,7 @@ procgen: setup ## make .venv-procgen, the Python 3.10 that plays Procgen, with e
 	@$(BIN)/python envs/setup.py --world procgen $(if $(WORLD_PYTHON),--python "$(WORLD_PYTHON)")
 
 demo: setup ## the headline figures of each paper, with real, small-scale learning
-	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) $(LOGGER) -- all report
+	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --prioritize $(FIRST) $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo
 
 demo-all: setup ## all figures that are sized for two CPU cores
