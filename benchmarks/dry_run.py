@@ -74,6 +74,7 @@ def working_folder(folder: Path, seeds: int) -> Path:
         many = {**scale, "seeds": list(range(seeds)), "figures": {}, "description": "As many seeds as wanted."}
         write(folder / "config/scales/many.yaml", many)
         write(folder / "config/figures/many.yaml", {**figure, "methods": list(METHODS)})
+        write(folder / "config/config.yaml", {"scale": "many", "figures": "many"})
     return folder
 
 

@@ -165,11 +165,13 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> tuple[Workflow, list[str]]:
-    """A copy in which the default target was made with the stand-in, and the commands in the order they ran."""
+    """A copy in which all figures of the demo were made with the stand-in, and the commands in the order they ran."""
 
     def make(folder: Path) -> None:
         copy_of_workflow(folder / "repository")
-        Workflow(folder / "repository", stand_in).snakemake("--cores", "1")
+        workflow = Workflow(folder / "repository", stand_in)
+        workflow.edit("config/config.yaml", "figures: headlines", "figures: demo_all")
+        workflow.snakemake("--cores", "1")
 
     folder = tmp_path_factory.mktemp("finished") / "repository"
     shutil.copytree(made_once(tmp_path_factory, "finished", make) / "repository", folder, symlinks=True)

@@ -46,7 +46,7 @@ def test_a_clone_has_nothing_to_redo_and_both_tools_agree(finished: Any, tmp_pat
         file.write("\nLOSS_SCALE = 2.0\n")
     (clone.folder / "salt").write_text("other bytes")
     planned = clone.planned()
-    assert "run dark_room_10x10 ad 0" in planned
+    assert "run dark_room_7x7 ad 0" in planned
     clone.run("dvc", "repro")
     assert sorted(clone.ran()) == planned
     assert clone.planned() == []

@@ -52,8 +52,9 @@ def paper(finished_once: Any) -> list[str]:
 
 
 def test_a_run_with_its_scores_is_one_submission_and_a_memory_another(untouched: Any) -> None:
-    rules = Counter(line.split()[0] for line in untouched.planned("--config", "scale=smoke"))
-    found = submissions(planned(untouched, "--config", "scale=smoke"))
+    all_of_it = ("--config", "scale=smoke", "figures=demo_all")
+    rules = Counter(line.split()[0] for line in untouched.planned(*all_of_it))
+    found = submissions(planned(untouched, *all_of_it))
     alone = {"generate": rules["generate"], "embed": rules["embed-vocabulary"], "inspect": rules["inspect"]}
     assert found == {"run": rules["run"], "memory": rules["index"], **alone}
 

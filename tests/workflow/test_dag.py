@@ -19,7 +19,7 @@ from recollect.settings.loading import read_yaml
 
 BIN = Path(sys.executable).parent
 FIGURE = "figure radt_dark_room_10x10"
-ROOM = "dark_room_10x10"
+ROOM = "dark_room_7x7"
 REPORT = "report radt_dark_room_10x10 radt_grid_worlds"
 
 
@@ -33,7 +33,7 @@ def test_the_default_target_makes_every_default_figure_once_and_in_order(
 ) -> None:
     workflow, ran = finished_once
     assert len(ran) == len(set(ran))
-    default = read_yaml(workflow.folder / "config/config.yaml")["figures"]
+    default = read_yaml(workflow.folder / "config/config.yaml")["sets"]["demo_all"]
     assert FIGURE.split()[1] in default
     assert [c for c in sorted(ran) if c.startswith("figure")] == sorted(f"figure {name}" for name in default)
     for suffix in (".pdf", ".png", ".csv", ".json"):
@@ -118,13 +118,13 @@ def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished
 
 
 def test_a_changed_caption_redraws_only_its_figure(finished: Any) -> None:
-    finished.edit("config/figures/radt_dark_room_10x10.yaml", "title: ", "title: Again, ")
+    finished.edit("config/scales/demo.yaml", "title: Dark-Room 7×7, unseen goals", "title: Again")
     assert finished.planned() == [FIGURE]
 
 
 def test_an_added_seed_trains_alone(finished: Any) -> None:
-    with (finished.folder / "config/figures/radt_dark_room_10x10.yaml").open("a") as file:
-        file.write("seeds: [0, 1, 77]\n")
+    entry = "seeds: [0, 1, 2, 3, 4{}]\n    environments: [dark_room_7x7]\n    methods: [radt, ad, dt]"
+    finished.edit("config/scales/demo.yaml", entry.format(""), entry.format(", 77"))
     planned = finished.planned()
     methods = ("ad", "dt", "radt")
     assert planned == sorted([FIGURE, *(f"run {ROOM} {m} 77" for m in methods)])
@@ -140,7 +140,7 @@ def test_changed_bytes_of_an_artifact_reach_all_that_read_it(finished: Any) -> N
     """Which then stops with the message of a corrupted file: a manifest says what the bytes were."""
     policy = finished.folder / f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
     policy.write_bytes(b"corrupted")
-    runs = [f"run {ROOM} radt {seed}" for seed in range(2)]
+    runs = [f"run {ROOM} radt {seed}" for seed in range(5)]
     assert set(finished.planned()) >= {f"embed {ROOM} radt", f"index {ROOM} radt", *runs, FIGURE}
     scores = finished.folder / f"results/demo/runs/{ROOM}/ad/seed_0/scores.parquet"
     scores.write_bytes(b"corrupted")
@@ -198,7 +198,7 @@ def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
     paper = untouched.snakemake("--dry-run", "--config", "seeds_together=1", *target)
     asked = dict(re.findall(r"^rule (\w+):.*?resources:[^\n]*gpu=(\d)", paper, re.MULTILINE | re.DOTALL))
     assert asked["run"] == "1"
-    jobs = [job for job in re.split(r"\n(?=(?:local)?rule )", paper) if f"env={ROOM}, method=radt" in job]
+    jobs = [job for job in re.split(r"\n(?=(?:local)?rule )", paper) if "env=dark_room_10x10, method=radt" in job]
     offline = re.findall(r"gpu=(\d)", "".join(jobs))
     assert offline and set(offline) == {"1"}
     smoke = untouched.snakemake("--dry-run", "smoke")

@@ -28,9 +28,9 @@ def test_smoke_makes_every_default_figure_and_the_report_and_stays_done(
     real_workflow: Callable[[str], Any], tmp_path: Path
 ) -> None:
     workflow = real_workflow("smoke")
-    all_of_it = ["--config", "scale=smoke", "--", "all", "report"]
+    all_of_it = ["--config", "scale=smoke", "figures=demo_all", "--", "all", "report"]
     workflow.run("recollect", "warm", "snakemake", "--cores", "2", *all_of_it, timeout=1800)
-    default = read_yaml(workflow.folder / "config/config.yaml")["figures"]
+    default = read_yaml(workflow.folder / "config/config.yaml")["sets"]["demo_all"]
     figures = workflow.folder / "results/smoke/figures"
     assert sorted(path.stem for path in figures.glob("*.pdf")) == sorted(default)
     about = {name: json.loads((figures / f"{name}.json").read_text()) for name in default}

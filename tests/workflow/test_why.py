@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-ROOM = "dark_room_10x10"
+ROOM = "dark_room_7x7"
 FIGURE = "radt_dark_room_10x10"
 TRAIN = f"run {ROOM}"
 # Run with the copy's own package: what the real commands would have written into the manifests.
