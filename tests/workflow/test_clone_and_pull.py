@@ -11,6 +11,7 @@ GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBr
 
 
 def test_a_clone_has_nothing_to_redo_and_both_tools_agree(finished: Any, tmp_path: Path) -> None:
+    finished.edit("config/config.yaml", "figures: demo_all", "figures: headlines")  # those of dvc.yaml
     finished.run(*GIT, "init", "-q")
     finished.run(*GIT, "add", "-A")
     finished.run(*GIT, "commit", "-qm", "start")

@@ -104,7 +104,9 @@ def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any)
 def test_a_changed_hyperparameter_retrains_its_method_alone(
     finished: Any, finished_once: tuple[Any, list[str]]
 ) -> None:
-    finished.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
+    finished.edit(
+        "config/scales/demo.yaml", "context: 49, optimisation: {steps: 500}", "context: 48, optimisation: {steps: 500}"
+    )
     assert finished.planned() == of(finished_once[1], f"run {ROOM} ad .*", FIGURE)
 
 

@@ -67,7 +67,9 @@ def test_of_what_is_done_it_says_so_and_words_change_nothing(sealed: Any) -> Non
 def other_context(sealed_once: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
     """A copy in which a hyperparameter was changed, and what is said of it."""
     workflow = copy_of(sealed_once, tmp_path_factory.mktemp("context"))
-    workflow.edit("config/methods/ad.yaml", "context: 100\n", "context: 99\n")
+    workflow.edit(
+        "config/scales/demo.yaml", "context: 49, optimisation: {steps: 500}", "context: 48, optimisation: {steps: 500}"
+    )
     return workflow, why(workflow, FIGURE)
 
 
@@ -86,8 +88,7 @@ def test_a_changed_hyperparameter_is_named_with_both_values(other_context: tuple
         path.name.removeprefix("seed_") for path in (workflow.folder / f"results/demo/runs/{ROOM}/ad").iterdir()
     )
     assert (
-        f"{TRAIN} ad (seeds {', '.join(seeds)}): settings changed: method.hyperparameters.context from 100 to 99"
-        in said
+        f"{TRAIN} ad (seeds {', '.join(seeds)}): settings changed: method.hyperparameters.context from 49 to 48" in said
     )
     assert "that read what those make: " in said and "1 figure" in said
     assert " dt " not in said and "generate" not in said
@@ -123,8 +124,8 @@ def test_missing_is_told_from_never_made(sealed: Any) -> None:
     (sealed.folder / f"results/demo/figures/{FIGURE}.pdf").unlink()
     said = why(sealed, FIGURE)
     assert f"figure {FIGURE}: missing: results/demo/figures/{FIGURE}.pdf was made and is gone" in said
-    with (sealed.folder / f"config/figures/{FIGURE}.yaml").open("a") as file:
-        file.write("seeds: [0, 77]\n")
+    entry = "seeds: [{}]\n    environments: [dark_room_7x7]\n    methods: [radt, ad, dt]"
+    sealed.edit("config/scales/demo.yaml", entry.format("0, 1, 2, 3, 4"), entry.format("0, 77"))
     assert f"{TRAIN} dt (seed 77): never made" in why(sealed, FIGURE)
 
 
