@@ -126,8 +126,8 @@ STAGE = Stage(
     settings=provenance.generate_settings,
     modules=provenance.generate_modules,
     # The histories of all tasks are held until they are written: 20 bytes for each of 16 M steps. All agents learn at once
-    # as batched matrix products: two threads where two cores are the promise.
-    asks=Resources((1500, 4000), (60, 480), threads=(2, 8), gpu=learns_on_gpu, resumes=True),
+    # as batched matrix products. One thread at small scales: a job of two waits until both cores are free at once.
+    asks=Resources((1500, 4000), (60, 480), threads=(1, 8), gpu=learns_on_gpu, resumes=True),
     priority=70,
     packages="source",
     run=generate,
