@@ -53,6 +53,7 @@ outputs = {
     "inspect": [run + "trace.safetensors"],
     "page": [run.rstrip("/").replace("/runs/", "/inspect/") + ".html"],
     "measure": [run.rstrip("/").replace("/runs/", "/speed/") + ".parquet"],
+    "claims": ["results/{scale}/claims.json".format(**o)],
     "report": ["results/{scale}/report.html".format(**o)],
     "figure": [figure + suffix for suffix in (".pdf", ".png", ".csv", ".json")],
     "fetch": ["data/models/{}/model.safetensors".format(o.get("model"))],

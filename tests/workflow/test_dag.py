@@ -19,6 +19,8 @@ from recollect.settings.loading import read_yaml
 
 BIN = Path(sys.executable).parent
 FIGURE = "figure radt_dark_room_10x10"
+CLAIMS = "claims radt_dark_room_10x10 radt_grid_worlds"
+CHOICES = "figure radt_choice_of_actions"
 ROOM = "dark_room_7x7"
 REPORT = "report radt_dark_room_10x10 radt_grid_worlds"
 
@@ -107,7 +109,8 @@ def test_a_changed_hyperparameter_retrains_its_method_alone(
     finished.edit(
         "config/scales/demo.yaml", "context: 49, optimisation: {steps: 500}", "context: 48, optimisation: {steps: 500}"
     )
-    assert finished.planned() == of(finished_once[1], f"run {ROOM} ad .*", FIGURE)
+    variant = f"evaluate {ROOM} ad.greedy .*"  # plays the policies of its method
+    assert finished.planned() == of(finished_once[1], f"run {ROOM} ad .*", variant, FIGURE, CHOICES)
 
 
 def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished_once: tuple[Any, list[str]]) -> None:
@@ -115,7 +118,7 @@ def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished
     """Its runs are jobs again, and so is what reads the policy of one; each command keeps what is of today, so none trains
     (tests/unit/stages/test_run.py).
     """
-    again = of(finished_once[1], f"run {ROOM} .*", f"(embed|index) {ROOM} radt", FIGURE)
+    again = of(finished_once[1], f"(run|evaluate) {ROOM} .*", f"(embed|index) {ROOM} radt", FIGURE, CHOICES)
     assert finished.planned() == again and not of(again, "generate .*")
 
 
@@ -234,10 +237,10 @@ def test_lint_and_formatter_find_nothing(untouched: Any) -> None:
 def test_the_report_is_made_of_the_selected_figures_and_again_when_one_changed(finished: Any) -> None:
     chosen = ("--config", "figures=[radt_dark_room_10x10,radt_grid_worlds]", "--", "report")
     finished.snakemake("--cores", "1", *chosen)
-    assert finished.ran() == [REPORT]
+    assert finished.ran() == [CLAIMS, REPORT]
     assert finished.planned(*chosen) == []
     finished.edit("config/figures/radt_grid_worlds.yaml", "title: ", "title: Again, ")
-    assert finished.planned(*chosen) == ["figure radt_grid_worlds", REPORT]
+    assert finished.planned(*chosen) == ["figure radt_grid_worlds", REPORT]  # no claim has another verdict
 
 
 def test_the_report_has_the_inspection_pages_of_figures_of_traces(finished: Any) -> None:
