@@ -55,7 +55,7 @@ def unproved(text: str) -> list[str]:
     """The sentences that compare methods, in paragraphs that link to no claim."""
     found = []
     for paragraph in prose(text):
-        linked = re.findall(r"\((?:\.\./)?config/claims/(\w+)\.yaml\)", paragraph)
+        linked = re.findall(r"\((?:\.\./)*config/claims/(\w+)\.yaml\)", paragraph)
         if linked and set(linked) <= set(names("claims")):
             continue
         for sentence in re.split(r"(?<=[.:;!?])\s+", paragraph):
