@@ -12,7 +12,7 @@ from recollect.evaluation.episodic import EpisodeScores, play_round
 
 def play(world: VectorWorld, policy: Policy, episodes: int | None = None, *, seed: int = 0) -> EpisodeScores:
     """So many whole episodes (default: one per instance), in as many rounds as it takes; each starts the policy anew."""
-    wanted = episodes or world.num_envs
+    wanted = world.num_envs if episodes is None else episodes
     firsts = range(0, wanted, world.num_envs)
     rounds = [play_round(world, policy, seed=seed, first=first, kept=Scoring().part("")) for first in firsts]
     return EpisodeScores(*(np.concatenate(of_rounds)[:wanted] for of_rounds in zip(*rounds, strict=True)))

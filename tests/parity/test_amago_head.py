@@ -14,7 +14,7 @@ from recollect.amago import amago
 from recollect.amago.network import Window, WorldShape
 from recollect.amago.terms import Draws, Heads
 from recollect.amago.timestep_encoders import InputSettings, Steps, StepShape, make_timestep_encoder
-from recollect.amago.trajectory_encoders import turned
+from recollect.amago.trajectory_encoders import turned_by_time
 
 ACTIONS = 5
 RECORDED = json.loads(Path(__file__).with_name("amago_head.json").read_text())
@@ -36,7 +36,7 @@ def found() -> dict[str, torch.Tensor]:
     time, rl2 = torch.zeros(2, 3, dtype=torch.long), 5 * drawn(2, 3, ACTIONS + 1)
     queries, times = drawn(2, 3, 2, 6), torch.as_tensor(draws.integers(500, size=(2, 3)))
     seen = Steps(vector=None, rl2=rl2, time=time, image=image)
-    return {"encoder": encoder(seen).detach(), "rotary": turned(queries, times)}
+    return {"encoder": encoder(seen).detach(), "rotary": turned_by_time(queries, times)}
 
 
 @pytest.mark.parametrize("part", ["encoder", "rotary"])

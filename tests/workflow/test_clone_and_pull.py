@@ -12,6 +12,8 @@ GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBr
 
 def test_a_clone_has_nothing_to_redo_and_both_tools_agree(finished: Any, tmp_path: Path) -> None:
     finished.edit("config/config.yaml", "figures: demo_all", "figures: headlines")  # those of dvc.yaml
+    finished.snakemake("--cores", "1", "--", "claims")
+    assert [command.split()[0] for command in finished.ran()] == ["claims"]
     finished.run(*GIT, "init", "-q")
     finished.run(*GIT, "add", "-A")
     finished.run(*GIT, "commit", "-qm", "start")
@@ -46,7 +48,7 @@ def test_a_clone_has_nothing_to_redo_and_both_tools_agree(finished: Any, tmp_pat
     with (clone.folder / "src/recollect/radt/ad.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     (clone.folder / "salt").write_text("other bytes")
-    planned = clone.planned()
+    planned = clone.planned("all", "claims")
     assert "run dark_room_7x7 ad 0" in planned
     clone.run("dvc", "repro")
     assert sorted(clone.ran()) == planned

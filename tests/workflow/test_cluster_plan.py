@@ -56,6 +56,7 @@ def test_a_run_with_its_scores_is_one_submission_and_a_memory_another(untouched:
     rules = Counter(line.split()[0] for line in untouched.planned(*all_of_it))
     found = submissions(planned(untouched, *all_of_it))
     alone = {"generate": rules["generate"], "embed": rules["embed-vocabulary"], "inspect": rules["inspect"]}
+    alone["evaluate"] = rules["evaluate"]  # of variants, which play the policies of others
     assert found == {"run": rules["run"], "memory": rules["index"], **alone}
 
 

@@ -101,6 +101,8 @@ class _Writer:
             if isinstance(value, ast.AST):
                 self.write(value, blank=blank or is_description)
             elif isinstance(value, list):
+                if isinstance(node, ast.JoinedStr):  # Python 3.12.1 ends f"{a:{b}}" with an empty text
+                    value = [item for item in value if not (isinstance(item, ast.Constant) and item.value == "")]
                 self._write_list(running(value) if field in _BLOCKS else value, blank)
             else:
                 self.pieces.append(repr(value))

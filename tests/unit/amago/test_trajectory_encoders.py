@@ -10,7 +10,12 @@ import pytest
 import torch
 
 from recollect.amago.sigma_reparam import SigmaLinear
-from recollect.amago.trajectory_encoders import Block, TrajectoryEncoderSettings, make_trajectory_encoder, turned
+from recollect.amago.trajectory_encoders import (
+    Block,
+    TrajectoryEncoderSettings,
+    make_trajectory_encoder,
+    turned_by_time,
+)
 
 HORIZON = 25
 
@@ -80,7 +85,7 @@ def test_rotary_positions_turn_pairs_of_numbers_by_time_and_nothing_else() -> No
             cos, sin = math.cos(angle), math.sin(angle)
             a, b = float(x[pair]), float(x[pair + 3])
             expected[pair], expected[pair + 3] = a * cos - b * sin, a * sin + b * cos
-        found = turned(x[None, None].float(), torch.tensor([t]))[0, 0]
+        found = turned_by_time(x[None, None].float(), torch.tensor([t]))[0, 0]
         torch.testing.assert_close(found, expected.float(), atol=2e-3 if t > 1000 else 1e-4, rtol=1e-4)
     # Attention then knows how far apart two steps are, and not when they were.
     model = encoder(positions="rotary", sigma_reparam=False)

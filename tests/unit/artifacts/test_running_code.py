@@ -83,6 +83,14 @@ def test_what_counts_elsewhere(one: str, other: str, same: bool) -> None:
     assert (text(one) == text(other)) == same
 
 
+def test_an_empty_text_that_a_python_puts_into_a_format_counts_nothing() -> None:
+    tree = ast.parse('x = f"{a:{b}}"')
+    before = running_text(tree)
+    (format_spec,) = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)][1:]
+    format_spec.values.append(ast.Constant(""))
+    assert running_text(tree) == before != running_text(ast.parse('x = f"{a:{c}}"'))
+
+
 def python_of(version: str) -> str | None:
     """A Python of this minor version: on the path, or one that pyenv keeps."""
     kept = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python3"))

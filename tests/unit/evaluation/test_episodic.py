@@ -68,7 +68,6 @@ def test_more_episodes_than_instances_are_played_in_rounds() -> None:
     policy = Scripted(remembers=True)
     assert len(play(tmaze(4), policy, episodes=10).return_E) == 10
     assert policy.starts == 3
-    assert len(play(tmaze(4), policy, episodes=0).return_E) == 0
 
 
 def test_score_rows_hold_every_episode_of_every_split() -> None:
