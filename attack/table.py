@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attack.campaign import Result
+from recollect.artifacts.sealed import write_bytes
 from recollect.stages.between_marks import put_between
 
 NAME = "attack"  # of the marks
@@ -39,4 +40,5 @@ def write(page: Path, content: str) -> None:
     Raises:
         UserError: the page has no such marks.
     """
-    page.write_text(put_between(page.read_text(), NAME, content, page))
+    text = page.read_text(encoding="utf-8")
+    write_bytes(page, put_between(text, NAME, content, page).encode())

@@ -49,6 +49,13 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in the repository itself, with its own configuration."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+
+
+@pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory with a copy of the repository's configuration, which the test may change."""
     shutil.copytree(ROOT / "config", tmp_path / "config")

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from recollect.artifacts.sealed import write_bytes
 from recollect.settings.still import held_still
 from recollect.settings.strict_yaml import parsed
 from recollect.stages.between_marks import put_between
@@ -143,7 +144,7 @@ def written(text: str, table: Mapping[str, Any]) -> str:
 def main() -> None:
     for path in TABLES:
         page = page_of(path)
-        page.write_text(written(page.read_text(encoding="utf-8"), parsed(path)), encoding="utf-8")
+        write_bytes(page, written(page.read_text(encoding="utf-8"), parsed(path)).encode())
 
 
 if __name__ == "__main__":

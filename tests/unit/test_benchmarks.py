@@ -38,13 +38,8 @@ from benchmarks import (  # noqa: E402
 from benchmarks.harness import Comparison, Goal, NotTheSame, Side  # noqa: E402
 from benchmarks.long_run import long_run  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 QUICK = [name for name in benchmarks.NAMES if name != "dry_run"]
-
-
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted(path.name for path in (ROOT / FOLDER).iterdir())
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("**/*.md"))]
 
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 METHOD = re.compile(
     r"(RA-DT|AD|DT|DPT|GPT|LSTM|GRU|AMAGO|AMAGO-2|HELM|HELMv2|SHELM|CNN|CNN-PPO|LSTM-PPO|[Tt]ransformer)('s|s)?"
 )
@@ -25,12 +26,6 @@ COMPARES = re.compile(
 )
 NEAR = 6  # words
 NO_COMPARISON = re.compile(r"better half|`[^`]*`|\]\([^)]*\)")  # a choice of actions; code; where a link leads
-
-
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
 
 
 @pytest.mark.parametrize("scale", RECORDED)

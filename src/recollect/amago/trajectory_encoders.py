@@ -157,9 +157,9 @@ class TransformerEncoder(SequenceModel):
 
     def _project(self, block: Block, h: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = block.project(h)
-        return (
-            (q, k, v) if self.settings.positions != "rotary" else (turned_by_time(q, time), turned_by_time(k, time), v)
-        )
+        if self.settings.positions == "rotary":
+            q, k = turned_by_time(q, time), turned_by_time(k, time)
+        return q, k, v
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         if time_BT is None:

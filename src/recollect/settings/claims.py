@@ -114,6 +114,7 @@ def sides(contrast: ContrastSettings) -> list[tuple[str, str]]:
     return [first, (contrast.that.env or first[0], contrast.that.method or first[1])]
 
 
+@remembered
 def claims_of(scale: str, figures: tuple[str, ...] | None = None) -> list[ClaimSettings]:
     """The claims that some figures show at a scale: paper by paper, headline claims first, then by name.
 

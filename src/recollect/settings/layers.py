@@ -100,6 +100,7 @@ def _check_overridden(settings: ScaleSettings, path: Path) -> None:
         check_environment_names(Layer(said, path, ("methods", name)))
 
 
+@remembered
 def _scale_files(scale: str) -> dict[str, Path]:
     """Name and file of a scale, after those of the scales that it extends."""
     found: dict[str, Path] = {}
