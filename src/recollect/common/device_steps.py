@@ -6,7 +6,9 @@ On a CPU arrays stay where they are and functions are called as they are, so tha
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +23,22 @@ def moved(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or on_host.device.type != "cpu":
         return on_host.to(device)
     return on_host.pin_memory().to(device, non_blocking=True)
+
+
+@contextmanager
+def gpu_products(kind: Literal["float32", "tf32"], device: torch.device) -> Iterator[None]:
+    """Inside, a GPU multiplies float32 numbers as they are, or as TF32 (ten bits of fraction), convolutions too."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = kind == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 class GraphedStep:

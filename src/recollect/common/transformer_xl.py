@@ -221,9 +221,8 @@ class XLCache:
             q_HRE = q_position.permute(2, 0, 1, 3).flatten(1, 2)
             by_age = torch.bmm(q_HRE, code_HEM)
             by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf)
-            by_age = by_age.view(s.heads, B, K, -1)
-            by_slot = [by_age[:, :, i].index_select(2, age_KS[i]) for i in range(K)]
-            bias = torch.stack(by_slot, 3).transpose(0, 1).flatten(0, 1)
+            by_slot = by_age.view(s.heads, B, K, -1).gather(3, age_KS.expand(s.heads, B, K, -1))
+            bias = by_slot.permute(1, 0, 3, 2).flatten(0, 1)
             # What contents add.
             q_content = q + layer.content_bias * scale
             q_REK = q_content.permute(0, 2, 3, 1).flatten(0, 1)

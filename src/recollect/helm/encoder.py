@@ -38,12 +38,15 @@ class Encoder:
         self.layers = [_layer(weights, f"encoder.layer.{i}") for i in range(count)]
 
     @torch.no_grad()
-    def read(self, x_BTD: Tensor, lengths_B: Tensor, *, last: bool = False) -> tuple[Tensor, list[Tensor]]:
+    def read(
+        self, x_BTD: Tensor, lengths_B: Tensor, *, last: bool = False, packed: bool = True
+    ) -> tuple[Tensor, list[Tensor]]:
         """States of the last layer, and the attention weights of every layer [B, H, T, T] (in its last, see `last`).
 
         Args:
             x_BTD: token embeddings; positions, type and LayerNorm are added here.
             lengths_B: at least 1; the tokens of a row after so many are padding, which nothing attends to.
+            packed: False: padding is computed, too, so that the host need not know where it is.
             last: give the states [B, 1, D] at each row's last token only, and of the last layer the weights [B, H, 1, T].
 
         Returns:
@@ -55,8 +58,8 @@ class Encoder:
         real_BT = place_T < lengths_B[:, None]
         # Real tokens only, one after the other; in attention rows are blocks again, and padding is masked.
         index_N, bias_B11T = None, None
-        if not bool(real_BT.all()):
-            index_N = real_BT.flatten().nonzero()[:, 0]
+        if not packed or not bool(real_BT.all()):
+            index_N = real_BT.flatten().nonzero()[:, 0] if packed else None
             bias_B11T = torch.zeros(B, 1, 1, T, device=x_BTD.device)
             bias_B11T.masked_fill_(~real_BT[:, None, None], float("-inf"))
         h_ND = _rows((x_BTD + self._places_TD[:T]).reshape(B * T, D), index_N)
@@ -87,7 +90,8 @@ class Encoder:
             h_ND = F.layer_norm(h_ND + linear(inner_ND, *mlp_out), (D,), *norm_mlp, self.norm_eps)
         if last:
             return h_ND.view(B, 1, D), maps
-        return _blocks(h_ND, index_N, B * T).view(B, T, D), maps
+        states_BTD = _blocks(h_ND, index_N, B * T).view(B, T, D)
+        return states_BTD if packed else states_BTD * real_BT[:, :, None], maps
 
 
 def _affine(weights: Mapping[str, Tensor], name: str) -> Affine:

@@ -117,7 +117,7 @@ class LanguageHistory:
         self.memory.start(batch)
 
     def reset(self, mask_B: np.ndarray) -> None:
-        self.memory.reset(torch.from_numpy(mask_B).to(self.device))
+        self.memory.reset(torch.from_numpy(mask_B))
 
     def read(self, images: np.ndarray) -> Tensor:
         """History vectors [B, H] after one more image each."""

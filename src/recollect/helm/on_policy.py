@@ -29,6 +29,7 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.common.advantages import advantages
+from recollect.common.device_steps import gpu_products
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.learning_curve import world_of
@@ -82,6 +83,9 @@ class OnPolicyHyperparameters(Frozen):
     likeliest: bool = Field(False, description="Take the likeliest action in evaluations; drawn ones are the paper's.")
     keep_best: bool = Field(False, description="End with the weights of the best recent return. Paper: an option.")
     log_every: int = Field(5000, ge=1, description="Environment steps between points of the learning curve.")
+    products: Literal["float32", "tf32"] = Field(
+        "float32", description="tf32: while training, a GPU multiplies with ten bits of a number. A CPU never does."
+    )
     checkpoint_every: int = Field(0, ge=0, description="Most steps between checkpoints; 0: by time alone.")
 
     @model_validator(mode="after")
@@ -158,11 +162,12 @@ class OnPolicyTrainer:
         return self.steps >= self.hp.steps
 
     def advance(self, run: Run) -> None:
-        moments, done_TE = self._play()
-        self.rollouts += 1
-        if self.hp.keep_best:
-            self._keep_if_best()
-        self._learn(moments, done_TE)
+        with gpu_products(self.hp.products, self.agent.device):
+            moments, done_TE = self._play()
+            self.rollouts += 1
+            if self.hp.keep_best:
+                self._keep_if_best()
+            self._learn(moments, done_TE)
         began = self.rollouts * self.hp.rollout >= self.world.horizon
         if self.done or (began and self.steps // self.hp.log_every > self.logged_at // self.hp.log_every):
             self._log(run)
@@ -250,7 +255,7 @@ class OnPolicyTrainer:
                 metrics["adv_mean"] = raw_M.mean()
                 metrics["adv_std"] = raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())
                 for name, constant in constants.items():
-                    metrics[name] = raw_M.new_tensor(constant)
+                    metrics[name] = raw_M.new_full((), constant)
                 for name, value in metrics.items():
                     self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
                 self.minibatches += 1
