@@ -123,9 +123,12 @@ def causal_memory(
     memory_length: int,
     layers: int | None,
     batch_tokens: int,
+    dtype: torch.dtype,
     device: str | torch.device,
 ) -> CausalMemory:
-    """GPT-2 as memory; see `language_memory`. Raises UserError: another model, or too few layers or positions."""
+    """GPT-2 as memory; see `language_memory`. Raises UserError: another model, another precision, or it is too small."""
+    if dtype != torch.float32:
+        raise unfit("A model of GPT-2's kind is read in float32 only.", "Set language_precision: float32.")
     loaded = load_language_model(settings, folder=folder, layers=layers, device=device)
     published: Any = loaded.model
     config = published.config

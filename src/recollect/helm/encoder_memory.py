@@ -129,6 +129,7 @@ def encoder_memory(
     layers: int | None,
     batch_tokens: int,
     pooling: Literal["mean", "last"],
+    dtype: torch.dtype,
     device: str | torch.device,
 ) -> EncoderMemory:
     """BERT or RoBERTa as memory; see `language_memory`. Raises UserError as `causal_memory`."""
@@ -143,5 +144,6 @@ def encoder_memory(
         heads=config.num_attention_heads,
         norm_eps=config.layer_norm_eps,
         first_position=ROBERTA_OFFSET if config.model_type == "roberta" else 0,
+        dtype=dtype,
     )
     return EncoderMemory(encoder, vocabulary(settings, folder), memory_length, batch_tokens, pooling)

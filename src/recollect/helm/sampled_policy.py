@@ -15,8 +15,8 @@ from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
-from recollect.common.distinct_images import DistinctImages
 from recollect.common.device_steps import moved
+from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import counter_rng
