@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
-from recollect.common.device_steps import GraphedStep, moved
+from recollect.common.device_steps import GraphedStep, Read, moved
 from recollect.common.frozen_products import product
 from recollect.common.rotary import turned
 from recollect.settings.errors import UserError
@@ -128,7 +128,7 @@ class RotaryCache:
         self._count = torch.zeros((), dtype=torch.int64, device=device)  # the same
         self.weights: list[Tensor] = []  # of the last inputs, [B, H, K, slots] for each layer
         self._newest = 0
-        self._step = GraphedStep(self.step, graphed=graphed)
+        self._step = GraphedStep(self.step, self._peek, graphed=graphed)
 
     def reset(self, mask_B: Tensor) -> None:
         self.lengths_B.masked_fill_(moved(mask_B, self.lengths_B.device), 0)
@@ -153,27 +153,34 @@ class RotaryCache:
             )
         self._newest = (self.count + K - 1) % self.slots
         if not remember:
-            return self._read(x_BKD, remember=False)
-        states_BKD = self._step(x_BKD)
+            states_BKD, self.weights = self._peek(x_BKD)
+            return states_BKD
+        states_BKD, self.weights = self._step(x_BKD)
         self.count += K
         return states_BKD
 
     @torch.no_grad()
-    def step(self, x_BKD: Tensor) -> Tensor:
-        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors."""
-        states_BKD = self._read(x_BKD, remember=True)
+    def step(self, x_BKD: Tensor) -> Read:
+        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors.
+
+        States [B, K, D], and of each layer the weights [B, H, K, slots].
+        """
+        states_BKD, weights = self._read(x_BKD, remember=True)
         self._count.add_(x_BKD.shape[1])
         self.lengths_B.add_(x_BKD.shape[1])
-        return states_BKD
+        return states_BKD, weights
 
-    def _read(self, x_BKD: Tensor, *, remember: bool) -> Tensor:
+    def _peek(self, x_BKD: Tensor) -> Read:
+        return self._read(x_BKD, remember=False)
+
+    def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
         s = self.model.settings
         B, K, _ = x_BKD.shape
         new_K = (self._count + torch.arange(K, device=x_BKD.device)) % self.slots
         bias_B1KS = self._unseen(K)
         cos_KE, sin_KE = self._angles(K)
         group = s.heads // s.shared_heads
-        self.weights = []
+        looked = []
         h = x_BKD
         for module, kv in zip(self.model.layers, self.layers, strict=True):
             layer = cast(Layer, module)
@@ -191,10 +198,10 @@ class RotaryCache:
             h = h + product(y, layer.attention_out.weight)
             gate, value = product(layer.norm_mlp(h), layer.mlp_in.weight).chunk(2, -1)
             h = h + product(F.silu(gate) * value, layer.mlp_out.weight)
-            self.weights.append(weights)
+            looked.append(weights)
             if before is not None:
                 kv.index_copy_(3, new_K, before)
-        return self.model.norm_final(h)
+        return self.model.norm_final(h), looked
 
     def _unseen(self, tokens: int) -> Tensor:
         """[B, 1, K, slots]: minus infinity where a new input does not look, else 0."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
-from recollect.common.device_steps import GraphedStep, moved
+from recollect.common.device_steps import GraphedStep, Read, moved
 from recollect.common.frozen_products import product
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
@@ -158,7 +158,7 @@ class XLCache:
         self.weights: list[Tensor] = []  # of the last tokens, [B, H, K, slots] for each layer
         self._newest = 0
         self._distances = model.distances(length)
-        self._step = GraphedStep(self.step, graphed=graphed)
+        self._step = GraphedStep(self.step, self._peek, graphed=graphed)
 
     def reset(self, mask_B: Tensor) -> None:
         """Forget the rows of a mask, best one on the host."""
@@ -188,27 +188,34 @@ class XLCache:
             )
         self._newest = (self.at + K - 1) % self.slots
         if not remember:
-            return self._read(x_BKD, remember=False)
-        h_BD = self._step(x_BKD)
+            h_BD, self.weights = self._peek(x_BKD)
+            return h_BD
+        h_BD, self.weights = self._step(x_BKD)
         self.at = (self.at + K) % self.slots
         self.written_B = (self.written_B + K).clamp_(max=self.slots)
         return h_BD
 
     @torch.no_grad()
-    def step(self, x_BKD: Tensor) -> Tensor:
-        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors."""
-        h_BD = self._read(x_BKD, remember=True)
-        self._at.add_(x_BKD.shape[1]).remainder_(self.slots)
-        return h_BD
+    def step(self, x_BKD: Tensor) -> Read:
+        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors.
 
-    def _read(self, x_BKD: Tensor, *, remember: bool) -> Tensor:
+        The state [B, D], and of each layer the weights [B, H, K, slots].
+        """
+        h_BD, weights = self._read(x_BKD, remember=True)
+        self._at.add_(x_BKD.shape[1]).remainder_(self.slots)
+        return h_BD, weights
+
+    def _peek(self, x_BKD: Tensor) -> Read:
+        return self._read(x_BKD, remember=False)
+
+    def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
         s, device = self.model.settings, x_BKD.device
         B, K, _ = x_BKD.shape
         new_K = (self._at + torch.arange(K, device=device)) % self.slots
         # Of each new token, the age of each slot: 0 is the oldest. It turns ages into slots of the ring.
         age_KS = (torch.arange(self.slots, device=device) - new_K[:, None] - 1) % self.slots
         scale = s.head_width**-0.5
-        self.weights = []
+        looked = []
         h = x_BKD
         for module, kv, code_HEM in zip(self.model.layers, self.layers, self._distances, strict=True):
             layer = cast(Layer, module)
@@ -234,10 +241,10 @@ class XLCache:
             h = layer.norm_attention(h + product(y, layer.attention_out.weight))
             inner = product(h, layer.mlp_in.weight, layer.mlp_in.bias).relu_()
             h = layer.norm_mlp(h + product(inner, layer.mlp_out.weight, layer.mlp_out.bias))
-            self.weights.append(weights.view(B, s.heads, K, -1))
+            looked.append(weights.view(B, s.heads, K, -1))
             if before is not None:
                 kv.index_copy_(3, new_K, before)
-        return h[:, -1]
+        return h[:, -1], looked
 
     def arrays(self) -> dict[str, Tensor]:
         """For a checkpoint: of every layer what was written since each row's last reset, [N, 2, H, Dh]; the rest is zeros."""

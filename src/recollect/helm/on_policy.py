@@ -29,7 +29,7 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.common.advantages import advantages
-from recollect.common.device_steps import gpu_products
+from recollect.common.precision import tf32
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.learning_curve import world_of
@@ -83,8 +83,10 @@ class OnPolicyHyperparameters(Frozen):
     likeliest: bool = Field(False, description="Take the likeliest action in evaluations; drawn ones are the paper's.")
     keep_best: bool = Field(False, description="End with the weights of the best recent return. Paper: an option.")
     log_every: int = Field(5000, ge=1, description="Environment steps between points of the learning curve.")
-    products: Literal["float32", "tf32"] = Field(
-        "float32", description="tf32: while training, a GPU multiplies with ten bits of a number. A CPU never does."
+    tf32: bool = Field(
+        False,
+        description="While training, a GPU reads the factors of products with ten bits of fraction. Released: as PyTorch "
+        "1.10 does by default, which is yes on GPUs that can.",
     )
     checkpoint_every: int = Field(0, ge=0, description="Most steps between checkpoints; 0: by time alone.")
 
@@ -162,7 +164,7 @@ class OnPolicyTrainer:
         return self.steps >= self.hp.steps
 
     def advance(self, run: Run) -> None:
-        with gpu_products(self.hp.products, self.agent.device):
+        with tf32(self.hp.tf32, self.agent.device):
             moments, done_TE = self._play()
             self.rollouts += 1
             if self.hp.keep_best:
