@@ -29,12 +29,12 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import scores_frame
 from recollect.common.advantages import advantages
-from recollect.common.precision import tf32
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.learning_curve import world_of
 from recollect.common.optimiser import Adam
 from recollect.common.ppo_loss import policy_terms, standardised
+from recollect.common.precision import tf32
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule

@@ -72,7 +72,9 @@ def test_padding_that_is_computed_too_changes_nothing_and_the_host_is_asked_noth
         torch.testing.assert_close(whole[real], packed[real], rtol=0, atol=1e-5)
     states, whole_states = (encoder.read(x, lengths_B, last=last, packed=packed)[0] for packed in (True, False))
     torch.testing.assert_close(whole_states, states, rtol=0, atol=1e-5)
-    meta = Encoder({name: value.to("meta") for name, value in pair("bert")[0].state_dict().items()}, heads=4, norm_eps=1e-6)
+    meta = Encoder(
+        {name: value.to("meta") for name, value in pair("bert")[0].state_dict().items()}, heads=4, norm_eps=1e-6
+    )
     assert meta.read(x.to("meta"), lengths_B.to("meta"), last=last, packed=False)[0].shape == states.shape
 
 

@@ -331,4 +331,5 @@ def test_products_in_half_precision_move_image_vectors_little(shape, dtype, most
     x = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(1))
     expected, found = network.images(x), half.images(x).float()
     assert 0 < (found - expected).norm() / expected.norm() < most
-    assert torch.equal(network.texts(torch.tensor([[5, 6, 59]]), torch.tensor([2])), half.texts(torch.tensor([[5, 6, 59]]), torch.tensor([2])))
+    ids_NT, last_N = torch.tensor([[5, 6, 59]]), torch.tensor([2])
+    assert torch.equal(network.texts(ids_NT, last_N), half.texts(ids_NT, last_N))
