@@ -25,8 +25,7 @@ from recollect.common.index import full_precision
 from recollect.settings.errors import UserError
 
 BLOCK = 1 << 25  # similarities held at once (128 MB)
-LARGE = 1 << 26  # numbers of a table (256 MB) that a CPU goes through once, block by block
-ROWS = 1024  # of such a table at once: 4 MB at width 1024, which stay in the cache from one product to the other
+LARGE = 1 << 26  # numbers of a table (256 MB) whose similarities are worth oneDNN's product: another order of sums
 
 
 def one_hots(values: Tensor, bins: Sequence[int]) -> Tensor:
@@ -86,45 +85,26 @@ class FrozenHopfield:
         flat_NI = x.reshape(-1, self.inputs).to(self.embeddings_VD.device, torch.float32)
         mixed_ND = flat_NI.new_empty((len(flat_NI), self.width))
         size = max(1, BLOCK // self.vocabulary)
-        by_block = flat_NI.device.type == "cpu" and self.embeddings_VD.numel() >= LARGE
-        mixtures = self._by_block if by_block else self._at_once
         with full_precision(flat_NI.device.type):
             for at in range(0, len(flat_NI), size):
-                mixed_ND[at : at + size] = mixtures(flat_NI[at : at + size])
+                weights_NV = self._softmax(flat_NI[at : at + size], self._table_VD)
+                mixed_ND[at : at + size] = weights_NV.to(self._table_VD.dtype) @ self._table_VD
         return mixed_ND.view(*x.shape[:-1], self.width)
-
-    def _at_once(self, x_NI: Tensor) -> Tensor:
-        return self._softmax(x_NI, self._table_VD).to(self._table_VD.dtype) @ self._table_VD
-
-    def _by_block(self, x_NI: Tensor) -> Tensor:
-        """The same up to the order of sums: each block of words is read once, for both products."""
-        u_ND = self._projected(x_NI)
-        highest_N1 = u_ND.new_full((len(u_ND), 1), -torch.inf)
-        total_N1, mixed_ND = torch.zeros_like(highest_N1), torch.zeros_like(u_ND)
-        for at in range(0, self.vocabulary, ROWS):
-            words_RD = self._table_VD[at : at + ROWS]
-            logits_NR = product(u_ND, words_RD).float().mul_(self._scale_V[at : at + ROWS] * self.beta)
-            # Softmax, with the sums of all blocks so far moved to the highest logit so far.
-            before_N1, highest_N1 = highest_N1, torch.maximum(highest_N1, logits_NR.amax(1, keepdim=True))
-            weights_NR, kept_N1 = logits_NR.sub_(highest_N1).exp_(), (before_N1 - highest_N1).exp_()
-            total_N1.mul_(kept_N1).add_(weights_NR.sum(1, keepdim=True))
-            mixed_ND.mul_(kept_N1).add_(product(weights_NR, words_RD.T))
-        return mixed_ND / total_N1
 
     def weights(self, x_NI: Tensor) -> Tensor:
         """The softmax weights [N, V] of each vocabulary row (for inspection pages: which words an input becomes)."""
         return self._softmax(x_NI, self.embeddings_VD)
 
     def _softmax(self, x_NI: Tensor, words_VD: Tensor) -> Tensor:
-        similarities_NV = (self._projected(x_NI).to(words_VD.dtype) @ words_VD.T).float()
-        logits_NV = self.beta * similarities_NV * self._scale_V
-        return logits_NV.softmax(dim=1)
-
-    def _projected(self, x_NI: Tensor) -> Tensor:
         u_ND = x_NI @ self.projection_DI.T
         if self.similarity == "cosine":
             u_ND = u_ND / u_ND.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        return u_ND
+        if words_VD.numel() >= LARGE:
+            similarities_NV = product(u_ND, words_VD)
+        else:
+            similarities_NV = u_ND.to(words_VD.dtype) @ words_VD.T
+        logits_NV = self.beta * similarities_NV.float() * self._scale_V
+        return logits_NV.softmax(dim=1)
 
     def one_hot_table(self) -> Tensor:
         """The mixtures [inputs, D] of all one-hot inputs: row i is that of value i."""
