@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from recollect.common.frozen_products import product
+from recollect.common.cpu.kernels import linear
 from recollect.common.index import full_precision
 from recollect.settings.errors import UserError
 
@@ -99,10 +99,8 @@ class FrozenHopfield:
         u_ND = x_NI @ self.projection_DI.T
         if self.similarity == "cosine":
             u_ND = u_ND / u_ND.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        if words_VD.numel() >= LARGE:
-            similarities_NV = product(u_ND, words_VD)
-        else:
-            similarities_NV = u_ND.to(words_VD.dtype) @ words_VD.T
+        u_ND = u_ND.to(words_VD.dtype)
+        similarities_NV = linear(u_ND, words_VD) if words_VD.numel() >= LARGE else u_ND @ words_VD.T
         logits_NV = self.beta * similarities_NV.float() * self._scale_V
         return logits_NV.softmax(dim=1)
 
