@@ -124,7 +124,7 @@ def keys_of(arrays_N: np.ndarray) -> list[bytes]:
     keys = []
     for row_B in bytes_NB:
         whole = about.copy()
-        whole.update(row_B)
+        whole.update(row_B.data)
         keys.append(whole.digest()[:_KEY])
     return keys
 
