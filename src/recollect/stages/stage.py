@@ -100,6 +100,7 @@ class Stage:
         keeps: what is there and of today is kept, by each part; so its rule updates its outputs and does not delete them.
         ended: names of a job -> is called when all jobs of a command have ended well.
         priority: of jobs that could start, the highest goes first: a number, or a function of the job's names.
+        beside: a stage whose cluster jobs its own share, so that both ask for the same partition.
         packages: the conda environment of its jobs: `base`, that of the world that they make, or that which the source of
             histories declares (`FAMILY`; else that of the world).
         local: it takes seconds or needs the network, so it runs where Snakemake runs.
@@ -120,6 +121,7 @@ class Stage:
     keeps: bool = False
     ended: Callable[..., None] = lambda *names: None
     priority: int | Callable[..., int] = 0
+    beside: str = ""
     packages: Literal["base", "world", "source"] = "base"
     local: bool = False
     changes: bool = False
