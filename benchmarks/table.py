@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from benchmarks import released
 from benchmarks.harness import Result
 from recollect.stages.circumstances import processor
 
 HEADER = ("work", "ours", "against", "theirs", "ratio [min..max]", "goal", "reached")
+RELEASED = ("released code, recorded", "ratio to it", "its goal", "met")
 
 
 def amount(value: float) -> str:
@@ -42,30 +44,44 @@ def ratio(result: Result) -> str:
     return f"{middle}× [{'..'.join(shown)}]"
 
 
-def row(result: Result, mark: str = "") -> tuple[str, ...]:
-    """The cells of one result."""
-    reached = {True: "yes", False: "no", None: "–"}[result.reached]
-    return (
+def row(result: Result, mark: str = "", gemm_seconds: float | None = None) -> tuple[str, ...]:
+    """The cells of one result; with the seconds of a matrix product now, also beside the released code."""
+    reached = {True: "yes", False: "no", None: "–"}
+    cells = (
         result.work + mark,
         absolute(result.ours_seconds, result.unit),
         result.plain,
         absolute(result.against_seconds, result.unit),
         ratio(result),
         str(result.goal) if result.goal else "–",
-        reached,
+        reached[result.reached],
     )
+    if gemm_seconds is None:
+        return cells
+    if not result.released:
+        return (*cells, *["–"] * len(RELEASED))
+    line = released.lines()[result.released]
+    factor = line.factor(gemm_seconds)
+    threads = f", {line.threads} threads" if line.threads != torch.get_num_threads() else ""
+    said = f"{line.date}, machine factor {'unknown' if factor is None else f'{factor:.2f}'}{threads}"
+    found = released.ratio_of(result, gemm_seconds)
+    goal = "–" if line.goal is None else f"≥ {line.goal:g}×"
+    verdict = {True: "yes", False: "NOT MET", None: "–"}[released.met(result, gemm_seconds)]
+    return (*cells, f"{absolute(line.scaled(gemm_seconds), line.unit)} ({said})", f"{found:.3g}×", goal, verdict)
 
 
-def text(results: Sequence[Result]) -> str:
+def text(results: Sequence[Result], gemm_seconds: float | None = None) -> str:
     """The whole table; notes stand below it, numbered."""
     notes: list[str] = []
+    rows: list[tuple[str, ...]] = [HEADER if gemm_seconds is None else HEADER + RELEASED]
     for result in results:
-        notes += [note for note in result.notes if note not in notes]
-    rows: list[tuple[str, ...]] = [HEADER]
-    for result in results:
-        numbers = ",".join(str(notes.index(note) + 1) for note in result.notes)
-        rows.append(row(result, f" ({numbers})" if numbers else ""))
-    widths = [max(len(cells[column]) for cells in rows) for column in range(len(HEADER))]
+        said = list(result.notes)
+        if gemm_seconds is not None and released.met(result, gemm_seconds) is False:
+            said += filter(None, [released.lines()[result.released].limit])
+        notes += [note for note in said if note not in notes]
+        marks = ",".join(str(notes.index(note) + 1) for note in said)
+        rows.append(row(result, f" ({marks})" if marks else "", gemm_seconds))
+    widths = [max(len(cells[column]) for cells in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines + [f"({number}) {note}" for number, note in enumerate(notes, 1)])
@@ -87,7 +103,8 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "gflops": round(2 * 1024**3 / fastest / 1e9),
+        "gemm_seconds": fastest,
+        "gflops": round(released.GEMM_FLOP / fastest / 1e9),
     }
 
 
