@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table.machine_text(machine), end="\n\n", flush=True)
     results, failures = run(chosen.names or list(NAMES), chosen.quick, chosen.rounds)
     # Of toy sizes the released code was not timed.
-    print(table.text(results, None if chosen.quick else machine["gemm_seconds"]))
+    print(table.text(results, None if chosen.quick else machine))
     if chosen.quick:
         print("\nSizes were shrunk (--quick): these are not results.")
     if chosen.json:
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not chosen.quick:
             for result, row in zip(results, content["results"], strict=True):
                 row["released"] = result.released
+                row["share_of_peak"] = released.share_of(result, machine["peak_gflops"])
                 row["ratio_to_released"] = released.ratio_of(result, machine["gemm_seconds"])
         write_json(chosen.json, {**content, "failures": failures}, kind="benchmarks")
     for failure in failures:

@@ -31,6 +31,7 @@ class Line(Frozen):
     date: datetime.date
     gemm_seconds: float | Literal["unknown"]
     goal: float | None
+    gflop: float | None = None
     limit: str = ""
 
     @model_validator(mode="after")
@@ -60,6 +61,12 @@ def lines() -> dict[str, Line]:
 def ratio_of(result: Result, gemm_seconds: float) -> float | None:
     """How many times as fast ours is; None where the released code was not timed."""
     return lines()[result.released].scaled(gemm_seconds) / result.ours_seconds if result.released else None
+
+
+def share_of(result: Result, peak_gflops: float) -> float | None:
+    """Which part of the fastest matrix product's rate ours computes at; None where its arithmetic was not counted."""
+    gflop = lines()[result.released].gflop if result.released else None
+    return None if gflop is None else gflop / result.ours_seconds / peak_gflops
 
 
 def met(result: Result, gemm_seconds: float) -> bool | None:

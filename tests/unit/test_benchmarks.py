@@ -264,7 +264,7 @@ def test_the_released_codes_time_is_scaled_by_the_machine_and_a_missed_goal_is_m
 ) -> None:
     common = {"of": "a code", "unit": "steps", "threads": 1, "date": "2026-11-22", "limit": "its share of the peak"}
     lines = {
-        "known": released.Line.model_validate({**common, "per_second": 1.0, "gemm_seconds": 0.02, "goal": 3}),
+        "known": released.Line.model_validate({**common, "per_second": 1.0, "gemm_seconds": 0.02, "goal": 3, "gflop": 10}),
         "unknown": released.Line.model_validate({**common, "seconds": 1.0, "gemm_seconds": "unknown", "goal": 3}),
     }
     monkeypatch.setattr(released, "lines", lambda: lines)
@@ -273,11 +273,13 @@ def test_the_released_codes_time_is_scaled_by_the_machine_and_a_missed_goal_is_m
     assert released.ratio_of(known, 0.01) == pytest.approx(2.5) and released.met(known, 0.01) is False
     assert released.ratio_of(unknown, 0.01) == pytest.approx(5.0) and released.met(unknown, 0.01) is True
     assert released.ratio_of(result((), None), 0.01) is None
-    first, second, third = table.text([known, unknown, result((), None)], 0.01).splitlines()[2:5]
-    assert "2 steps/s (2026-11-22, machine factor 0.50" in first and "2.5×" in first and first.endswith("NOT MET")
-    assert "1 steps/s (2026-11-22, machine factor unknown" in second and second.endswith("yes")
+    machine = {"gemm_seconds": 0.01, "peak_gflops": 200.0, "threads": 1}
+    first, second, third = table.text([known, unknown, result((), None)], machine).splitlines()[2:5]
+    assert "2 steps/s (2026-11-22, machine factor 0.50" in first and "2.5×" in first
+    assert "NOT MET" in first and first.endswith("25 %")  # 10 GFLOP in 0.2 s, of 200 GFLOP in one
+    assert "1 steps/s (2026-11-22, machine factor unknown" in second and "yes" in second
     assert third.endswith("–")
-    assert "(2) its share of the peak" in table.text([known], 0.01)
+    assert "(2) its share of the peak" in table.text([known], machine)
 
 
 def test_every_recorded_line_is_well_formed_and_named_by_a_benchmark() -> None:

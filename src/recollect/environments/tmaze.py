@@ -117,7 +117,8 @@ class TMaze(BaseWorld):
         self.horizon = maze.horizon or maze.length + 2 * maze.back + 1
         self.single_observation_space = Box(-1.0, 1.0, (size,), np.float32)
         self.single_action_space = Discrete(4)
-        self._penalty = np.float32(maze.penalty)
+        self._penalty, self._back = np.float32(maze.penalty), maze.back
+        self._is_alone = self.num_envs == 1 and self.autoreset_mode is AutoresetMode.DISABLED
         self._x_B = self._keep_zeros("x", np.int32)
         self._y_B = self._keep_zeros("y", np.int32)
         self._goal_B = self._keep("goal", np.ones(self.num_envs, dtype=np.int32))
@@ -154,9 +155,12 @@ class TMaze(BaseWorld):
         return rewards_B, None
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        if self.num_envs == 1 and self.autoreset_mode is AutoresetMode.DISABLED and not self._any_ended:
-            return self._step_one(self._check_actions(actions).item())
-        return super().step(actions)
+        if not self._is_alone or self._any_ended:
+            return super().step(actions)
+        action = -1
+        if isinstance(actions, np.ndarray) and actions.shape == (1,) and actions.dtype.kind in "iu":
+            action = actions.item()
+        return self._step_one(action if 0 <= action < 4 else self._check_actions(actions).item())
 
     def _step_one(self, action: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """`step` of a single maze in plain numbers, to the bit: numpy's calls cost more than the walk."""
@@ -177,10 +181,10 @@ class TMaze(BaseWorld):
 
         last = t >= self.horizon
         if last:
-            reward = maze.goal_reward if y == goal else 0.0
+            reward = np.float32(maze.goal_reward if y == goal else 0.0)
             self._ended_B[0] = self._any_ended = True
         else:
-            late = x < t - maze.back if maze.late == "behind" else action != 0
+            late = x < t - self._back if maze.late == "behind" else action != 0
             reward = self._penalty if late else np.float32(0.0)
             if maze.distract_reward and at_sign:
                 reward = reward + np.float32(maze.distract_reward)
