@@ -324,12 +324,12 @@ class OnlineTrainer:
 
     def _play_alone(self, actor: OneActor) -> Episodes:
         """`play_round` of a single actor, see `one_actor`."""
-        learner, at = self.learner, self.at
+        at, network = self.at, self.learner.network
         draws = generator("behaviour", self.seed, at.rounds)
-        learner.network.encoder.sequence.reseed_dropout(seed_of("dropout while acting", self.seed, at.rounds))
+        network.encoder.sequence.reseed_dropout(seed_of("dropout while acting", self.seed, at.rounds))
         actor.begin(dropout=self.hp.dropout_while_acting)
-        first = at.explored
-        episodes = play_alone(self.world, actor, lambda outputs_A, t: learner.explore_one(outputs_A, first + t, draws))
+        choose = self.learner.explore_one
+        episodes = play_alone(self.world, actor, lambda outputs_A, t: choose(outputs_A, at.explored + t, draws))
         at.explored += int(episodes.length_B[0])
         return episodes
 
