@@ -183,7 +183,7 @@ def test_optimal_return_is_known_only_where_the_published_plan_is_the_best() -> 
         tmaze.World(tasks, seeds=np.zeros(1), length=5, distract_reward=0.5).optimal_return()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["passive", "active"]),
     st.integers(1, 5),
