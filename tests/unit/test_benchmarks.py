@@ -264,7 +264,9 @@ def test_the_released_codes_time_is_scaled_by_the_machine_and_a_missed_goal_is_m
 ) -> None:
     common = {"of": "a code", "unit": "steps", "threads": 1, "date": "2026-11-22", "limit": "its share of the peak"}
     lines = {
-        "known": released.Line.model_validate({**common, "per_second": 1.0, "gemm_seconds": 0.02, "goal": 3, "gflop": 10}),
+        "known": released.Line.model_validate(
+            {**common, "per_second": 1.0, "gemm_seconds": 0.02, "goal": 3, "gflop": 10}
+        ),
         "unknown": released.Line.model_validate({**common, "seconds": 1.0, "gemm_seconds": "unknown", "goal": 3}),
     }
     monkeypatch.setattr(released, "lines", lambda: lines)
