@@ -43,8 +43,6 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     x_B1D = torch.randn(rows, 1, width, generator=torch.Generator().manual_seed(0))
     for memory in (511, 15):
         cache = XLCache(model, rows, memory)
-        for _ in range(0 if quick else memory):
-            cache.read(x_B1D)
         yield timed(
             f"history vectors, memory {memory}, {layers} layers of width {width}, {rows} games",
             lambda cache=cache: cache.read(x_B1D),  # type: ignore[misc]
