@@ -324,12 +324,10 @@ class OnlineTrainer:
 
     def _play_alone(self, actor: OneActor) -> Episodes:
         """`play_round` of a single actor, see `one_actor`."""
-        at, network = self.at, self.learner.network
+        at, learner = self.at, self.learner
         draws = generator("behaviour", self.seed, at.rounds)
-        network.encoder.sequence.reseed_dropout(seed_of("dropout while acting", self.seed, at.rounds))
-        actor.begin(dropout=self.hp.dropout_while_acting)
-        choose = self.learner.explore_one
-        episodes = play_alone(self.world, actor, lambda outputs_A, t: choose(outputs_A, at.explored + t, draws))
+        actor.begin(seed_of("dropout while acting", self.seed, at.rounds) if self.hp.dropout_while_acting else None)
+        episodes = play_alone(self.world, actor, lambda q_A, t: learner.explore_one(q_A, at.explored + t, draws))
         at.explored += int(episodes.length_B[0])
         return episodes
 

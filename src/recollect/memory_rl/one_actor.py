@@ -226,11 +226,11 @@ class OneActor:
         self._read: list[int] | None = None
 
     @torch.no_grad()
-    def begin(self, *, dropout: bool) -> None:
+    def begin(self, dropout_seed: int | None) -> None:
         """Start an episode with the network's present weights.
 
         Args:
-            dropout: a GPT drops out as in training, from where its stream stands (see `reseed_dropout`).
+            dropout_seed: a GPT drops out as in training, from a stream with this seed; None: nothing is dropped.
         """
         embedder = self._network.encoder.embedder
         self._device = embedder.one_hot.device
@@ -238,7 +238,9 @@ class OneActor:
         if self._device.type != "cpu" or where != self._read:
             self._read_weights()
             self._read = where
-        self._sequence.begin(dropout)
+        if dropout_seed is not None:
+            self._network.encoder.sequence.reseed_dropout(dropout_seed)
+        self._sequence.begin(dropout_seed is not None)
         self._sees_reward = embedder.reward is not None
         self._tokens_seen: dict[tuple[int, float, bytes], Vector] = {}
 
