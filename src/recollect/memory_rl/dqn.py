@@ -60,10 +60,12 @@ def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetw
     return make_history_network(hp, facts, facts.actions, last_range=Q_HEAD_RANGE, draws="q head weights", seed=seed)
 
 
-def epsilon(hp: Hyperparameters, horizon: int, count: np.ndarray | int) -> np.ndarray:
+def epsilon(hp: Hyperparameters, horizon: int, count: Any) -> Any:
+    """The share of random actions after so many selections: a number, or an array [B]."""
     end = 1.0 / horizon if hp.epsilon_end is None else hp.epsilon_end
     steps = hp.exploration_fraction * hp.train_episodes * horizon
-    return hp.epsilon_start + (end - hp.epsilon_start) * np.minimum(np.asarray(count, np.float64), steps) / steps
+    passed = min(count, steps) if isinstance(count, int) else np.minimum(np.asarray(count, np.float64), steps)
+    return hp.epsilon_start + (end - hp.epsilon_start) * passed / steps
 
 
 def loss_of(
@@ -109,6 +111,11 @@ class DQN(Learner):
         greedy_B = outputs_BA.argmax(-1).cpu().numpy()
         anything_B = draws.integers(outputs_BA.shape[1], size=len(greedy_B))
         return np.where(draws.random(len(greedy_B)) < epsilon(self.hp, self.horizon, count_B), anything_B, greedy_B)
+
+    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
+        anything = int(draws.integers(len(outputs_A)))
+        explores = draws.random() < epsilon(self.hp, self.horizon, count)
+        return anything if explores else int(outputs_A.argmax())
 
 
 make_trainer = partial(trainer_of, DQN)

@@ -38,6 +38,7 @@ from recollect.common.rollout import Episodes, play_episodes, score_episodes
 from recollect.common.target_learner import TargetLearner
 from recollect.memory_rl.heads import Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
+from recollect.memory_rl.one_actor import OneActor, play_alone
 from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator, seed_of
@@ -177,6 +178,10 @@ class Learner(TargetLearner):
         """Actions [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
         raise NotImplementedError
 
+    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
+        """The action that `explore` takes of one row's discrete outputs."""
+        return int(self.explore(torch.from_numpy(outputs_A)[None], np.array([count]), draws)[0])
+
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
         reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
         reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
@@ -221,6 +226,7 @@ class OnlineTrainer:
         action_size = learner.network.encoder.embedder.action_size
         self.replay = EpisodeReplay(capacity, int(np.prod(space.shape)), space.dtype, device, action_size=action_size)
         self.policy = HistoryPolicy(learner.network, device)
+        self.alone = OneActor.of(learner.network, self.horizon) if hp.actors == 1 else None
         self.at = Counters()
         self.sums: dict[str, Tensor] = {}
         self.seconds = {"acting": 0.0, "updates": 0.0, "evaluation": 0.0}
@@ -291,6 +297,8 @@ class OnlineTrainer:
 
     def play_round(self, warming: bool, count: int) -> Episodes:
         """One episode of each actor with the behaviour policy (or uniform); the first `count` are kept."""
+        if self.alone is not None and not warming:
+            return self._play_alone(self.alone)
         learner, at, batch = self.learner, self.at, self.world.num_envs
         draws = generator("behaviour", self.seed, at.rounds)
         network = learner.network
@@ -313,6 +321,15 @@ class OnlineTrainer:
             return action
 
         return play_episodes(self.world, act).first(count)
+
+    def _play_alone(self, actor: OneActor) -> Episodes:
+        """`play_round` of a single actor, see `one_actor`."""
+        at, learner = self.at, self.learner
+        draws = generator("behaviour", self.seed, at.rounds)
+        actor.begin(seed_of("dropout while acting", self.seed, at.rounds) if self.hp.dropout_while_acting else None)
+        episodes = play_alone(self.world, actor, lambda q_A, t: learner.explore_one(q_A, at.explored + t, draws))
+        at.explored += int(episodes.length_B[0])
+        return episodes
 
     def _update(self) -> None:
         at, hp = self.at, self.hp

@@ -115,6 +115,10 @@ class SACD(ActorCriticLearner):
         chance_B = torch.as_tensor(draws.random(len(outputs_BA)), device=outputs_BA.device)
         return categorical_from_weights(outputs_BA.double().softmax(-1), chance_B).cpu().numpy()
 
+    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
+        weights_A = np.exp(outputs_A.astype(np.float64) - outputs_A.max())
+        return int(categorical_from_weights(weights_A, np.array(draws.random())))
+
 
 make_trainer = partial(trainer_of, SACD)
 train = partial(train_learner, SACD)
