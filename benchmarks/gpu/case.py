@@ -1,0 +1,121 @@
+"""One line in one variant: resolved settings, made-up inputs, a device; and what a family of lines builds of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recollect.settings.overrides import method_with
+from recollect.settings.resolve import resolve
+from recollect.settings.schema import Settings
+
+BYTES_OF_AN_UPDATE = 9 * 4  # of each parameter: read twice; gradient, two moments and itself written and read
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on an environment, as `recollect train` resolves it, with settings changed.
+
+    Args:
+        changes: setting -> value, as `recollect train --set` takes them.
+        folder: of made-up inputs, shared by the variants of a line, and of what a run writes.
+        seconds: how long each part is timed.
+        warm: calls before the clock starts.
+    """
+
+    scale: str
+    env: str
+    method: str
+    device: str
+    folder: Path
+    changes: Mapping[str, object] = field(default_factory=dict)
+    seconds: float = 1.5
+    warm: int = 3
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Raises UserError: a setting is unknown."""
+        named = method_with(self.method, [f"{key}={value}" for key, value in self.changes.items()])
+        return resolve(self.scale, self.env, named, 0)
+
+    @cached_property
+    def nowhere(self) -> Path:
+        """A folder of this case's own."""
+        path = self.folder / f"case_{len(list(self.folder.glob('case_*')))}"
+        path.mkdir()
+        return path
+
+    def rate(self, call: Callable[[], object], units: float, most_warm: float = 60.0) -> float:
+        """Units of work per second of repeated calls; of three thirds of the time the middle one.
+
+        Args:
+            units: of one call.
+            most_warm: seconds after which no further call is made to warm up.
+        """
+        began = time.perf_counter()
+        for _ in range(self.warm):
+            call()
+            if time.perf_counter() - began > most_warm:
+                break
+        rates = []
+        for _ in range(3):
+            wait(self.device)
+            begun, calls = time.perf_counter(), 0
+            while calls == 0 or time.perf_counter() - begun < self.seconds / 3:
+                call()
+                calls += 1
+            wait(self.device)
+            rates.append(calls * units / (time.perf_counter() - begun))
+        return sorted(rates)[1]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is timed of a case: a row of the table.
+
+    Args:
+        name: `update`, `env step`, ...; "" where the line has one part.
+        unit: what is counted, in the plural.
+        rate: units per second, measured when it is called.
+        flop, moved: operations, and bytes that have to be read or written, of one unit, at the least.
+    """
+
+    name: str
+    unit: str
+    rate: Callable[[], float]
+    flop: float = 0.0
+    moved: float = 0.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a family builds of a case.
+
+    Args:
+        parts: each is a row.
+        jobs: stage -> units of each part (by name) that a whole job of the workflow has; what forecasts are made of.
+        numbers: what two devices must agree on: losses and gradient norms, or outputs, of a few steps from the same weights.
+    """
+
+    parts: tuple[Part, ...]
+    numbers: Callable[[], np.ndarray]
+    jobs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def wait(device: str) -> None:
+    """Until the device has done all that it was given."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def difference(found: np.ndarray, wanted: np.ndarray) -> float:
+    """How far two vectors are apart, in lengths of the second."""
+    if found.shape != wanted.shape:
+        return float("inf")
+    return float(np.linalg.norm(found - wanted) / max(np.linalg.norm(wanted), 1e-12))
