@@ -72,9 +72,7 @@ def images(case: Case) -> Subject:
     frames = torch.from_numpy(draws.integers(0, 256, (IMAGES, 3, 60, 80), dtype=np.uint8))
     weights = sum(p.numel() for p in model.network.visual.parameters())
     flop = known_of("images", "clip-vit-b16", 0.0) if known.network != "small" else 2 * weights * 197.0
-    part = Part(
-        "", "images", lambda: case.rate(lambda: model.images(frames), IMAGES), flop, FLOAT * weights / IMAGES
-    )
+    part = Part("", "images", lambda: case.rate(lambda: model.images(frames), IMAGES), flop, FLOAT * weights / IMAGES)
     return Subject((part,), lambda: model.images(frames[:4]).double().cpu().numpy().ravel())
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from recollect.stages.device_speeds import WAYS
+
 Peak = Literal["float32", "tf32", "bfloat16"]
 
 
@@ -29,8 +31,7 @@ class Variant:
 
 
 Variants = Mapping[str, Variant]
-AS_SET = "as set"  # what `recollect train` does on this device: the settings of scale `paper`
-COLUMNS = (AS_SET, "fp32", "TF32", "bf16", "compiled", "graph")
+AS_SET, *_ = COLUMNS = WAYS  # as set: what `recollect train` does on this device, with the settings of scale `paper`
 
 
 def ways(key: str, as_set: Peak = "bfloat16", **more: Variant) -> Variants:
@@ -76,144 +77,48 @@ class Line:
     weight: float = 1.0
 
 
-def ensembles(base: Line, setting: str, *counts: int) -> Mapping[str, Line]:
-    """The same line with several seeds in one process."""
-    found = {}
-    for count in counts:
-        more = {name: Variant({**one.changes, setting: count}, one.peak, one.tf32) for name, one in base.variants.items()}
-        found[f"of_{count}"] = Line(
-            f"{base.what}, {count} seeds", base.builds, base.env, base.method, base.quick, more, base.small,
-            base.quick_changes,
-        )  # fmt: skip
-    return found
-
-
 STILL = {"optimisation.batch_size": 4, "network.dropout": 0, "acting_dropout": "false"}
-CALM = {"batch_size": 2, "sequence.dropout": 0}
-ROOM, SMALL_ROOM = "dark_room_10x10", "dark_room_10x10"
-MAZE = ("tmaze_passive_5", "dqn_gpt")
+READING = {**STILL, "query_dropout": 0}
+ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
+DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"
+
+
+def t_maze(length: int, sequence: str) -> Line:
+    """Memory-RL at one memory length."""
+    variants = OFF_POLICY_GPT if sequence == "gpt" else OFF_POLICY_LSTM
+    small = {"batch_size": 2, **({"sequence.dropout": 0} if sequence == "gpt" else {})}
+    method, what = f"dqn_{sequence}", f"DQN-{sequence.upper()}, T-Maze {length}"
+    env, weight = f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
+    return Line(what, "off_policy.learning", env, method, ("tmaze_passive_5", method), variants, small, weight=weight)
+
+
+def amago(what: str, env: str, quick: str, weight: float) -> Line:
+    method, small = "amago_transformer", {"batch_size": 1, "actors": 1}
+    return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
+
+
+def in_context(what: str, env: str, method: str, small: Mapping[str, object], weight: float) -> Line:
+    return Line(what, "supervised.learning", env, method, (ROOM, method), SUPERVISED, small, weight=weight)
+
 
 LINES: dict[str, Line] = {
-    "radt": Line(
-        "RA-DT, Dark-Room 10x10",
-        "supervised.training",
-        ROOM,
-        "radt",
-        (SMALL_ROOM, "radt"),
-        SUPERVISED,
-        {**STILL, "query_dropout": 0},
-        weight=2,
-    ),
-    "radt_agnostic": Line(
-        "RA-DT with BERT, Dark-Room 10x10",
-        "supervised.training",
-        ROOM,
-        "radt_agnostic",
-        (SMALL_ROOM, "radt_agnostic"),
-        SUPERVISED,
-        {**STILL, "query_dropout": 0},
-        weight=2,
-    ),
-    "ad": Line(
-        "AD, Dark-Room 10x10", "supervised.training", ROOM, "ad", (SMALL_ROOM, "ad"), SUPERVISED, STILL, weight=1.5
-    ),
-    "ad_40x20": Line(
-        "AD, Dark-Room 40x20",
-        "supervised.training",
-        "dark_room_40x20",
-        "ad",
-        (SMALL_ROOM, "ad"),
-        SUPERVISED,
-        {**STILL, "optimisation.batch_size": 1},
-        weight=2,
-    ),
-    "evaluation": Line(
-        "RA-DT evaluated in context, Dark-Room 10x10",
-        "supervised.evaluation",
-        ROOM,
-        "radt",
-        (SMALL_ROOM, "radt"),
-        SUPERVISED,
-        {"acting_dropout": "false"},
-        weight=1.5,
-    ),
-    "evaluation_ad": Line(
-        "AD evaluated in context, Dark-Room 10x10",
-        "supervised.evaluation",
-        ROOM,
-        "ad",
-        (SMALL_ROOM, "ad"),
-        SUPERVISED,
-        {"acting_dropout": "false"},
-        weight=1.5,
-    ),
-    "gpt_50": Line(
-        "DQN-GPT, T-Maze 50", "off_policy.learning", "tmaze_passive_50", "dqn_gpt", MAZE, OFF_POLICY_GPT, CALM
-    ),
-    "gpt_1500": Line(
-        "DQN-GPT, T-Maze 1500", "off_policy.learning", "tmaze_passive_1500", "dqn_gpt", MAZE, OFF_POLICY_GPT, CALM,
-        weight=1.5,
-    ),
-    "lstm_50": Line(
-        "DQN-LSTM, T-Maze 50",
-        "off_policy.learning",
-        "tmaze_passive_50",
-        "dqn_lstm",
-        ("tmaze_passive_5", "dqn_lstm"),
-        OFF_POLICY_LSTM,
-        {"batch_size": 2},
-    ),
-    "lstm_1500": Line(
-        "DQN-LSTM, T-Maze 1500",
-        "off_policy.learning",
-        "tmaze_passive_1500",
-        "dqn_lstm",
-        ("tmaze_passive_5", "dqn_lstm"),
-        OFF_POLICY_LSTM,
-        {"batch_size": 2},
-        weight=1.5,
-    ),
-    "amago_500": Line(
-        "AMAGO, Dark Key-To-Door, 500 steps",
-        "amago.learning",
-        "amago_dark_key_door",
-        "amago_transformer",
-        ("amago_dark_key_door", "amago_transformer"),
-        AMAGO,
-        {"batch_size": 2, "actors": 2},
-        weight=1.5,
-    ),
-    "amago_10000": Line(
-        "AMAGO, T-Maze, 10,000 steps",
-        "amago.learning",
-        "amago_tmaze_10000",
-        "amago_transformer",
-        ("amago_tmaze_10", "amago_transformer"),
-        AMAGO,
-        {"batch_size": 1, "actors": 1},
-        weight=2,
-    ),
+    "radt": in_context(f"RA-DT, {ROOMS}", ROOM, "radt", READING, 3),
+    "radt_agnostic": in_context(f"RA-DT with BERT, {ROOMS}", ROOM, "radt_agnostic", READING, 3),
+    "ad": in_context(f"AD, {ROOMS}", ROOM, "ad", STILL, 2),
+    "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
+    "gpt_50": t_maze(50, "gpt"),
+    "gpt_1500": t_maze(1500, "gpt"),
+    "lstm_50": t_maze(50, "lstm"),
+    "lstm_1500": t_maze(1500, "lstm"),
+    "amago_500": amago("500", DOORS, DOORS, 1.5),
+    "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
     "helm": Line(
-        "HELM, memory 511",
-        "language.learning",
-        "mini_grid_RedBlueDoors-6x6",
-        "helm",
-        ("mini_grid_MemoryS7", "helm"),
-        FROZEN,
-        {"actors": 2},
-        {"language_model": "random-transfo-xl"},
-        weight=2,
+        "HELM, memory 511", "language.learning", FRAMES, "helm", ("mini_grid_MemoryS7", "helm"), FROZEN,
+        {"actors": 2}, {"language_model": "random-transfo-xl"}, weight=2,
     ),
     "clip": Line(
-        "CLIP ViT-B/16, 16 frames",
-        "language.images",
-        "mini_grid_RedBlueDoors-6x6",
-        "shelm",
-        ("mini_grid_MemoryS7", "shelm"),
-        SWITCH,
+        "CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SWITCH
     ),
-    "search": Line(
-        "exact search, 320,000 x 512, 128 queries", "searching.searching", ROOM, "radt", (SMALL_ROOM, "radt"), SWITCH
-    ),
+    "search": Line("search, 320,000 keys, 128 queries", "searching.searching", ROOM, "radt", (ROOM, "radt"), SWITCH),
 }  # fmt: skip
 """Name -> line."""

@@ -10,7 +10,7 @@ import gc
 import importlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from recollect.settings.errors import UserError
 
 TOLERANCE = {"float32": 2e-3, "tf32": 5e-2, "bfloat16": 1e-1}
 """How far what a few steps give may be from what the CPU gives in float32: see `case.difference`."""
+
+Units = dict[str, dict[str, float]]  # of a whole job: stage -> part -> how many
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Measured:
     """What a line gives: rows, and units of a whole job by stage and part."""
 
     rows: list[Row] = field(default_factory=list)
-    jobs: dict[str, dict[str, float]] = field(default_factory=dict)
+    jobs: Units = field(default_factory=dict)
 
 
 def subject_of(line: Line, case: Case) -> Subject:
@@ -73,19 +75,28 @@ def subject_of(line: Line, case: Case) -> Subject:
 
 
 def measure(
-    name: str, *, device: str, quick: bool, seconds: float, hand_on: Callable[[Row | dict[str, dict[str, float]]], None]
+    name: str,
+    *,
+    device: str,
+    quick: bool,
+    seconds: float,
+    hand_on: Callable[[Row | Units], None],
+    only: Sequence[str] | None = None,
 ) -> None:
     """Measure a line in all its variants.
 
     Args:
         seconds: after which no further variant begins.
         hand_on: gets each row, and the units of a whole job, as soon as they are known.
+        only: the variants; None: all.
     """
     line, began = LINES[name], time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="recollect_gpu_") as folder:
         cases = Cases(line, device, quick, Path(folder))
         told = False
         for word, variant in line.variants.items():
+            if only and word not in only:
+                continue
             if time.perf_counter() - began > seconds:
                 hand_on(Row(name, "", word, why="no time was left"))
                 continue
@@ -116,7 +127,7 @@ class Cases:
             "smoke" if self.quick else "paper", env, method, device or self.device, self.folder, changes, **timing
         )  # type: ignore[arg-type]
 
-    def rows(self, name: str, word: str, variant: Variant) -> Iterator[Row | dict[str, dict[str, float]]]:
+    def rows(self, name: str, word: str, variant: Variant) -> Iterator[Row | Units]:
         """The rows of a variant, and in front of them the units of a whole job."""
         on_gpu = self.device != "cpu"
         if on_gpu:

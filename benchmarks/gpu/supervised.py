@@ -1,13 +1,13 @@
-"""Lines of DT, AD and RA-DT: training steps on learning histories, and evaluation in context.
+"""Lines of AD and RA-DT: training steps on learning histories, and evaluation in context.
 
-Training is the method's own `train`, stopped after some steps by the run that it is given; an evaluation plays three episodes
-of all tasks, of which the first is not on the clock.
+Training is the method's own `train`, stopped after some steps by the run that it is given. An evaluation is timed from its
+second episode on: in the first there is nothing to be read.
 """
 
 from __future__ import annotations
 
 import time
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from benchmarks.gpu.inputs import inputs_of
 from recollect.common.contract import Policy, facts_of
 from recollect.common.work import shape_of
 from recollect.environments import registry
-from recollect.evaluation.speed import Clock, acting_speed
+from recollect.evaluation.in_context import Moment, play_in_context
+from recollect.evaluation.speed import Clock
 from recollect.radt import work
 from recollect.radt.embedding import load_embedder
 from recollect.settings.resolve import algorithm_module
@@ -66,55 +67,57 @@ class Watch(Clock):
         return (self.seen[0] - self.begun[0]) / (time.perf_counter() - self.begun[1])
 
 
-def training(case: Case) -> Subject:
-    """Training steps. Compared: losses and gradient norms of three steps without dropout."""
+def learning(case: Case) -> Subject:
+    """Compared: losses and gradient norms of three steps without dropout, and the outputs for the first step of four tasks."""
     settings = case.settings
     hp: Any = settings.method.hyperparameters
-    steps, batch = hp.optimisation.steps, hp.optimisation.batch_size
+    steps, every, batch = hp.optimisation.steps, hp.optimisation.evaluate_every, hp.optimisation.batch_size
 
     def watched(few: bool) -> Watch:
-        chosen = {"steps": FEW if few else steps, "evaluate_every": None}
-        brief = hp.model_copy(update={"optimisation": hp.optimisation.model_copy(update=chosen)})
-        method = settings.method.model_copy(update={"hyperparameters": brief})
         watch = Watch(case.nowhere, case.device, 0.0 if few else case.seconds, case.warm)
         module = algorithm_module(settings.method.algorithm, where=case.method)
-        try:
-            module.train(settings.model_copy(update={"method": method}), inputs_of(case), watch)
-        except Enough:
-            pass
+        with suppress(Enough):
+            module.train(_unjudged(settings, FEW if few else steps), inputs_of(case), watch)
         return watch
 
-    own = work.trained(_unjudged(settings))
-    flop = own.flop / steps
+    net, played = work.network(settings, hp.context), work.played(settings)
+    flop = work.trained(_unjudged(settings, steps)).flop / steps
     if settings.method.memory is not None and hp.queries == "computed":
         flop += batch * work.query(settings)
-    parameters = work.network(settings, hp.context).parameters
-    part = Part("update", "updates", lambda: watched(False).rate(), flop, BYTES_OF_AN_UPDATE * parameters)
-    every = hp.optimisation.evaluate_every
+    parts = (
+        Part("update", "updates", lambda: watched(False).rate(), flop, BYTES_OF_AN_UPDATE * net.parameters),
+        Part("evaluating", "env steps", lambda: acting_rate(case), played.flop / played.env_steps),
+    )
     judged = steps // every if every else 0
     return Subject(
-        (part,),
-        numbers=lambda: np.array(watched(True).numbers),
-        jobs={"train": {"update": steps, "evaluation": judged * work.played(settings).env_steps}},
+        parts,
+        numbers=lambda: np.concatenate([watched(True).numbers, first_outputs(_policy(case), settings)]),
+        jobs={
+            "train": {"update": steps, "evaluating": judged * played.env_steps},
+            "evaluate": {"evaluating": played.env_steps},
+        },
     )
 
 
-def evaluation(case: Case) -> Subject:
-    """Environment steps of all tasks together. Compared: the outputs of the network for the first step of each task."""
-    settings = case.settings
+def acting_rate(case: Case) -> float:
+    """Environment steps per second of all tasks of a split together, from the second episode on."""
+    settings, begun, count = case.settings, 0.0, 0
+
+    def watch(moment: Moment) -> None:
+        nonlocal begun, count
+        now = time.perf_counter()
+        if begun:
+            count += int(moment.playing_B.sum())
+            if now - begun > case.seconds:
+                raise Enough
+        elif moment.episode_B.min() >= 1:
+            begun = now
+
     environment = settings.environment
-    split = environment.evaluation.splits[0]
-    tasks = registry.tasks(environment.world, environment.options, split)
-    policy = _policy(case)
-    played = work.played(settings)
-    flop = played.flop / played.env_steps
-    rate = partial(acting_speed, policy, environment, tasks, settings.seed)
-    parameters = work.network(settings, settings.method.hyperparameters.context).parameters
-    return Subject(
-        (Part("evaluation", "env steps", rate, flop, 4 * parameters / len(tasks)),),
-        numbers=lambda: first_outputs(policy, settings),
-        jobs={"evaluate": {"evaluation": played.env_steps}},
-    )
+    tasks = registry.tasks(environment.world, environment.options, environment.evaluation.splits[0])
+    with suppress(Enough):
+        play_in_context(_policy(case), environment, tasks, seed=0, watch=watch)
+    return count / (time.perf_counter() - begun)
 
 
 def first_outputs(policy: Any, settings: Settings, rows: int = 4) -> np.ndarray:
@@ -156,8 +159,9 @@ def _policy(case: Case) -> Policy:
     return policy
 
 
-def _unjudged(settings: Settings) -> Settings:
-    """The same run without the evaluations on its way."""
+def _unjudged(settings: Settings, steps: int) -> Settings:
+    """The run of so many steps without the evaluations on its way."""
     hp: Any = settings.method.hyperparameters
-    brief = hp.model_copy(update={"optimisation": hp.optimisation.model_copy(update={"evaluate_every": None})})
+    optimisation = hp.optimisation.model_copy(update={"steps": steps, "evaluate_every": None})
+    brief = hp.model_copy(update={"optimisation": optimisation})
     return settings.model_copy(update={"method": settings.method.model_copy(update={"hyperparameters": brief})})
