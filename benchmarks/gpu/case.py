@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
@@ -18,12 +19,17 @@ from recollect.settings.schema import Settings
 BYTES_OF_AN_UPDATE = 9 * 4  # of each parameter: read twice; gradient, two moments and itself written and read
 
 
+class NoSuchSetting(Exception):
+    """The code has no such way of computing (yet)."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A method on an environment, as `recollect train` resolves it, with settings changed.
 
     Args:
-        changes: setting -> value, as `recollect train --set` takes them.
+        changes, optional: setting -> value, as `recollect train --set` takes them; optional ones where the code has them.
+        extra: what is no setting of the method, see `lines.Variant`.
         folder: of made-up inputs, shared by the variants of a line, and of what a run writes.
         seconds: how long each part is timed.
         warm: calls before the clock starts.
@@ -35,13 +41,29 @@ class Case:
     device: str
     folder: Path
     changes: Mapping[str, object] = field(default_factory=dict)
+    optional: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
     seconds: float = 1.5
     warm: int = 3
 
     @cached_property
     def settings(self) -> Settings:
-        """Raises UserError: a setting is unknown."""
-        named = method_with(self.method, [f"{key}={value}" for key, value in self.changes.items()])
+        """Raises NoSuchSetting: one of the changed settings is unknown."""
+        kept = {key: value for key, value in self.optional.items() if self._takes({key: value})}
+        try:
+            return self._resolved({**kept, **self.changes})
+        except UserError as error:
+            raise NoSuchSetting(error.what) from error
+
+    def _takes(self, changes: Mapping[str, object]) -> bool:
+        try:
+            self._resolved(changes)
+        except UserError:
+            return False
+        return True
+
+    def _resolved(self, changes: Mapping[str, object]) -> Settings:
+        named = method_with(self.method, [f"{key}={value}" for key, value in changes.items()])
         return resolve(self.scale, self.env, named, 0)
 
     @cached_property
@@ -118,4 +140,4 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
     """How far two vectors are apart, in lengths of the second."""
     if found.shape != wanted.shape:
         return float("inf")
-    return float(np.linalg.norm(found - wanted) / max(np.linalg.norm(wanted), 1e-12))
+    return float(np.linalg.norm(found - wanted) / max(float(np.linalg.norm(wanted)), 1e-12))

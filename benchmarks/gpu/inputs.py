@@ -78,7 +78,7 @@ def _write_histories(path: Path, settings: Settings) -> None:
         observation = np.stack(seen, 1)
     else:
         observation = draws.random((rows, facts.observation_size), np.float32)
-    action = draws.integers(0, facts.actions, rows, dtype=np.int32)
+    action: np.ndarray = draws.integers(0, facts.actions or 1, rows, dtype=np.int32)
     if not facts.actions:
         action = draws.uniform(-1, 1, (rows, facts.action_size)).astype(np.float32)
     arrays = {

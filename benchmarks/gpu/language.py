@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu.case import Case, Part, Subject
+from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject
 from benchmarks.gpu.inputs import inputs_of
 from recollect.artifacts.sealed import write_arrays
 from recollect.common.work import FLOAT, known_of
@@ -57,8 +57,12 @@ def learning(case: Case) -> Subject:
 
 
 def images(case: Case) -> Subject:
-    """CLIP's image encoder as SHELM sees with it, on MiniWorld's frames of 60 x 80; compared: what it makes of four."""
+    """CLIP's image encoder as SHELM sees with it, on MiniWorld's frames; compared: what it makes of four. Extra: `precision`."""
     known = helm_settings.vision_language_model("clip-vit-b16")
+    if "precision" in case.extra:
+        if "precision" not in type(known).model_fields:
+            raise NoSuchSetting("precision of a vision-language model")
+        known = known.model_copy(update={"precision": case.extra["precision"]})
     if case.scale == "smoke":
         clip.SHAPES["small"] = clip.ClipShape(
             width=32, image_width=64, image_layers=1, text_width=64, text_layers=1, vocabulary=64

@@ -21,6 +21,8 @@ class Variant:
 
     Args:
         changes: settings, by name.
+        optional: settings that are changed where the code has them.
+        extra: what is no setting of the method; see the family that reads it.
         peak: the product that a share of the roofline is against.
         tf32: whether products of float32 may be computed in TF32.
     """
@@ -28,29 +30,51 @@ class Variant:
     changes: Mapping[str, object] = field(default_factory=dict)
     peak: Peak = "float32"
     tf32: bool = False
+    optional: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 Variants = Mapping[str, Variant]
 AS_SET, *_ = COLUMNS = WAYS  # as set: what `recollect train` does on this device, with the settings of scale `paper`
 
 
-def ways(key: str, as_set: Peak = "bfloat16", **more: Variant) -> Variants:
-    """Float32, TF32 and bfloat16 by the setting `key`, and more."""
+def ways(key: str, as_set: Peak = "bfloat16", plain: Mapping[str, object] | None = None, **more: Variant) -> Variants:
+    """Float32, TF32 and bfloat16 by the setting `key`, and more; `plain`: settings of the first two, where there are such."""
+    off = plain or {}
     return {
         AS_SET: Variant(peak=as_set),
-        "fp32": Variant({key: "float32"}),
-        "TF32": Variant({key: "float32"}, "tf32", tf32=True),
+        "fp32": Variant({key: "float32"}, optional=off),
+        "TF32": Variant({key: "float32"}, "tf32", tf32=True, optional=off),
         "bf16": Variant({key: "bfloat16"}, "bfloat16"),
         **more,
     }
 
 
-BF16, KEY = "bfloat16", "optimisation.precision"
+BF16: Peak = "bfloat16"
+KEY, LANGUAGE = "optimisation.precision", "language_precision"
 SUPERVISED = ways(KEY, compiled=Variant({KEY: BF16, "optimisation.compile": "true"}, BF16))
-OFF_POLICY_GPT = ways("precision", graph=Variant({"precision": BF16, "graph": "true"}, BF16))
-OFF_POLICY_LSTM = ways("precision", "float32", graph=Variant({"precision": "float32", "graph": "true"}))
-AMAGO = ways("precision", "float32", compiled=Variant({"precision": BF16, "compile": "true"}, BF16))
-FROZEN = ways("precision", "float32", graph=Variant({"graph": "true"}))
+# One run as an ensemble of one: there the update is one CUDA graph.
+OFF_POLICY_GPT = ways("precision", graph=Variant({"precision": BF16}, BF16, extra={"members": 1}))
+OFF_POLICY_LSTM = ways("precision", "float32", graph=Variant({"precision": "float32"}, extra={"members": 1}))
+TOGETHER: Variants = {AS_SET: Variant(peak=BF16), "TF32": Variant({"precision": "float32"}, "tf32", tf32=True)}
+AMAGO = ways(
+    "precision",
+    BF16,
+    {"tf32": "false", "cuda_graphs": "false"},
+    graph=Variant({"precision": BF16, "cuda_graphs": "true"}, BF16),
+)
+FROZEN = ways(
+    LANGUAGE,
+    "float32",
+    {"language_graph": "false"},
+    graph=Variant({LANGUAGE: BF16, "language_graph": "true"}, BF16),
+)
+SIGHT = {
+    AS_SET: Variant(peak=BF16),
+    "fp32": Variant(extra={"precision": "float32"}),
+    "TF32": Variant(peak="tf32", tf32=True, extra={"precision": "float32"}),
+    "bf16": Variant(peak=BF16, extra={"precision": BF16}),
+}
 SWITCH: Variants = {AS_SET: Variant(), "TF32": Variant(peak="tf32", tf32=True)}  # there is nothing to be set
 
 
@@ -63,6 +87,7 @@ class Line:
         builds: `module.function` of this package that makes a `Subject` of a `Case`.
         env, method: of scale `paper`; what they stand for at scale `smoke` is `quick`.
         small: settings with which a few steps are compared with a CPU's: small batches, nothing dropped out.
+        extra: what is no setting of the method.
         weight: of the time that there is.
     """
 
@@ -74,6 +99,7 @@ class Line:
     variants: Variants
     small: Mapping[str, object] = field(default_factory=dict)
     quick_changes: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
     weight: float = 1.0
 
 
@@ -83,13 +109,31 @@ ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
 DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"
 
 
-def t_maze(length: int, sequence: str) -> Line:
-    """Memory-RL at one memory length."""
-    variants = OFF_POLICY_GPT if sequence == "gpt" else OFF_POLICY_LSTM
+def t_maze(length: int, sequence: str, members: int = 0) -> Line:
+    """Memory-RL at one memory length; with members: so many seeds as an ensemble in one process."""
+    alone = OFF_POLICY_GPT if sequence == "gpt" else OFF_POLICY_LSTM
     small = {"batch_size": 2, **({"sequence.dropout": 0} if sequence == "gpt" else {})}
-    method, what = f"dqn_{sequence}", f"DQN-{sequence.upper()}, T-Maze {length}"
-    env, weight = f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
-    return Line(what, "off_policy.learning", env, method, ("tmaze_passive_5", method), variants, small, weight=weight)
+    method, env, weight = f"dqn_{sequence}", f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
+    what = f"DQN-{sequence.upper()}, T-Maze {length}" + f", {members} seeds" * (members > 0)
+    return Line(
+        what,
+        "off_policy.learning",
+        env,
+        method,
+        ("tmaze_passive_5", method),
+        TOGETHER if members else alone,
+        small,
+        extra={"members": members},
+        weight=weight,
+    )
+
+
+T_MAZES = {
+    f"{sequence}_{length}" + f"_of_{members}" * (members > 0): t_maze(length, sequence, members)
+    for sequence in ("gpt", "lstm")
+    for length in (50, 1500)
+    for members in (0, 8, 64)
+}
 
 
 def amago(what: str, env: str, quick: str, weight: float) -> Line:
@@ -106,19 +150,14 @@ LINES: dict[str, Line] = {
     "radt_agnostic": in_context(f"RA-DT with BERT, {ROOMS}", ROOM, "radt_agnostic", READING, 3),
     "ad": in_context(f"AD, {ROOMS}", ROOM, "ad", STILL, 2),
     "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
-    "gpt_50": t_maze(50, "gpt"),
-    "gpt_1500": t_maze(1500, "gpt"),
-    "lstm_50": t_maze(50, "lstm"),
-    "lstm_1500": t_maze(1500, "lstm"),
+    **T_MAZES,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
     "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
     "helm": Line(
         "HELM, memory 511", "language.learning", FRAMES, "helm", ("mini_grid_MemoryS7", "helm"), FROZEN,
         {"actors": 2}, {"language_model": "random-transfo-xl"}, weight=2,
     ),
-    "clip": Line(
-        "CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SWITCH
-    ),
+    "clip": Line("CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SIGHT),
     "search": Line("search, 320,000 keys, 128 queries", "searching.searching", ROOM, "radt", (ROOM, "radt"), SWITCH),
 }  # fmt: skip
 """Name -> line."""

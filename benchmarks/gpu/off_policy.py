@@ -1,16 +1,19 @@
-"""Lines of Memory-RL: updates, collecting with the published single actor, and an evaluation, on T-Mazes.
+"""Lines of Memory-RL: updates, collecting with the published single actor, and evaluations, on T-Mazes.
 
-The replay holds made-up episodes. Updates and episodes are those of the trainer that `recollect train` runs. An ensemble is
-one process that trains several seeds, where the code has it: rates then count the updates of all its members.
+The replay holds made-up episodes. Updates and episodes are those of the trainer that `recollect train` runs. With `members`
+(extra) so many seeds are an ensemble in one process; rates then count what all of them do together.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.case import BYTES_OF_AN_UPDATE, Case, Part, Subject
+from benchmarks.gpu.case import BYTES_OF_AN_UPDATE, Case, NoSuchSetting, Part, Subject
 from recollect.common.work import FLOAT, LEARNING
 from recollect.evaluation.speed import Clock
 from recollect.memory_rl import work
@@ -20,60 +23,89 @@ from recollect.settings.resolve import algorithm_module
 FEW = 3  # updates on which two devices are compared
 EPISODES = 100  # in the replay, at least
 COMPARED = ("critic_loss", "gradient_norm")
+ENSEMBLE = "recollect.memory_rl.ensemble"
+
+
+class Together:
+    """Some seeds that are updated together, or one alone."""
+
+    def __init__(self, case: Case) -> None:
+        count = int(str(case.extra.get("members", 0)))
+        self.clock = Clock(case.nowhere)
+        self.trainers = [trainer_of(case, seed) for seed in range(max(count, 1))]
+        self.ensemble: Any = None
+        if count:
+            if importlib.util.find_spec(ENSEMBLE) is None:
+                raise NoSuchSetting("ensembles of seeds")
+            self.ensemble = importlib.import_module(ENSEMBLE).Ensemble(self.trainers)
+
+    def update(self) -> None:
+        for trainer in self.trainers:
+            trainer.at.updates_due = 1
+        if self.ensemble is None:
+            self.trainers[0].advance(self.clock)
+        else:
+            self.ensemble.update()
+
+    def collect(self) -> None:
+        self._play(False, lambda trainer: trainer.play_round(False, trainer.hp.actors))
+
+    def evaluate(self) -> None:
+        self._play(True, self._judge)
+
+    def _judge(self, trainer: OnlineTrainer) -> None:
+        trainer.at.logged_updates = max(trainer.at.logged_updates, 1)
+        trainer._evaluate(self.clock)
+
+    def _play(self, judged: bool, alone: Callable[[OnlineTrainer], object]) -> None:
+        """What is played next of all seeds at once, where the ensemble does that, or of each by itself."""
+        for trainer in self.trainers:
+            trainer.at.evaluation_due = judged
+        if self.ensemble is None or self.ensemble.play() is None:
+            for trainer in self.trainers:
+                alone(trainer)
 
 
 def learning(case: Case) -> Subject:
-    settings = case.settings
-    hp: Any = settings.method.hyperparameters
-    trainer = _trainer(case)
-    T = trainer.horizon
-    window = hp.window(T)
-    net = work.network(settings, window)
-    clock = Clock(case.nowhere)
-
-    def update() -> None:
-        trainer.at.updates_due = 1
-        trainer.advance(clock)
-
-    def evaluate() -> None:
-        trainer.at.logged_updates = max(trainer.at.logged_updates, 1)
-        trainer._evaluate(clock)
-
+    together = Together(case)
+    count, trainer = len(together.trainers), together.trainers[0]
+    hp: Any = trainer.hp
+    T, window = trainer.horizon, hp.window(trainer.horizon)
+    net = work.network(case.settings, window)
     per_update = hp.batch_size * (window + 1) * net.flop * (LEARNING + 1)
-    played, judged = hp.actors * T, hp.evaluation_episodes * T
-    episodes = hp.warmup_episodes + hp.train_episodes
+    played, judged, read = count * hp.actors * T, count * hp.evaluation_episodes * T, FLOAT * net.parameters
     parts = (
-        Part("update", "updates", lambda: case.rate(update, 1), per_update, BYTES_OF_AN_UPDATE * net.parameters),
         Part(
-            "collecting",
-            "env steps",
-            lambda: case.rate(lambda: trainer.play_round(False, hp.actors), played),
-            net.flop,
-            FLOAT * net.parameters / hp.actors,
+            "update",
+            "updates",
+            lambda: case.rate(together.update, count),
+            per_update,
+            BYTES_OF_AN_UPDATE * net.parameters,
         ),
+        Part("collecting", "env steps", lambda: case.rate(together.collect, played), net.flop, read / hp.actors),
         Part(
             "evaluating",
             "env steps",
-            lambda: case.rate(evaluate, judged),
+            lambda: case.rate(together.evaluate, judged),
             net.flop,
-            FLOAT * net.parameters / hp.evaluation_episodes,
+            read / hp.evaluation_episodes,
         ),
     )
     whole = {
         "update": trainer.planned_updates,
-        "collecting": episodes * T,
-        "evaluating": hp.train_episodes // hp.evaluate_every * judged,
+        "collecting": (hp.warmup_episodes + hp.train_episodes) * T,
+        "evaluating": hp.train_episodes // hp.evaluate_every * hp.evaluation_episodes * T,
     }
-    return Subject(parts, numbers=lambda: _numbers(case), jobs={"train": whole})
+    return Subject(parts, numbers=lambda: numbers(case), jobs={"train": whole})
 
 
-def _trainer(case: Case) -> OnlineTrainer:
+def trainer_of(case: Case, seed: int) -> OnlineTrainer:
     """A run whose replay holds made-up episodes, behind its warm-up."""
-    settings = case.settings
+    settings = case.settings.model_copy(update={"seed": seed})
     module = algorithm_module(settings.method.algorithm, where=case.method)
     trainer: OnlineTrainer = module.make_trainer(settings, case.device)
     hp, T = trainer.hp, trainer.horizon
-    draws, space = np.random.default_rng(0), trainer.world.single_observation_space
+    draws, space = np.random.default_rng(seed), trainer.world.single_observation_space
     size = max(EPISODES, hp.batch_size)
     seen = draws.integers(-1, 2, (size, T + 1, int(np.prod(space.shape or (1,))))).astype(space.dtype)
     end = np.broadcast_to(np.arange(T) == T - 1, (size, T)).astype(np.uint8)
@@ -84,11 +116,11 @@ def _trainer(case: Case) -> OnlineTrainer:
     return trainer
 
 
-def _numbers(case: Case) -> np.ndarray:
-    trainer = _trainer(case)
-    found = []
+def numbers(case: Case) -> np.ndarray:
+    """Losses and gradient norms of the first seed; sums over the updates, as an ensemble keeps them."""
+    together, found = Together(case), []
     for _ in range(FEW):
-        trainer.at.updates_due, trainer.sums = 1, {}
-        trainer.advance(Clock(case.nowhere))
-        found += [float(trainer.sums[name]) for name in COMPARED if name in trainer.sums]
+        together.update()
+        sums = together.trainers[0].sums
+        found += [float(sums[name]) for name in COMPARED if name in sums]
     return np.array(found)

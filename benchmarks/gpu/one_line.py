@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.gpu.case import Case, Part, Subject, difference
+from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject, difference
 from benchmarks.gpu.device import tf32
 from benchmarks.gpu.lines import LINES, Line, Variant
-from recollect.settings.errors import UserError
 
 TOLERANCE = {"float32": 2e-3, "tf32": 5e-2, "bfloat16": 1e-1}
 """How far what a few steps give may be from what the CPU gives in float32: see `case.difference`."""
@@ -122,10 +121,20 @@ class Cases:
         line = self.line
         env, method = line.quick if self.quick else (line.env, line.method)
         changes = {**(line.quick_changes if self.quick else {}), **variant.changes, **(line.small if small else {})}
-        timing = {"seconds": 0.05, "warm": 1} if self.quick else {"warm": 12 if "compile" in str(changes) else 3}
+        extra = {**line.extra, **variant.extra}
+        slow = any("compile" in key for key in changes)
         return Case(
-            "smoke" if self.quick else "paper", env, method, device or self.device, self.folder, changes, **timing
-        )  # type: ignore[arg-type]
+            "smoke" if self.quick else "paper",
+            env,
+            method,
+            device or self.device,
+            self.folder,
+            changes,
+            variant.optional,
+            extra,
+            seconds=0.05 if self.quick else 1.5,
+            warm=1 if self.quick else 12 if slow else 4,
+        )
 
     def rows(self, name: str, word: str, variant: Variant) -> Iterator[Row | Units]:
         """The rows of a variant, and in front of them the units of a whole job."""
@@ -135,17 +144,13 @@ class Cases:
             torch.cuda.reset_peak_memory_stats()
         try:
             with tf32(variant.tf32):
-                case = self.case(variant)
-                case.settings  # noqa: B018 a setting that does not exist is told from what fails later
-        except UserError as error:
-            yield Row(name, "", word, why=f"no such setting: {error.what}")
-            return
-        try:
-            with tf32(variant.tf32):
-                subject = subject_of(self.line, case)
+                subject = subject_of(self.line, self.case(variant))
                 yield {stage: dict(units) for stage, units in subject.jobs.items()}
                 rates = [(part, part.rate()) for part in subject.parts]
             megabytes = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
+        except NoSuchSetting as error:
+            yield Row(name, "", word, why=f"no such setting: {error}")
+            return
         except Exception as error:  # one variant's failure is a row
             yield Row(name, "", word, why=_said(error))
             return
