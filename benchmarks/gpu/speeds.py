@@ -10,10 +10,13 @@ import yaml
 from benchmarks.gpu.lines import AS_SET, LINES
 from benchmarks.gpu.table import Found
 from recollect.artifacts.sealed import write_bytes
+from recollect.settings.layers import scale_settings
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import put_between
 from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, TimedJob
 from recollect.stages.stage import Job
+
+SEEDS = 10  # of Memory-RL's runs at scale `paper`, where an ensemble trains them
 
 
 def write(found: Found) -> list[Path]:
@@ -49,15 +52,23 @@ def speeds_of(found: Found) -> DeviceSpeeds:
 
 
 def jobs_of(found: Found) -> Iterator[TimedJob]:
-    """Whole jobs of scale `paper` of which every part was timed as the settings stand."""
+    """Whole jobs of scale `paper` of which every part was timed as the settings stand: of each the line that is nearest to how
+    the scale runs it, alone or as an ensemble of seeds."""
+    known: dict[Job, dict[int, float]] = {}
     for name, stages in found.jobs.items():
         line = LINES[name]
-        own = [row for row in found.rows if row.line == name and row.variant == AS_SET and row.rate]
+        own = [row for row in found.rows if row.line == name and row.variant == AS_SET]
         rates = {row.part: row.rate for row in own if row.rate}
         for stage, units in stages.items():
             if all(part in rates for part, count in units.items() if count):
                 seconds = sum(count / rates[part] for part, count in units.items() if count)
-                yield device_speeds.timed_job(Job(stage, "paper", line.env, line.method), seconds)
+                members = int(str(line.extra.get("members", 0)))
+                known.setdefault(Job(stage, "paper", line.env, line.method), {})[members] = seconds
+    together = getattr(scale_settings("paper"), "ensembles", ())
+    for job, by_members in known.items():
+        wanted = SEEDS if job.method in together else 0
+        nearest = min(by_members, key=lambda members: abs(members - wanted))
+        yield device_speeds.timed_job(job, by_members[nearest])
 
 
 if __name__ == "__main__":  # after a file was added by hand
