@@ -109,8 +109,9 @@ def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
     monkeypatch.setattr(sys, "executable", str(stand_in))
     monkeypatch.setattr(__main__, "LEAST", 0.3)
     found = __main__.run(["ad", "search"], "cpu", True, 1.2)
-    assert [row.why for row in found.rows if row.rate is None][0].startswith("stopped after")
-    assert [row.line for row in found.rows if row.rate] == ["ad", "ad"][: sum(1 for row in found.rows if row.rate)]
+    assert [(row.line, row.rate) for row in found.rows if row.rate] == [("ad", 1.0)]
+    (hung, late) = (row.why for row in found.rows if not row.rate)
+    assert hung.startswith("stopped after") and late == "no time was left"
 
 
 @pytest.mark.slow
