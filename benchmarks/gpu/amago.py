@@ -43,6 +43,7 @@ def learning(case: Case) -> Subject:
             lambda: case.rate(lambda: trainer.collector.collect(STEPS), STEPS * hp.actors),
             net.flop,
             FLOAT * net.parameters / hp.actors,
+            often=False,
         ),
     )
     whole = {"update": hp.epochs * hp.updates_per_epoch, "collecting": hp.epochs * hp.steps_per_epoch * hp.actors}

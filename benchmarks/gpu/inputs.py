@@ -1,8 +1,8 @@
 """Made-up inputs in the shapes of the real ones: learning histories, memories, frozen models with random weights.
 
-They lie in sealed files, so that a method opens them as it opens its own. Sizes follow from the settings; at scale `paper` a
-memory has its 320,000 keys. Learning histories of methods without a memory are cut at `MOST_ROWS` steps: what a batch costs
-does not depend on how many there are.
+They lie in sealed files, so that a method opens them as it opens its own. Learning histories are cut at `MOST_ROWS` steps: what
+a batch costs does not depend on how many there are. What a search costs does, so a memory has its full size, 320,000 keys in
+Dark-Room 10x10: windows stand in it several times, each with a key of its own.
 """
 
 from __future__ import annotations
@@ -59,16 +59,14 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def _write_histories(path: Path, settings: Settings) -> None:
-    """As many transitions as the environment's source makes, in whole episodes of random actions."""
+    """Whole episodes of random actions."""
     environment = settings.environment
     facts: Facts = facts_of(environment)
     source = environment.source
     assert source is not None
     options = {**environment.options, **(environment.training_options or {})}
     tasks = len(registry.tasks(environment.world, options, source.split))
-    each = int(source_hyperparameters(settings.scale, environment.name, source).transitions)
-    if settings.method.memory is None:
-        each = min(each, MOST_ROWS // tasks)
+    each = min(_transitions(settings), MOST_ROWS // tasks)
     T = min(facts.horizon, each)
     episodes = max(each // T, 2)
     rows = tasks * episodes * T
@@ -90,6 +88,13 @@ def _write_histories(path: Path, settings: Settings) -> None:
         "episode": np.tile(np.repeat(np.arange(episodes, dtype=np.int32), T), tasks),
     }
     write_arrays(path, arrays, kind=HISTORIES)
+
+
+def _transitions(settings: Settings) -> int:
+    """Steps of each task that the environment's source makes."""
+    source = settings.environment.source
+    assert source is not None
+    return int(source_hyperparameters(settings.scale, settings.environment.name, source).transitions)
 
 
 def _write_embedder(path: Path, settings: Settings) -> None:
@@ -139,6 +144,9 @@ def _write_memory(settings: Settings, found: Inputs) -> None:
     memory, facts = memory_of(settings), facts_of(settings.environment)
     table = Histories.open(found["histories"]).episodes
     chunks = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
+    rows = int(table.length.sum())
+    times = max(1, round(_transitions(settings) * len(np.unique(table.task)) / rows))
+    chunks = chunks.take(np.repeat(np.arange(len(chunks)), times))
     if memory.max_entries_per_task is not None:
         place = np.arange(len(chunks)) - np.searchsorted(chunks.task, chunks.task)
         chunks = chunks.take(place < memory.max_entries_per_task)
@@ -151,4 +159,5 @@ def _write_memory(settings: Settings, found: Inputs) -> None:
     with sealing(found["index"], kind="index") as path:
         index.save(path)
     write_arrays(found["rows"], chunks.to_arrays(), kind="memory rows")
-    write_arrays(found["embeddings"], {"keys": keys, **chunks.to_arrays()}, kind="embeddings")
+    if settings.method.hyperparameters.queries == "nearest_key":
+        write_arrays(found["embeddings"], {"keys": keys, **chunks.to_arrays()}, kind="embeddings")

@@ -146,18 +146,25 @@ def in_context(what: str, env: str, method: str, small: Mapping[str, object], we
 
 
 LINES: dict[str, Line] = {
-    "radt": in_context(f"RA-DT, {ROOMS}", ROOM, "radt", READING, 3),
-    "radt_agnostic": in_context(f"RA-DT with BERT, {ROOMS}", ROOM, "radt_agnostic", READING, 3),
+    "radt": in_context(f"RA-DT, {ROOMS}", ROOM, "radt", READING, 4),
+    "radt_agnostic": in_context(f"RA-DT with BERT, {ROOMS}", ROOM, "radt_agnostic", READING, 4),
     "ad": in_context(f"AD, {ROOMS}", ROOM, "ad", STILL, 2),
     "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
     **T_MAZES,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
     "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
     "helm": Line(
-        "HELM, memory 511", "language.learning", FRAMES, "helm", ("mini_grid_MemoryS7", "helm"), FROZEN,
-        {"actors": 2}, {"language_model": "random-transfo-xl"}, weight=2,
+        "HELM, memory 511",
+        "language.learning",
+        FRAMES,
+        "helm",
+        ("mini_grid_MemoryS7", "helm"),
+        FROZEN,
+        {"actors": 2},
+        {"language_model": "random-transfo-xl"},
+        weight=2,
     ),
     "clip": Line("CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SIGHT),
     "search": Line("search, 320,000 keys, 128 queries", "searching.searching", ROOM, "radt", (ROOM, "radt"), SWITCH),
-}  # fmt: skip
+}
 """Name -> line."""

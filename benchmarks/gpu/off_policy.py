@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,12 @@ class Together:
 
     def __init__(self, case: Case) -> None:
         count = int(str(case.extra.get("members", 0)))
+        if count and importlib.util.find_spec(ENSEMBLE) is None:
+            raise NoSuchSetting("ensembles of seeds")
         self.clock = Clock(case.nowhere)
         self.trainers = [trainer_of(case, seed) for seed in range(max(count, 1))]
         self.ensemble: Any = None
         if count:
-            if importlib.util.find_spec(ENSEMBLE) is None:
-                raise NoSuchSetting("ensembles of seeds")
             self.ensemble = importlib.import_module(ENSEMBLE).Ensemble(self.trainers)
 
     def update(self) -> None:
@@ -47,55 +48,56 @@ class Together:
         else:
             self.ensemble.update()
 
+    @cached_property
+    def playing(self) -> int:
+        """How many seeds play at once: all of an ensemble whose networks can, or one after the other."""
+        return 1 if self.ensemble is None or self.ensemble.play() is None else len(self.trainers)
+
     def collect(self) -> None:
-        self._play(False, lambda trainer: trainer.play_round(False, trainer.hp.actors))
+        """A round of episodes of each seed that plays at once."""
+        trainer = self.trainers[0]
+        if self.playing > 1:
+            self._play(False)
+        else:
+            trainer.play_round(False, trainer.hp.actors)
 
     def evaluate(self) -> None:
-        self._play(True, self._judge)
+        trainer = self.trainers[0]
+        if self.playing > 1:
+            self._play(True)
+        else:
+            trainer.at.logged_updates = max(trainer.at.logged_updates, 1)
+            trainer._evaluate(self.clock)
 
-    def _judge(self, trainer: OnlineTrainer) -> None:
-        trainer.at.logged_updates = max(trainer.at.logged_updates, 1)
-        trainer._evaluate(self.clock)
-
-    def _play(self, judged: bool, alone: Callable[[OnlineTrainer], object]) -> None:
-        """What is played next of all seeds at once, where the ensemble does that, or of each by itself."""
+    def _play(self, judged: bool) -> None:
         for trainer in self.trainers:
             trainer.at.evaluation_due = judged
-        if self.ensemble is None or self.ensemble.play() is None:
-            for trainer in self.trainers:
-                alone(trainer)
+        self.ensemble.play()
 
 
 def learning(case: Case) -> Subject:
     together = Together(case)
-    count, trainer = len(together.trainers), together.trainers[0]
+    trainer = together.trainers[0]
     hp: Any = trainer.hp
     T, window = trainer.horizon, hp.window(trainer.horizon)
     net = work.network(case.settings, window)
+    collected, judged = hp.evaluate_every * T, hp.evaluation_episodes * T  # from one evaluation to the next
+
+    def update_rate() -> float:
+        return case.rate(together.update, len(together.trainers))
+
+    def acting_rate() -> float:
+        seconds = collected / case.rate(together.collect, together.playing * hp.actors * T)
+        seconds += judged / case.rate(together.evaluate, together.playing * judged)
+        return (collected + judged) / seconds
+
     per_update = hp.batch_size * (window + 1) * net.flop * (LEARNING + 1)
-    played, judged, read = count * hp.actors * T, count * hp.evaluation_episodes * T, FLOAT * net.parameters
     parts = (
-        Part(
-            "update",
-            "updates",
-            lambda: case.rate(together.update, count),
-            per_update,
-            BYTES_OF_AN_UPDATE * net.parameters,
-        ),
-        Part("collecting", "env steps", lambda: case.rate(together.collect, played), net.flop, read / hp.actors),
-        Part(
-            "evaluating",
-            "env steps",
-            lambda: case.rate(together.evaluate, judged),
-            net.flop,
-            read / hp.evaluation_episodes,
-        ),
+        Part("update", "updates", update_rate, per_update, BYTES_OF_AN_UPDATE * net.parameters),
+        Part("acting", "env steps", acting_rate, net.flop, FLOAT * net.parameters / hp.actors, often=False),
     )
-    whole = {
-        "update": trainer.planned_updates,
-        "collecting": (hp.warmup_episodes + hp.train_episodes) * T,
-        "evaluating": hp.train_episodes // hp.evaluate_every * hp.evaluation_episodes * T,
-    }
+    acted = (hp.warmup_episodes + hp.train_episodes) * T + hp.train_episodes // hp.evaluate_every * judged
+    whole = {"update": trainer.planned_updates, "acting": acted}
     return Subject(parts, numbers=lambda: numbers(case), jobs={"train": whole})
 
 
@@ -118,7 +120,8 @@ def trainer_of(case: Case, seed: int) -> OnlineTrainer:
 
 def numbers(case: Case) -> np.ndarray:
     """Losses and gradient norms of the first seed; sums over the updates, as an ensemble keeps them."""
-    together, found = Together(case), []
+    members = min(int(str(case.extra.get("members", 0))), 2)
+    together, found = Together(replace(case, extra={"members": members})), []
     for _ in range(FEW):
         together.update()
         sums = together.trainers[0].sums

@@ -56,6 +56,8 @@ class Watch(Clock):
         elif step > self.warm:
             self.seen = step, time.perf_counter()
             if self.seconds and self.seen[1] - self.begun[1] > self.seconds:
+                wait(self.device)
+                self.seen = step, time.perf_counter()
                 raise Enough
         return False
 
@@ -63,8 +65,7 @@ class Watch(Clock):
         self.numbers += [float(metrics[name]) for name in COMPARED if name in metrics]
 
     def rate(self) -> float:
-        wait(self.device)
-        return (self.seen[0] - self.begun[0]) / (time.perf_counter() - self.begun[1])
+        return (self.seen[0] - self.begun[0]) / (self.seen[1] - self.begun[1])
 
 
 def learning(case: Case) -> Subject:

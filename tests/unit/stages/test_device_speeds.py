@@ -51,7 +51,7 @@ def test_a_forecast_takes_what_was_timed_on_a_device_as_measured_and_names_it(ma
         run = cost.estimates[RUN]
         assert (run.seconds, run.source) == (5200 + 2 * STARTUP, "measured")
         rows = {line.split()[0]: line for line in cost.text().splitlines() if line}
-        assert rows["run"].endswith("measured 2") and rows["generate"].endswith("assumed 1")
+        assert rows["run"].endswith("measured 2") and rows["generate"].endswith("recorded 1")
         assert "Made-up GPU 80GB (2026-01-02, commit abc)" in cost.text()
     assert reckoned(made, part("train"), device="cpu").estimates[RUN].source != "measured"
 
