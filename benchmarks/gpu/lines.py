@@ -75,7 +75,7 @@ SIGHT = {
     "TF32": Variant(peak="tf32", tf32=True, extra={"precision": "float32"}),
     "bf16": Variant(peak=BF16, extra={"precision": BF16}),
 }
-SWITCH: Variants = {AS_SET: Variant(), "TF32": Variant(peak="tf32", tf32=True)}  # there is nothing to be set
+EXACT: Variants = {AS_SET: Variant()}  # a search sees to its precision itself
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,6 @@ LINES: dict[str, Line] = {
         weight=2,
     ),
     "clip": Line("CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SIGHT),
-    "search": Line("search, 320,000 keys, 128 queries", "searching.searching", ROOM, "radt", (ROOM, "radt"), SWITCH),
+    "search": Line("search, 320,000 keys, 128 queries", "searching.searching", ROOM, "radt", (ROOM, "radt"), EXACT),
 }
 """Name -> line."""

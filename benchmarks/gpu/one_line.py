@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject, difference
+from benchmarks.gpu.case import Case, NoSuchSetting, Subject, difference
 from benchmarks.gpu.device import tf32
 from benchmarks.gpu.lines import AS_SET, LINES, Line, Variant
 
@@ -160,23 +160,20 @@ class Cases:
         far, why = self.compared(variant)
         within = None if far is None else far <= TOLERANCE[variant.peak]
         for part, rate in rates:
-            yield self._row(name, word, variant, part, rate, megabytes, far, within, why)
-
-    def _row(
-        self,
-        name: str,
-        word: str,
-        variant: Variant,
-        part: Part,
-        rate: float,
-        megabytes: float | None,
-        far: float | None,
-        within: bool | None,
-        why: str,
-    ) -> Row:
-        return Row(
-            name, part.name, word, part.unit, rate, variant.peak, part.flop, part.moved, megabytes, far, within, why
-        )
+            yield Row(
+                name,
+                part.name,
+                word,
+                part.unit,
+                rate,
+                variant.peak,
+                part.flop,
+                part.moved,
+                megabytes,
+                difference=far,
+                within=within,
+                why=why,
+            )
 
     def compared(self, variant: Variant) -> tuple[float | None, str]:
         """How far a few small steps are from what the CPU gives in float32; or why that is not known."""

@@ -17,7 +17,7 @@ from recollect.stages.circumstances import commit, processor
 from recollect.stages.device_speeds import TimedRow, cell_text, ends, peaks_text
 
 WORDS = {"no such setting": "·", "no time was left": "time", "out of memory": "memory", "stopped": "time"}
-WHAT = 46  # letters of the first column
+WHAT = 54  # letters of the first column
 
 
 @dataclass
@@ -76,7 +76,7 @@ def _word(why: str) -> str:
 def text(found: Found) -> str:
     """The whole table."""
     heads = ("work per second", *COLUMNS, "memory", "roofline", "as the CPU")
-    widths = (WHAT, *(9 for _ in COLUMNS), 8, 8, 10)
+    widths = (WHAT, *(8 for _ in COLUMNS), 8, 8, 10)
 
     def line(cells: Sequence[str]) -> str:
         first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
