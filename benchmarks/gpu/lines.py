@@ -164,7 +164,9 @@ LINES: dict[str, Line] = {
         {"language_model": "random-transfo-xl"},
         weight=2,
     ),
-    "clip": Line("CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SIGHT),
+    "clip": Line(
+        "CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SIGHT
+    ),
     "search": Line("search, 320,000 keys, 128 queries", "searching.searching", ROOM, "radt", (ROOM, "radt"), EXACT),
 }
 """Name -> line."""
