@@ -106,9 +106,9 @@ def run(
     A line gets its share of what is left by its weight; what it does not use goes to those behind it.
     """
     ends = time.perf_counter() + seconds
-    found = table.Found.of_this_machine(device)
-    for values, _ in [_in_a_process(PEAKS, device, quick, variants, LEAST, seconds)]:
-        found.peaks.update(next((value for value in values), {}))
+    found = table.Found.of_this_machine(device, quick)
+    values, _ = _in_a_process(PEAKS, device, quick, variants, LEAST, seconds)
+    found.peaks.update(*values[:1])
     for place, name in enumerate(names):
         left = ends - time.perf_counter()
         weights = [LINES[other].weight for other in names[place:]]

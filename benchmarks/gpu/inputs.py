@@ -25,6 +25,7 @@ from recollect.common.language_models import KIND as LANGUAGE_MODEL
 from recollect.common.language_models import WEIGHTS
 from recollect.common.published_transformer_xl import CONFIG
 from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings
+from recollect.common.weights import arrays_of
 from recollect.environments import registry
 from recollect.radt.chunks import chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import embedder_name, load_embedder
@@ -104,7 +105,7 @@ def _write_embedder(path: Path, settings: Settings) -> None:
     of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
     module = algorithm_module(of.method.algorithm, where=name, does="network")
     network = module.build_network(of, facts_of(of.environment))
-    write_arrays(path, joined(network=network.state_dict()), kind="policy")
+    write_arrays(path, joined(network=arrays_of(network)), kind="policy")
 
 
 def _language_model(settings: Settings) -> str:
@@ -121,7 +122,7 @@ def language_model_file(name: str, folder: Path) -> Path:
     if language_model(name).kind == "transformer_xl":
         shape = TransformerXLSettings()
         network = TransformerXL(shape, seed=0)
-        write_arrays(weights, {key: value.detach() for key, value in network.state_dict().items()}, kind=LANGUAGE_MODEL)
+        write_arrays(weights, arrays_of(network), kind=LANGUAGE_MODEL)
         write_json(weights.with_name(CONFIG), shape.model_dump(mode="json"), kind=LANGUAGE_MODEL)
         words = [f"word{number}" for number in range(shape.vocabulary)]
     else:
@@ -129,7 +130,7 @@ def language_model_file(name: str, folder: Path) -> Path:
 
         bert = BertConfig()
         model = BertModel(bert, add_pooling_layer=False)
-        write_arrays(weights, {key: value.detach() for key, value in model.state_dict().items()}, kind=LANGUAGE_MODEL)
+        write_arrays(weights, arrays_of(model), kind=LANGUAGE_MODEL)
         known = {**bert.to_dict(), "architectures": ["BertModel"]}
         with sealing(weights.with_name("config.json"), kind=LANGUAGE_MODEL) as path:
             Path(path).write_text(json.dumps(known), encoding="utf-8")

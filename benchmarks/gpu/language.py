@@ -13,6 +13,7 @@ import torch
 from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject
 from benchmarks.gpu.inputs import inputs_of
 from recollect.artifacts.sealed import write_arrays
+from recollect.common.weights import arrays_of
 from recollect.common.work import FLOAT, known_of
 from recollect.evaluation.speed import Clock
 from recollect.helm import clip, vision_language, work
@@ -90,5 +91,4 @@ def _write_clip(shape: clip.ClipShape, path: Any) -> None:
                 weight.normal_(0.0, 0.02, generator=draws)
             elif weight.ndim == 0 or not bool(torch.isfinite(weight).all()):
                 weight.zero_()
-    arrays = {name: value.detach() for name, value in network.state_dict().items()}
-    write_arrays(path, arrays, kind=vision_language.KIND)
+    write_arrays(path, arrays_of(network), kind=vision_language.KIND)

@@ -17,7 +17,7 @@ from recollect.stages.circumstances import commit, processor
 from recollect.stages.device_speeds import TimedRow, cell_text, ends, peaks_text
 
 WORDS = {"no such setting": "·", "no time was left": "time", "out of memory": "memory", "stopped": "time"}
-WHAT = 54  # letters of the first column
+WHAT = 55  # letters of the first column
 
 
 @dataclass
@@ -28,15 +28,18 @@ class Found:
     commit: str
     date: str
     torch: str
+    quick: bool = False
     peaks: dict[str, float] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     jobs: dict[str, Units] = field(default_factory=dict)
 
     @classmethod
-    def of_this_machine(cls, device: str) -> Found:
+    def of_this_machine(cls, device: str, quick: bool) -> Found:
         name = machine(device) if device != "cpu" else f"{processor()}, {machine(device)}"
         today = datetime.now(UTC).date().isoformat()
-        return cls(name, commit() or "unknown", today, f"{torch.__version__}, Python {platform.python_version()}")
+        return cls(
+            name, commit() or "unknown", today, f"{torch.__version__}, Python {platform.python_version()}", quick
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
@@ -44,7 +47,7 @@ class Found:
     def timed(self) -> list[TimedRow]:
         """The rows of the table: of each part of each line all ways of computing."""
         found = []
-        for name in dict.fromkeys(row.line for row in self.rows):
+        for name in dict.fromkeys(row.line for row in self.rows if not _absent(row)):
             own = [row for row in self.rows if row.line == name]
             parts = dict.fromkeys(row.part for row in own if row.rate is not None) or {"": None}
             found += [self._timed(name, part, own) for part in parts]
@@ -56,7 +59,7 @@ class Found:
         rates |= {row.variant: row.rate for row in there if row.rate is not None}
         right = [row for row in there if row.within is not False]
         best = max(right, key=lambda row: row.rate or 0.0, default=None)
-        share = best.share(self.peaks) if best else None
+        share = best.share(self.peaks) if best and not self.quick else None
         compared = [row.within for row in there if row.within is not None]
         return TimedRow(
             what=f"{LINES[name].what}" + f", {part}" * bool(part),
@@ -67,6 +70,11 @@ class Found:
             roofline=100 * share if share is not None else None,
             agrees=all(compared) if compared else None,
         )
+
+
+def _absent(row: Row) -> bool:
+    """Whether it was not measured because the code has no such way of computing."""
+    return _word(row.why) == "·" and row.rate is None
 
 
 def _word(why: str) -> str:
@@ -91,7 +99,7 @@ def text(found: Found) -> str:
     ]
     for row in found.timed():
         cells = [cell_text(row.rates.get(way, "–")) + "*" * (way == row.best) for way in COLUMNS]
-        lines.append(line([f"{row.what}: {row.unit}"[:WHAT], *cells, *ends(row)]))
+        lines.append(line([": ".join(filter(None, (row.what, row.unit)))[:WHAT], *cells, *ends(row)]))
     lines += [
         "",
         "* the fastest that agrees with the CPU; memory and roofline are of it. – not asked, · no such setting yet",
@@ -102,8 +110,11 @@ def text(found: Found) -> str:
 def _notes(rows: Sequence[Row]) -> list[str]:
     """Why numbers are missing, and how far what disagrees is from the CPU; each reason once."""
     said: dict[str, list[str]] = {}
+    there = {row.line for row in rows if not _absent(row)}
     for row in rows:
-        if row.why and _word(row.why) != "·":
+        if row.line not in there:
+            said.setdefault(row.why, []).append(row.line)
+        elif row.why and not _absent(row):
             said.setdefault(row.why, []).append(f"{row.line} {row.variant}")
         if row.within is False:
             what = f"{row.difference:.2g} of the CPU's numbers away from them"

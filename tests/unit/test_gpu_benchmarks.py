@@ -67,7 +67,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> table.Found:
     monkeypatch.setattr(one_line, "subject_of", broken)
     rows, jobs = measured("made_up")
     peaks = {"float32": 1e12, "tf32": 1e12, "bfloat16": 1e12, "copy": 1e12}
-    return table.Found("CPU", "abc", "2026-01-02", "2", peaks, rows, {"made_up": jobs})
+    return table.Found("CPU", "abc", "2026-01-02", "2", False, peaks, rows, {"made_up": jobs})
 
 
 def test_what_fails_is_a_row_that_says_so_and_the_others_go_on(made: table.Found) -> None:
@@ -97,7 +97,7 @@ def test_the_table_of_all_lines_is_one_screen() -> None:
         for part in ("update", "acting")
         for way in line.variants
     ]
-    text = table.text(table.Found("GPU", "abc", "2026-01-02", "2", {"float32": 1e12, "copy": 1e12}, rows))
+    text = table.text(table.Found("GPU", "abc", "2026-01-02", "2", False, {"float32": 1e12, "copy": 1e12}, rows))
     assert max(map(len, text.splitlines())) <= 140 and len(text.splitlines()) <= 50
 
 
