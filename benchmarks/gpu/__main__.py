@@ -113,7 +113,7 @@ def run(
         left = ends - time.perf_counter()
         weights = [LINES[other].weight for other in names[place:]]
         share = left * weights[0] / sum(weights)
-        if share < 1:
+        if left < 1:
             found.rows.append(Row(name, "", COLUMNS[0], why="no time was left"))
             continue
         values, why = _in_a_process(name, device, quick, variants, share, left)

@@ -140,6 +140,7 @@ class Cases:
         """The rows of a variant, and in front of them the units of a whole job."""
         on_gpu = self.device != "cpu"
         if on_gpu:
+            gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
@@ -155,8 +156,6 @@ class Cases:
         except Exception as error:  # one variant's failure is a row
             yield Row(name, "", word, why=_said(error))
             return
-        finally:
-            gc.collect()
         far, why = self.compared(variant)
         within = None if far is None else far <= TOLERANCE[variant.peak]
         for part, rate in rates:
@@ -186,8 +185,6 @@ class Cases:
             return difference(found, self.wanted), ""
         except Exception as error:
             return None, f"not compared with the CPU: {_said(error)}"
-        finally:
-            gc.collect()
 
 
 def _said(error: Exception) -> str:
