@@ -102,7 +102,8 @@ def text(found: Found) -> str:
         lines.append(line([": ".join(filter(None, (row.what, row.unit)))[:WHAT], *cells, *ends(row)]))
     lines += [
         "",
-        "* the fastest that agrees with the CPU; memory and roofline are of it. – not asked, · no such setting yet",
+        "* the fastest that agrees with the CPU; memory and roofline are of it. – not asked, · no such setting",
+        "as the CPU: losses and gradient norms, or outputs, of a few small steps from the same weights",
     ]
     return "\n".join(lines + _notes(found.rows))
 
