@@ -86,9 +86,9 @@ def _write_clip(shape: clip.ClipShape, path: Any) -> None:
     network = clip.Clip(shape)
     draws = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for weight in network.parameters():
-            if weight.ndim > 1:
+        for name, weight in network.named_parameters():
+            if weight.ndim > 1 or name.endswith("class_embedding"):
                 weight.normal_(0.0, 0.02, generator=draws)
-            elif weight.ndim == 0 or not bool(torch.isfinite(weight).all()):
+            elif weight.ndim == 0:
                 weight.zero_()
     write_arrays(path, arrays_of(network), kind=vision_language.KIND)
