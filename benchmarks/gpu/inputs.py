@@ -72,6 +72,7 @@ def _write_histories(path: Path, settings: Settings) -> None:
     episodes = max(each // T, 2)
     rows = tasks * episodes * T
     draws = np.random.default_rng(0)
+    observation: np.ndarray
     if facts.observation_values:
         seen = [draws.integers(0, values, rows, dtype=np.int32) for values in facts.observation_values]
         observation = np.stack(seen, 1)
