@@ -307,7 +307,9 @@ def forecast(
     figures: Figures = None,
     scale: DefaultScale = None,
     devices: Annotated[int, typer.Option(min=1, help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
-    device: Annotated[str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
+    ] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
     threads: Threads = 1,
 ) -> None:
@@ -318,7 +320,7 @@ def forecast(
     chosen, scale = chosen_figures(figures), scale or default_selection().scale
     known = measurements()
     if measure:
-        with job(threads, device) as held:
+        with job(threads, device if device in ("auto", "cpu") else "auto") as held:
             from recollect.stages.try_out import try_all
 
             known |= try_all(scale, chosen, known, held)
