@@ -31,6 +31,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import TokenEmbedder
 from recollect.common.learning_curve import log_learning, make_worlds
+from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision
 from recollect.common.replay import Batch, EpisodeReplay
@@ -144,7 +145,15 @@ def make_history_network(
 
 
 class Learner(TargetLearner):
-    """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts."""
+    """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts.
+
+    Attributes:
+        mean: of a loss over a batch; with several members in the batch (`recollect.memory_rl.ensemble`) of each.
+        stacks: whether `loss` is one of several members where `mean` and the networks are, and `step` is not replaced.
+    """
+
+    mean: Mean = staticmethod(masked_mean)
+    stacks = False
 
     def __init__(
         self,
@@ -330,9 +339,13 @@ class OnlineTrainer:
         kept = run.scoring(self.policy, at.evaluations).part("evaluation")
         episodes = score_episodes(world, self.policy, kept)
         log_learning(run, episodes, self.labels, at.env_steps, 0)
-        means = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
+        means: dict[str, float] = {}
+        if at.logged_updates:
+            means = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
         run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **means)
-        self.sums, at.logged_updates = {}, 0
+        for total in self.sums.values():
+            total.zero_()  # in place: they may be views of an ensemble's
+        at.logged_updates = 0
         at.evaluations += 1
         at.evaluation_due = False
 

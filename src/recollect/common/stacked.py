@@ -1,0 +1,193 @@
+"""Networks of one shape as one network: weights stacked on a leading axis, rows of each network one behind the other.
+
+A GPU takes as long for ten products of these sizes as for one. So k networks read one batch of k * B rows, of which the
+first B belong to the first network, and each linear layer is one `bmm`. What has no weights runs as it is.
+
+The networks stay what they were: their parameters become views of the stacked ones. So each acts, is saved and is
+loaded by itself, and sees every update of the whole.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from recollect.common.cpu.dropout import StackedDropout
+from recollect.common.feedforward import ImageEmbedder
+from recollect.common.sequence_models import RecurrentSequence
+from recollect.common.transformer import Transformer
+from recollect.settings.errors import UserError
+
+
+def stacked(members: Sequence[nn.Module]) -> Any:
+    """One module that does what k modules of one shape do: [k * B, ...] -> [k * B, ...].
+
+    Raises:
+        UserError: a module has weights of a kind that is not stacked.
+    """
+    first = members[0]
+    if isinstance(first, nn.Linear):
+        return StackedLinear(cast("Sequence[nn.Linear]", members))
+    if isinstance(first, nn.LayerNorm):
+        return StackedNorm(cast("Sequence[nn.LayerNorm]", members))
+    if isinstance(first, RecurrentSequence) and first.kind == "lstm":
+        return StackedLSTM(cast("Sequence[RecurrentSequence]", members))
+    if isinstance(first, RecurrentSequence | ImageEmbedder):
+        return OneAfterTheOther(members)
+    if any(parameter is not None for parameter in first._parameters.values()):
+        raise UserError(
+            f"the weights of a {type(first).__name__} cannot be stacked",
+            where="ensemble",
+            do="train the seeds one after the other: take the method out of the scale's `ensembles`",
+        )
+    whole = copy.copy(first)
+    whole._modules = {}
+    for name, child in first.named_children():
+        assert child is not None
+        whole._modules[name] = stacked([member.get_submodule(name) for member in members])
+    for name, child in first._modules.items():
+        if child is None:
+            whole._modules[name] = None
+    if isinstance(first, Transformer):
+        whole.dropout = StackedDropout([cast("Transformer", member).dropout for member in members])
+    return whole
+
+
+def stack_parameter(members: Sequence[Tensor]) -> nn.Parameter:
+    """Parameters [...] as one [k, ...], of which they are views from now on; `members` keeps them, for their gradients."""
+    whole = nn.Parameter(torch.stack([own.detach() for own in members]), members[0].requires_grad)
+    for own, view in zip(members, whole.data, strict=True):
+        own.data = view
+    whole.members = list(members)  # type: ignore[attr-defined]
+    return whole
+
+
+def spread_gradients(whole: nn.Module) -> None:
+    """Give each member's parameters their share of the gradients, as views."""
+    for parameter in whole.parameters():
+        if hasattr(parameter, "members"):
+            shares = [None] * len(parameter.members) if parameter.grad is None else parameter.grad.unbind(0)
+            for own, share in zip(parameter.members, shares, strict=True):
+                own.grad = share
+
+
+class StackedLinear(nn.Module):
+    def __init__(self, members: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = stack_parameter([member.weight for member in members])
+        self.bias = stack_parameter([member.bias for member in members])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_SND = x.reshape(len(self.weight), -1, x.shape[-1])
+        return torch.baddbmm(self.bias[:, None], x_SND, self.weight.transpose(1, 2)).view(*x.shape[:-1], -1)
+
+
+class StackedNorm(nn.Module):
+    def __init__(self, members: Sequence[nn.LayerNorm]) -> None:
+        super().__init__()
+        self.weight = stack_parameter([member.weight for member in members])
+        self.bias = stack_parameter([member.bias for member in members])
+        self.eps = members[0].eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = functional.layer_norm(x, x.shape[-1:], eps=self.eps)
+        normed_SND = normed.view(len(self.weight), -1, x.shape[-1])
+        return torch.addcmul(self.bias[:, None], normed_SND, self.weight[:, None]).view(x.shape)
+
+
+class StackedLSTM(nn.Module):
+    """Cell by cell, as cuDNN and oneDNN know one network only. Always in float32."""
+
+    def __init__(self, members: Sequence[RecurrentSequence]) -> None:
+        super().__init__()
+        self.layers = members[0].layers
+        every = [dict(member.cells.named_parameters()) for member in members]
+        self.cells = nn.ParameterDict({name: stack_parameter([own[name] for own in every]) for name in every[0]})
+
+    def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
+        """[k * B, T, D] -> [k * B, T, H]."""
+        k = len(self.cells["weight_ih_l0"])
+        rows, T, width = x_RTD.shape
+        with torch.autocast(x_RTD.device.type, enabled=False):
+            h_STBD = x_RTD.float().view(k, rows // k, T, width).transpose(1, 2)
+            for layer in range(self.layers):
+                h_STBD = self._layer(h_STBD, *(self.cells[f"{name}_l{layer}"] for name in _WEIGHTS))
+        return h_STBD.transpose(1, 2).reshape(rows, T, -1)
+
+    def _layer(self, x_STBD: Tensor, w_in: Tensor, w_hidden: Tensor, b_in: Tensor, b_hidden: Tensor) -> Tensor:
+        k, T, B, width = x_STBD.shape
+        gates = torch.baddbmm((b_in + b_hidden)[:, None], x_STBD.reshape(k, T * B, width), w_in.transpose(1, 2))
+        return _LSTM.apply(gates.view(k, T, B, -1).transpose(0, 1), w_hidden.transpose(1, 2)).transpose(0, 1)
+
+
+_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class _LSTM(torch.autograd.Function):
+    """Gates of the inputs [T, k, B, 4H] (input, forget, cell, output) and weights [k, H, 4H] -> hidden states [T, k, B, H].
+
+    The backward is written out: autograd's own adds the weights' gradient at every step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, w_hidden: Tensor) -> Tensor:
+        T, k, B, width = gates.shape
+        H = width // 4
+        gates = gates.clone(memory_format=torch.contiguous_format)
+        h, c, tanh_c = (gates.new_empty(T, k, B, H) for _ in range(3))
+        for t in range(T):
+            now = gates[t] if t == 0 else gates[t].baddbmm_(h[t - 1], w_hidden)
+            now[..., : 2 * H].sigmoid_()
+            now[..., 2 * H : 3 * H].tanh_()
+            now[..., 3 * H :].sigmoid_()
+            into, forget, cell, out = now.split(H, -1)
+            torch.mul(into, cell, out=c[t])
+            if t:
+                c[t].addcmul_(forget, c[t - 1])
+            torch.tanh(c[t], out=tanh_c[t])
+            torch.mul(out, tanh_c[t], out=h[t])
+        ctx.save_for_backward(gates, c, tanh_c, h, w_hidden)
+        return h
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
+        gates, c, tanh_c, h, w_hidden = ctx.saved_tensors
+        T, k, B, H = h.shape
+        into, forget, cell, out = gates.split(H, -1)
+        # What no later step changes, for all steps at once: dc of each gate before its activation, and of h.
+        before = torch.cat([torch.zeros_like(c[:1]), c[:-1]])
+        of_c = torch.cat(
+            [cell * into * (1 - into), before * forget * (1 - forget), into * (1 - cell * cell)], -1
+        ).unflatten(-1, (3, H))
+        of_h = tanh_c * out * (1 - out)
+        c_of_h = out * (1 - tanh_c * tanh_c)
+        d_gates = torch.empty_like(gates)
+        dc = torch.zeros_like(c[0])
+        w_back = w_hidden.transpose(1, 2)
+        for t in range(T - 1, -1, -1):
+            dh_t = dh[t] if t == T - 1 else torch.baddbmm(dh[t], d_gates[t + 1], w_back)
+            dc = torch.addcmul(dc, dh_t, c_of_h[t])
+            torch.mul(of_c[t], dc[..., None, :], out=d_gates[t, ..., : 3 * H].unflatten(-1, (3, H)))
+            torch.mul(dh_t, of_h[t], out=d_gates[t, ..., 3 * H :])
+            dc = dc * forget[t]
+        h_before = h[:-1].transpose(0, 1).reshape(k, -1, H)
+        d_after = d_gates[1:].transpose(0, 1).reshape(k, -1, 4 * H)
+        return d_gates, torch.bmm(h_before.transpose(1, 2), d_after)
+
+
+class OneAfterTheOther(nn.Module):
+    """What is not worth a stacked form: each member reads its own rows. Its weights are the members' own."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor, *more: Any) -> Tensor:
+        parts = x.chunk(len(self.members))
+        return torch.cat([member(part, *more) for member, part in zip(self.members, parts, strict=True)])
