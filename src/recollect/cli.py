@@ -150,6 +150,8 @@ def _do(
         seeds = names.get("seed")
         if not isinstance(seeds, list):
             return _one(stage, names, options, held if device else None)
+        if len(seeds) > 1:
+            stage.ahead(*names.values(), **options, device=held)
         together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
         for seed in seeds:
             stage.ended(*{**names, "seed": seed}.values())

@@ -209,6 +209,11 @@ class ScaleSettings(Frozen):
         description="What a run asks of its machine. small: one or two cores. large: GPUs, more memory, hours, and seeds "
         "that share a job.",
     )
+    ensembles: tuple[str, ...] = Field(
+        (),
+        description="Methods whose seeds share a job as one network and are updated together, where the others are trained "
+        "one after the other. Then a run's numbers are those of the run alone but for rounding.",
+    )
     published: str | None = Field(
         None,
         description="Published values that are drawn: those of references with this `scale`; default: its own name's, or "
