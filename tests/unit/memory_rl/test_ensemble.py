@@ -89,3 +89,122 @@ def test_updates_made_together_are_those_of_each_run_alone(kind: str, changes: d
         print(kind, difference(one, other))
         assert one.at == other.at
         assert difference(one, other) < TOLERANCE
+
+
+def test_a_stacked_lstm_has_the_states_and_gradients_of_each_lstm() -> None:
+    draws = torch.Generator().manual_seed(0)
+    members = [RecurrentSequence("lstm", 3, 5, 2, init="uniform", generator=draws) for _ in range(2)]
+    x_RTD = torch.randn(2 * 4, 6, 3, generator=draws)
+    weight_RTH = torch.randn(2 * 4, 6, 5, generator=draws)
+    alone = torch.cat([member(part) for member, part in zip(members, x_RTD.chunk(2), strict=True)])
+    (alone * weight_RTH).sum().backward()
+    wanted = [{name: own.grad.clone() for name, own in member.cells.named_parameters()} for member in members]
+    whole = StackedLSTM(members)
+    together = whole(x_RTD)
+    (together * weight_RTH).sum().backward()
+    torch.testing.assert_close(together, alone)
+    for place, gradients in enumerate(wanted):
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(whole.cells[name].grad[place], gradient)
+
+
+def run_of(folder: Path, seed: int) -> Run:
+    return Run(folder, folder / "checkpoints", settings_text=f"seed {seed}", env="maze", method="agent", seed=seed)
+
+
+class Together:
+    """Runs in folders of their own that are trained together, and how it went."""
+
+    def __init__(self, folder: Path, seeds: tuple[int, ...] = SEEDS) -> None:
+        self.folders = [folder / str(seed) for seed in seeds]
+        self.runs = [run_of(part, seed) for part, seed in zip(self.folders, seeds, strict=True)]
+        self.settings = [settings_of(seed, "ff") for seed in seeds]
+        self.policies: dict[int, dict[str, np.ndarray]] = {}
+
+    def train(self) -> dict[int, Exception]:
+        def finished(place: int, policy: Any) -> None:
+            self.policies[place] = policy.arrays()
+
+        return dqn.train_together(self.settings, Inputs(), self.runs, finished)
+
+
+def alone(folder: Path, seed: int) -> tuple[dict[str, np.ndarray], Run]:
+    run = run_of(folder, seed)
+    return dqn.train(settings_of(seed, "ff"), Inputs(), run).arrays(), run
+
+
+def assert_near(some: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> None:
+    for name, value in others.items():
+        np.testing.assert_allclose(some[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_whole_runs_have_the_rows_and_the_policies_of_the_runs_alone(tmp_path: Path) -> None:
+    together = Together(tmp_path / "together")
+    assert together.train() == {}
+    for place, seed in enumerate(SEEDS):
+        arrays, run = alone(tmp_path / "alone" / str(seed), seed)
+        assert_near(together.policies[place], arrays)
+        rows, wanted = together.runs[place].table(), run.table()
+        assert rows.drop(columns="value").equals(wanted.drop(columns="value"))
+        np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-4, atol=1e-6)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(run: Run, monkeypatch: pytest.MonkeyPatch, step: int, error: type[Exception] = Stopped) -> None:
+    """Let the run break at its first row from a step on."""
+    log = run.log
+
+    def logged(at: int, **metrics: float) -> None:
+        if at >= step:
+            raise error("here")
+        log(at, **metrics)
+
+    monkeypatch.setattr(run, "log", logged)
+
+
+def test_a_run_that_was_begun_alone_goes_on_in_an_ensemble_and_the_other_way_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So members are at different places, and end at different times."""
+    wanted = [alone(tmp_path / "alone" / str(seed), seed)[0] for seed in SEEDS]
+    together = Together(tmp_path / "together")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        run = run_of(together.folders[0], SEEDS[0])
+        stop_at(run, patch, 60)
+        dqn.train(together.settings[0], Inputs(), run)
+    with monkeypatch.context() as patch:
+        stop_at(together.runs[1], patch, 60)
+        assert {place: type(error) for place, error in together.train().items()} == {1: Stopped}
+    assert together.runs[0].resumed and sorted(together.policies) == [0, 2]
+    arrays, run = alone(together.folders[1], SEEDS[1])
+    assert run.resumed
+    for some, others in zip([together.policies[0], arrays, together.policies[2]], wanted, strict=True):
+        assert_near(some, others)
+
+
+def test_a_damaged_checkpoint_costs_its_own_run_some_steps_and_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Together(tmp_path / "whole")
+    wanted.train()
+    stopped = Together(tmp_path / "together")
+    with monkeypatch.context() as patch:
+        for run in stopped.runs:
+            stop_at(run, patch, 60)
+        assert len(stopped.train()) == len(SEEDS)
+    newest = max((stopped.folders[1] / "checkpoints").glob("step_*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    again = Together(tmp_path / "together")
+    assert again.train() == {}
+    assert all(run.resumed for run in again.runs)
+    for place in range(len(SEEDS)):
+        assert_near(again.policies[place], wanted.policies[place])
+
+
+def test_what_cannot_be_stacked_is_said(tmp_path: Path) -> None:
+    learned = [make_trainer(settings_of(seed, "gpt", sequence={"positions": "learned"})) for seed in SEEDS]
+    with pytest.raises(UserError, match="the weights of a Positions cannot be stacked"):
+        Ensemble(learned)
