@@ -45,14 +45,10 @@ def stacked(members: Sequence[nn.Module]) -> Any:
             where="ensemble",
             do="train the seeds one after the other: take the method out of the scale's `ensembles`",
         )
-    whole = copy.copy(first)
-    whole._modules = {}
-    for name, child in first.named_children():
-        assert child is not None
+    whole: Any = copy.copy(first)
+    whole._modules = dict(first._modules)  # a child may be None
+    for name, _ in first.named_children():
         whole._modules[name] = stacked([member.get_submodule(name) for member in members])
-    for name, child in first._modules.items():
-        if child is None:
-            whole._modules[name] = None
     if isinstance(first, Transformer):
         whole.dropout = StackedDropout([cast("Transformer", member).dropout for member in members])
     return whole
@@ -158,7 +154,7 @@ class _LSTM(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
         gates, c, tanh_c, h, w_hidden = ctx.saved_tensors
-        T, k, B, H = h.shape
+        T, k, _, H = h.shape
         into, forget, cell, out = gates.split(H, -1)
         # What no later step changes, for all steps at once: dc of each gate before its activation, and of h.
         before = torch.cat([torch.zeros_like(c[:1]), c[:-1]])

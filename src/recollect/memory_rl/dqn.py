@@ -94,7 +94,6 @@ def loss_of(
 
 
 class DQN(Learner):
-    stacks = True
     network: HistoryNetwork
     target: HistoryNetwork
 
@@ -102,6 +101,10 @@ class DQN(Learner):
         self.hp, self.horizon = hp, facts.horizon
         network, target = (make_network(hp, facts, seed=seed) for _ in range(2))
         super().__init__(hp, network, network, target, seed=seed, device=device)
+
+    @property
+    def stacks(self) -> bool:
+        return True
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
         return loss_of(self.network, self.target, batch, self.hp, self.mean)

@@ -16,6 +16,7 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -132,7 +133,7 @@ class Ensemble:
 
 def stacked_learner(learners: Sequence[Learner]) -> Learner:
     """A learner whose loss is [k]: one of each member."""
-    whole = copy.copy(learners[0])
+    whole: Any = copy.copy(learners[0])
     if not whole.stacks:
         raise UserError(
             f"the update of {type(whole).__name__} with these hyperparameters is not made for several seeds at once",
@@ -144,7 +145,7 @@ def stacked_learner(learners: Sequence[Learner]) -> Learner:
     names = [name for name, module in learners[0].online.named_modules() if module is learners[0].network]
     whole.network = whole.online.get_submodule(names[0])
     whole.mean = partial(masked_means, members=len(learners))
-    return whole
+    return cast("Learner", whole)
 
 
 def stacked_replay(replays: Sequence[EpisodeReplay]) -> EpisodeReplay:

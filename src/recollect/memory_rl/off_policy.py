@@ -145,15 +145,15 @@ def make_history_network(
 
 
 class Learner(TargetLearner):
-    """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts.
-
-    Attributes:
-        mean: of a loss over a batch; with several members in the batch (`recollect.memory_rl.ensemble`) of each.
-        stacks: whether `loss` is one of several members where `mean` and the networks are, and `step` is not replaced.
-    """
+    """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts."""
 
     mean: Mean = staticmethod(masked_mean)
-    stacks = False
+    """Of a loss over a batch; where the batch is that of several members (`recollect.memory_rl.ensemble`), of each."""
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the loss of several members in one batch is what `mean` and stacked networks make of `loss`."""
+        return False
 
     def __init__(
         self,

@@ -211,8 +211,8 @@ class ScaleSettings(Frozen):
     )
     ensembles: tuple[str, ...] = Field(
         (),
-        description="Methods whose seeds share a job as one network and are updated together, where the others are trained "
-        "one after the other. Then a run's numbers are those of the run alone but for rounding.",
+        description="Methods and variants whose seeds, where a job has several, are updated together, as one network; others "
+        "are trained one after the other. A run's numbers are those of the run alone but for rounding.",
     )
     published: str | None = Field(
         None,

@@ -81,8 +81,8 @@ def is_large(scale: str) -> bool:
 
 
 def is_ensemble(scale: str, method: str) -> bool:
-    """Whether seeds of a method, or of a variant of it, that share a job are trained together."""
-    return method.split(".")[0] in scale_settings(scale).ensembles
+    """Whether seeds of a method that share a job are trained together."""
+    return method in scale_settings(scale).ensembles
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ def train_together(
 
         settings, runs = [one.settings for one in members], [one.run for one in members]
         failed = members[0].algorithm.train_together(settings, members[0].inputs, runs, finished)
-    for place, error in failed.items():
-        log.warning("seed %d is no longer trained with the others: %s", settings[place].seed, error)
+    for place, reason in failed.items():
+        log.warning("seed %d is no longer trained with the others: %s", settings[place].seed, reason)
     return ended
 
 
@@ -114,9 +114,7 @@ class Training:
 
 
 @contextmanager
-def prepared(
-    scale: str, env: str, method: str, seed: int, trust_checkpoint: bool, device: str
-) -> Iterator[Training]:
+def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: bool, device: str) -> Iterator[Training]:
     """Everything that training one run needs; its folder is held for as long as the block lasts."""
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock

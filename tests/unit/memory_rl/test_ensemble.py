@@ -8,27 +8,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from recollect.artifacts.run import Run
-from recollect.common.contract import Inputs
-from recollect.common.stacked import StackedLSTM
+from recollect.common.contract import Inputs, facts_of
 from recollect.common.sequence_models import RecurrentSequence
-from recollect.memory_rl import dqn
-from recollect.memory_rl.dqn import Hyperparameters, make_trainer
-from recollect.memory_rl.ensemble import Ensemble
+from recollect.common.stacked import StackedLSTM
+from recollect.memory_rl import dqn, sacd
+from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import resolve, scale_settings
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
+from recollect.stages import packs
 
 SEEDS = (3, 4, 5)
 TOLERANCE = 2e-6
 """Of each number, after some updates; what is near zero by the largest of its tensor."""
 
 
-def settings_of(seed: int, kind: str, **changes: Any) -> Settings:
+MAZE = {"world": "tmaze", "options": {"variant": "passive", "length": 4}}
+ROOMS = {"world": "visual_match", "options": {"length": 2, "explore_steps": 2, "reward_steps": 2}}
+
+
+def settings_of(seed: int, kind: str, algorithm: Any = dqn, world: dict[str, Any] = MAZE, **changes: Any) -> Settings:
     content = {
-        "sequence": {"kind": kind, "width": 16, "layers": 2, "heads": 2, **changes.pop("sequence", {})},
+        "sequence": {"kind": kind, "width": 16, **changes.pop("sequence", {})},
         "observation_embedding": 8,
         "action_embedding": 8,
         "head": [16],
@@ -41,15 +46,16 @@ def settings_of(seed: int, kind: str, **changes: Any) -> Settings:
         "checkpoint_every": 5,
         **changes,
     }
-    environment = EnvironmentSettings(name="maze", world="tmaze", options={"variant": "passive", "length": 4})
-    hp = Hyperparameters.model_validate(content)
-    method = MethodSettings(name="agent", algorithm="dqn", data="online", hyperparameters=hp)
+    hp = algorithm.Hyperparameters.model_validate(content)
+    name = algorithm.__name__.rpartition(".")[2]
+    method = MethodSettings(name="agent", algorithm=name, data="online", hyperparameters=hp)
+    environment = EnvironmentSettings(name="world", **world)
     return Settings(scale="smoke", seed=seed, environment=environment, method=method)
 
 
-def begun(kind: str, **changes: Any) -> list[OnlineTrainer]:
+def begun(kind: str, algorithm: Any = dqn, device: str = "cpu", **changes: Any) -> list[OnlineTrainer]:
     """Runs that have collected their first episodes."""
-    trainers = [make_trainer(settings_of(seed, kind, **changes)) for seed in SEEDS]
+    trainers = [algorithm.make_trainer(settings_of(seed, kind, algorithm, **changes), device) for seed in SEEDS]
     for trainer in trainers:
         while not trainer.at.updates_due:
             trainer._collect()
@@ -71,11 +77,13 @@ def difference(one: OnlineTrainer, other: OnlineTrainer) -> float:
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("gpt", {"sequence": {"dropout": 0.0}}),
-        ("gpt", {"sequence": {"dropout": 0.1}}),
-        ("lstm", {"gradient_clip": 0.01}),
+        ("gpt", {"sequence": {"dropout": 0.0, "layers": 2, "heads": 2}}),
+        ("gpt", {"sequence": {"dropout": 0.1, "heads": 2}}),
+        ("lstm", {"sequence": {"layers": 2}, "gradient_clip": 0.01}),
         ("gru", {}),
         ("ff", {"sampled_seq_len": 2}),
+        ("lstm", {"algorithm": sacd}),
+        ("gpt", {"algorithm": sacd, "world": ROOMS, "shared_encoder": False}),
     ],
 )
 def test_updates_made_together_are_those_of_each_run_alone(kind: str, changes: dict[str, Any]) -> None:
@@ -86,9 +94,53 @@ def test_updates_made_together_are_those_of_each_run_alone(kind: str, changes: d
         for trainer in alone:
             trainer._update()
     for one, other in zip(together, alone, strict=True):
-        print(kind, difference(one, other))
         assert one.at == other.at
         assert difference(one, other) < TOLERANCE
+
+
+class AsksForNoValue(TorchDispatchMode):
+    """Fails where the host would wait for a number of the device, which no CUDA graph can hold."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        asks = {"_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal"}
+        assert function.overloadpacket.__name__ not in asks, function
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["gpt", "lstm", "ff"])
+def test_the_update_never_waits_for_a_value(kind: str) -> None:
+    ensemble = Ensemble(begun(kind))
+    ensemble.update()
+    with AsksForNoValue():
+        ensemble._compute()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["gpt", "lstm", "ff"])
+def test_on_a_gpu_the_graph_makes_the_updates_of_each_run_alone(kind: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    changes = {"sequence": {"dropout": 0.0}, "precision": "float32", "device": "cuda"}
+    alone, together = begun(kind, **changes), begun(kind, **changes)
+    ensemble = Ensemble(together)
+    for _ in range(8):
+        ensemble.update()
+        for trainer in alone:
+            trainer._update()
+    assert ensemble.compute.graph is not None
+    assert max(difference(*pair) for pair in zip(together, alone, strict=True)) < 1e-4
+
+
+def test_the_paper_scale_lists_what_can_be_trained_together() -> None:
+    seeds_of = packs._seeds("paper")
+    listed = scale_settings("paper").ensembles
+    for name in listed:
+        env = next(env for env, method in seeds_of if method == name)
+        settings = resolve("paper", env, name, 0)
+        learner = {"dqn": dqn.DQN, "sacd": sacd.SACD}[settings.method.algorithm]
+        facts = facts_of(settings.environment)
+        members = [learner(settings.method.hyperparameters, facts, seed=seed, device="cpu") for seed in (0, 1)]
+        assert stacked_learner(members).mean is not members[0].mean
 
 
 def test_a_stacked_lstm_has_the_states_and_gradients_of_each_lstm() -> None:
@@ -204,7 +256,14 @@ def test_a_damaged_checkpoint_costs_its_own_run_some_steps_and_the_others_nothin
         assert_near(again.policies[place], wanted.policies[place])
 
 
-def test_what_cannot_be_stacked_is_said(tmp_path: Path) -> None:
-    learned = [make_trainer(settings_of(seed, "gpt", sequence={"positions": "learned"})) for seed in SEEDS]
-    with pytest.raises(UserError, match="the weights of a Positions cannot be stacked"):
-        Ensemble(learned)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sequence": {"positions": "learned"}}, "the weights of a Positions"),
+        ({"algorithm": sacd, "target_entropy": 0.5}, "the weights of a ActorCritic"),
+        ({"algorithm": sacd, "shared_encoder": False, "critics_first": True}, "the update of SACD"),
+    ],
+)
+def test_what_cannot_be_trained_together_is_said(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Ensemble(begun("gpt", **changes))
