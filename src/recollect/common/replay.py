@@ -174,7 +174,7 @@ class EpisodeReplay:
         # One copy to the device, which does not wait for it.
         return self.gather(torch.as_tensor(both_2B).to(self.device, non_blocking=True), n)
 
-    def gather(self, both_2B: Tensor, n: int, first_row_B1: Tensor | int = 0) -> Batch:
+    def gather(self, both_2B: Tensor, n: int, first_row_B1: Tensor | None = None) -> Batch:
         """The windows that `draw` chose, on the device.
 
         Args:
@@ -182,7 +182,9 @@ class EpisodeReplay:
             first_row_B1: of the ring that each window is from, where rings stand one behind the other.
         """
         offsets = torch.arange(n + 1, device=self.device)
-        rows_BT = (both_2B[0, :, None] + offsets) % self.capacity + first_row_B1
+        rows_BT = (both_2B[0, :, None] + offsets) % self.capacity
+        if first_row_B1 is not None:
+            rows_BT = rows_BT + first_row_B1
         transitions_BT = rows_BT[:, :-1]
         action_BT = self.action[transitions_BT]
         return Batch(

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from recollect.common.cpu.dropout import StackedDropout
 from recollect.common.feedforward import ImageEmbedder
-from recollect.common.sequence_models import RecurrentSequence
+from recollect.common.sequence_models import RecurrentSequence, RecurrentState
 from recollect.common.transformer import Transformer
 from recollect.settings.errors import UserError
 
@@ -96,32 +96,46 @@ class StackedNorm(nn.Module):
         return torch.addcmul(self.bias[:, None], normed_SND, self.weight[:, None]).view(x.shape)
 
 
-class StackedLSTM(nn.Module):
+class StackedLSTM(RecurrentSequence):
     """Cell by cell, as cuDNN and oneDNN know one network only. Always in float32."""
 
     def __init__(self, members: Sequence[RecurrentSequence]) -> None:
-        super().__init__()
-        self.layers = members[0].layers
+        nn.Module.__init__(self)
+        first = members[0]
+        self.kind, self.layers = first.kind, first.layers
+        self.input_width, self.output_width = first.input_width, first.output_width
         every = [dict(member.cells.named_parameters()) for member in members]
         self.cells = nn.ParameterDict({name: stack_parameter([own[name] for own in every]) for name in every[0]})
 
+    def _layer(self, layer: int, x_SND: Tensor) -> tuple[Tensor, Tensor]:
+        """What the inputs [k, N, D] add to the gates [k, N, 4H], and the weights of the hidden state [k, H, 4H]."""
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        w_in, w_hidden, b_in, b_hidden = (self.cells[f"{name}_l{layer}"] for name in names)
+        return torch.baddbmm((b_in + b_hidden)[:, None], x_SND, w_in.transpose(1, 2)), w_hidden.transpose(1, 2)
+
     def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
-        """[k * B, T, D] -> [k * B, T, H]."""
         k = len(self.cells["weight_ih_l0"])
         rows, T, width = x_RTD.shape
         with torch.autocast(x_RTD.device.type, enabled=False):
-            h_STBD = x_RTD.float().view(k, rows // k, T, width).transpose(1, 2)
+            h_SND = x_RTD.float().view(k, rows // k, T, width).transpose(1, 2).reshape(k, -1, width)
             for layer in range(self.layers):
-                h_STBD = self._layer(h_STBD, *(self.cells[f"{name}_l{layer}"] for name in _WEIGHTS))
-        return h_STBD.transpose(1, 2).reshape(rows, T, -1)
+                gates, w_hidden = self._layer(layer, h_SND)
+                h_TSBH = _LSTM.apply(gates.view(k, T, rows // k, -1).transpose(0, 1), w_hidden)
+                h_SND = h_TSBH.transpose(0, 1).reshape(k, -1, self.output_width)
+        return h_SND.view(k, T, rows // k, -1).transpose(1, 2).reshape(rows, T, -1)
 
-    def _layer(self, x_STBD: Tensor, w_in: Tensor, w_hidden: Tensor, b_in: Tensor, b_hidden: Tensor) -> Tensor:
-        k, T, B, width = x_STBD.shape
-        gates = torch.baddbmm((b_in + b_hidden)[:, None], x_STBD.reshape(k, T * B, width), w_in.transpose(1, 2))
-        return _LSTM.apply(gates.view(k, T, B, -1).transpose(0, 1), w_hidden.transpose(1, 2)).transpose(0, 1)
-
-
-_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    def step(self, x_RD: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        k = len(self.cells["weight_ih_l0"])
+        hidden, cell = [], []
+        for layer, (h_RH, c_RH) in enumerate(zip(*state, strict=True)):
+            gates, w_hidden = self._layer(layer, x_RD.view(k, -1, x_RD.shape[-1]))
+            gates = torch.baddbmm(gates, h_RH.view(k, -1, self.output_width), w_hidden)
+            into, forget, new, out = gates.view(len(x_RD), -1).chunk(4, -1)
+            c_RH = torch.addcmul(into.sigmoid() * new.tanh(), forget.sigmoid(), c_RH)
+            x_RD = out.sigmoid() * c_RH.tanh()
+            hidden.append(x_RD)
+            cell.append(c_RH)
+        return x_RD, (torch.stack(hidden), torch.stack(cell))
 
 
 class _LSTM(torch.autograd.Function):

@@ -1,12 +1,12 @@
 """Runs of one method that differ in their seed, trained together: one batched update for all.
 
 Each member is a run as it is alone (`OnlineTrainer`): it plays, is judged and saves by itself, from its own random streams,
-into its own replay. Only its update is made together with the others', on stacked weights (`recollect.common.stacked`),
-and reads and writes the very tensors of the members. So members need not be at the same place of their runs, a run that
-was begun alone goes on in an ensemble, and the other way round.
+into its own replay. Its updates are made together with the others', on stacked weights (`recollect.common.stacked`), and
+read and write the very tensors of the members. So members need not be at the same place of their runs, a run that was
+begun alone goes on in an ensemble, and the other way round. Where all are at the same place, they also play together.
 
 A member's numbers are those of the run alone but for rounding: a batched product adds in another order than a single one.
-The first updates agree to about 1e-6 of each number; later ones drift apart, as they do from one device to another.
+The first updates agree to 2e-6 of a tensor's largest number; later ones drift apart, as from one device to another.
 On CUDA dropout draws from the device's one generator, so there masks differ from those of the run alone, too.
 """
 
@@ -27,7 +27,9 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.masked_mean import masked_means
 from recollect.common.replay import STORES, EpisodeReplay
-from recollect.common.stacked import spread_gradients, stacked
+from recollect.common.rollout import Episodes
+from recollect.common.stacked import OneAfterTheOther, spread_gradients, stacked
+from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.off_policy import Learner, OnlineTrainer, trainer_of
 from recollect.settings.errors import UserError
@@ -64,18 +66,30 @@ class Ensemble:
         place_S = torch.arange(len(members), device=self.device)
         self.first_row_R1 = (place_S * first.replay.capacity).repeat_interleave(self.hp.batch_size)[:, None]
         self.sums: dict[str, Tensor] = {}
+        self.policy = HistoryPolicy(self.learner.network, self.device)
         self.compute = Captured(self._compute) if self.device.type == "cuda" else self._compute
 
     def update(self) -> None:
         """One update of every member, of which each has one due."""
         self._draw()
-        self._reseed()
+        self._reseed("dropout", [member.at.updates for member in self.members])
         self.learner.online.train()
         self.compute()
         for member in self.members:
             member.at.updates += 1
             member.at.updates_due -= 1
             member.at.logged_updates += 1
+
+    def play(self) -> list[Episodes] | None:
+        """The evaluation, or round of episodes, that is next in every member's run; None where they play by themselves."""
+        if isinstance(self.learner.network.encoder.sequence, OneAfterTheOther):
+            return None
+        if all(member.at.evaluation_due for member in self.members):
+            return playing_together.evaluated(self.policy, self.members)
+        if any(member.at.evaluation_due or member.next_round()[0] for member in self.members):
+            return None
+        self._reseed("dropout while acting", [member.at.rounds for member in self.members])
+        return playing_together.round_of(self.policy, self.members)
 
     def _draw(self) -> None:
         """Each member's windows, from its own stream, onto the device in one copy that nothing waits for."""
@@ -89,15 +103,17 @@ class Ensemble:
             both_2R = both_2R.pin_memory()
         self.drawn_2R.copy_(both_2R, non_blocking=True)
 
-    def _reseed(self) -> None:
-        """Streams of dropout, as `Learner.step` begins them."""
+    def _reseed(self, purpose: str, counters: Sequence[int]) -> None:
+        """Begin each member's streams of dropout as the run alone does; on CUDA the one stream that there is."""
         if self.device.type == "cuda":
-            counted = [number for member in self.members for number in (member.seed, member.at.updates)]
-            torch.cuda.manual_seed(seed_of("dropout of an ensemble", *counted))
+            torch.cuda.manual_seed(
+                seed_of(f"{purpose}, ensemble", *(member.seed for member in self.members), *counters)
+            )
             return
-        for member in self.members:
-            reseed_dropout(member.learner.target, seed_of("dropout in targets", member.seed, member.at.updates))
-            reseed_dropout(member.learner.online, seed_of("dropout", member.seed, member.at.updates))
+        for member, counter in zip(self.members, counters, strict=True):
+            if purpose == "dropout":
+                reseed_dropout(member.learner.target, seed_of("dropout in targets", member.seed, counter))
+            reseed_dropout(member.learner.online, seed_of(purpose, member.seed, counter))
 
     def _compute(self) -> None:
         """The update: a function of tensors that stay where they are. Never waits for the device, asks for no value."""
@@ -232,15 +248,25 @@ def train_together(
             trainer.load(checkpoint.arrays, checkpoint.state)
         trainers[place] = trainer
 
-    def advance(place: int) -> None:
-        """All up to the next update; at the end of the run its policy."""
-        trainer = trainers[place]
-        while not trainer.at.updates_due and not trainer.done:
-            trainer.advance(runs[place])
-        if trainer.done:
-            trainer.learner.network.eval()
-            finished(place, trainer.policy)
-            del trainers[place]
+    def end(place: int) -> None:
+        trainer = trainers.pop(place)
+        trainer.learner.network.eval()
+        finished(place, trainer.policy)
+
+    def catch_up(ensemble: Ensemble | None) -> None:
+        """All that comes before the next update of each; runs that have ended leave."""
+        while True:
+            every(end, [place for place, trainer in trainers.items() if trainer.done])
+            waiting = [place for place, trainer in trainers.items() if not trainer.at.updates_due]
+            if not waiting:
+                return
+            all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
+            episodes = ensemble.play() if ensemble is not None and all_wait else None
+            if episodes is None:
+                every(lambda place: trainers[place].advance(runs[place]), waiting)
+                continue
+            for place, own in zip(waiting, episodes, strict=True):
+                attempt(place, partial(trainers[place].take, runs[place], own))
 
     def save(place: int) -> None:
         if not trainers[place].done:
@@ -254,7 +280,7 @@ def train_together(
     made = {place: trainer.at.updates for place, trainer in trainers.items()}
     planned = sum(trainer.planned_updates for trainer in trainers.values())
     with Progress(planned, f"training {len(made)} seeds together", "updates", start=sum(made.values())) as progress:
-        every(advance, list(trainers))
+        catch_up(None)
         while trainers:
             going = list(trainers)
             ensemble = Ensemble([trainers[place] for place in going])
@@ -265,5 +291,5 @@ def train_together(
                 every_updates = ensemble.hp.checkpoint_every
                 if any(runs[place].due(made[place], every_updates) for place in going):
                     every(save, going)
-                every(advance, list(trainers))
+                catch_up(ensemble)
     return failed

@@ -1,4 +1,6 @@
-"""packs: how many seeds of one method a job takes one after the other, by the forecast, at scales of large runs.
+"""packs: how many seeds of one method a job takes, by the forecast, at scales of large runs.
+
+It trains them one after the other, or together, as an ensemble; then all that the same figures want are one pack.
 
 Thousands of runs are minutes long and thousands take a day; which is which stands in no file, so it is forecast, for
 all runs of all figures at once. That imports every algorithm (seconds), so it is done only when the configuration or

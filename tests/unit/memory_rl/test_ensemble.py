@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
+from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
 from recollect.common.stacked import StackedLSTM
 from recollect.memory_rl import dqn, sacd
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.playing_together import SideBySide, apart
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve, scale_settings
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
@@ -96,6 +99,84 @@ def test_updates_made_together_are_those_of_each_run_alone(kind: str, changes: d
     for one, other in zip(together, alone, strict=True):
         assert one.at == other.at
         assert difference(one, other) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("gpt", {"sequence": {"layers": 2}, "actors": 2}),
+        ("lstm", {"sequence": {"layers": 2}}),
+        ("ff", {"algorithm": sacd}),
+    ],
+)
+def test_episodes_played_together_are_those_of_each_run_alone(kind: str, changes: dict[str, Any]) -> None:
+    alone, together = begun(kind, **changes), begun(kind, **changes)
+    ensemble = Ensemble(together)
+    for evaluation_due in (False, True):
+        for trainer in (*alone, *together):
+            trainer.at.updates_due, trainer.at.evaluation_due = 0, evaluation_due
+        played = ensemble.play()
+        assert played is not None
+        for one, other, episodes in zip(together, alone, played, strict=True):
+            wanted = own_episodes(other)
+            for name in ("observation_BTD", "action_BT", "reward_BT", "terminal_BT", "length_B", "success_B"):
+                np.testing.assert_array_equal(getattr(episodes, name), getattr(wanted, name))
+            assert one.at == other.at
+            for world in ("world", "evaluation_world"):
+                states = getattr(one, world).get_state(), getattr(other, world).get_state()
+                assert all(np.array_equal(states[0][name], states[1][name]) for name in states[1])
+
+
+def own_episodes(trainer: OnlineTrainer) -> Episodes:
+    """What a run plays by itself: its next evaluation or round."""
+    if not trainer.at.evaluation_due:
+        return trainer.play_round(*trainer.next_round())
+    trainer.policy.start(np.zeros(trainer.evaluation_world.num_envs, np.uint64))
+    return play_episodes(trainer.evaluation_world, lambda o, r, d, t, live: trainer.policy.act(o, r, d))
+
+
+class Uneven:
+    """A world whose instances' episodes last some steps of up to seven; it counts its steps and resets."""
+
+    horizon, num_envs = 7, 2
+    single_observation_space = Box(0, 9, (1,), np.float32)
+
+    def __init__(self, seed: int) -> None:
+        self.draws, self.calls = np.random.default_rng(seed), 0
+        self.left = np.zeros(2, np.int64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        self.calls += 1
+        self.left = np.where(options["reset_mask"], self.draws.integers(1, 8, 2), self.left)
+        return self.left[:, None].astype(np.float32), {}
+
+    def step(self, actions: np.ndarray) -> tuple[Any, ...]:
+        self.calls += 1
+        self.left = self.left - 1
+        ended = self.left <= 0
+        return (
+            self.left[:, None].astype(np.float32),
+            actions.astype(np.float32),
+            ended,
+            ended & False,
+            {"success": ended},
+        )
+
+
+def test_worlds_side_by_side_are_stepped_and_reset_as_each_alone() -> None:
+    def act(observation: np.ndarray, *of: Any) -> np.ndarray:
+        return observation[:, 0].astype(np.int64) % 3
+
+    for seed in range(20):
+        alone, worlds = [Uneven(seed), Uneven(seed + 100)], [Uneven(seed), Uneven(seed + 100)]
+        together = apart(play_episodes(SideBySide(worlds), act), 2)
+        for world, other, episodes in zip(worlds, alone, together, strict=True):
+            wanted = play_episodes(other, act)
+            T = wanted.action_BT.shape[1]
+            assert world.calls == other.calls and np.array_equal(world.left, other.left)
+            assert np.array_equal(episodes.length_B, wanted.length_B)
+            assert np.array_equal(episodes.reward_BT[:, :T], wanted.reward_BT)
+            assert np.array_equal(episodes.observation_BTD[:, : T + 1], wanted.observation_BTD)
 
 
 class AsksForNoValue(TorchDispatchMode):
