@@ -48,6 +48,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_killed_ensemble_goes_on_and_ends_with_the_same_bytes(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

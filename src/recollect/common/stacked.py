@@ -97,7 +97,9 @@ class StackedNorm(nn.Module):
 
 
 class StackedLSTM(RecurrentSequence):
-    """Cell by cell, as cuDNN and oneDNN know one network only. Always in float32."""
+    """Whole sequences cell by cell, as cuDNN knows one network only; on a CPU one member after the other, which is faster
+    there. Always in float32.
+    """
 
     def __init__(self, members: Sequence[RecurrentSequence]) -> None:
         nn.Module.__init__(self)
@@ -107,25 +109,42 @@ class StackedLSTM(RecurrentSequence):
         every = [dict(member.cells.named_parameters()) for member in members]
         self.cells = nn.ParameterDict({name: stack_parameter([own[name] for own in every]) for name in every[0]})
 
+    def _weights(self, layer: int) -> list[nn.Parameter]:
+        """Of the inputs and of the hidden state [k, 4H, D] and [k, 4H, H], and the biases of both, [k, 4H]."""
+        return [self.cells[f"{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
     def _layer(self, layer: int, x_SND: Tensor) -> tuple[Tensor, Tensor]:
         """What the inputs [k, N, D] add to the gates [k, N, 4H], and the weights of the hidden state [k, H, 4H]."""
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        w_in, w_hidden, b_in, b_hidden = (self.cells[f"{name}_l{layer}"] for name in names)
+        w_in, w_hidden, b_in, b_hidden = self._weights(layer)
         return torch.baddbmm((b_in + b_hidden)[:, None], x_SND, w_in.transpose(1, 2)), w_hidden.transpose(1, 2)
 
     def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
-        k = len(self.cells["weight_ih_l0"])
-        rows, T, width = x_RTD.shape
         with torch.autocast(x_RTD.device.type, enabled=False):
-            h_SND = x_RTD.float().view(k, rows // k, T, width).transpose(1, 2).reshape(k, -1, width)
-            for layer in range(self.layers):
-                gates, w_hidden = self._layer(layer, h_SND)
-                h_TSBH = _LSTM.apply(gates.view(k, T, rows // k, -1).transpose(0, 1), w_hidden)
-                h_SND = h_TSBH.transpose(0, 1).reshape(k, -1, self.output_width)
+            if x_RTD.device.type == "cpu":
+                return self.one_after_the_other(x_RTD.float())
+            return self.cell_by_cell(x_RTD.float())
+
+    def one_after_the_other(self, x_RTD: Tensor) -> Tensor:
+        every = [weight.unbind(0) for layer in range(self.layers) for weight in self._weights(layer)]
+        k = len(every[0])
+        zero = x_RTD.new_zeros(self.layers, len(x_RTD) // k, self.output_width)
+        parts = []
+        for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
+            parts.append(torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0])
+        return torch.cat(parts)
+
+    def cell_by_cell(self, x_RTD: Tensor) -> Tensor:
+        k = len(self._weights(0)[0])
+        rows, T, width = x_RTD.shape
+        h_SND = x_RTD.view(k, rows // k, T, width).transpose(1, 2).reshape(k, -1, width)
+        for layer in range(self.layers):
+            gates, w_hidden = self._layer(layer, h_SND)
+            h_TSBH = _LSTM.apply(gates.view(k, T, rows // k, -1).transpose(0, 1), w_hidden)
+            h_SND = h_TSBH.transpose(0, 1).reshape(k, -1, self.output_width)
         return h_SND.view(k, T, rows // k, -1).transpose(1, 2).reshape(rows, T, -1)
 
     def step(self, x_RD: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        k = len(self.cells["weight_ih_l0"])
+        k = len(self._weights(0)[0])
         hidden, cell = [], []
         for layer, (h_RH, c_RH) in enumerate(zip(*state, strict=True)):
             gates, w_hidden = self._layer(layer, x_RD.view(k, -1, x_RD.shape[-1]))

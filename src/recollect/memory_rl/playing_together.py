@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.rollout import Episodes, VectorWorld, play_episodes
 from recollect.memory_rl.history_policy import HistoryPolicy
 from recollect.memory_rl.off_policy import OnlineTrainer
@@ -49,6 +50,13 @@ class SideBySide:
         self._live_SB &= ~(terminated | truncated)
         observation = self._observation.reshape(self.num_envs, *self._observation.shape[2:]).copy()
         return observation, reward.ravel(), terminated.ravel(), truncated.ravel(), {"success": success.ravel()}
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return joined(**{str(place): world.get_state() for place, world in enumerate(self.worlds)})
+
+    def set_state(self, state: Any) -> None:
+        for place, world in enumerate(self.worlds):
+            world.set_state(part(state, str(place)))
 
 
 def evaluated(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Episodes]:
