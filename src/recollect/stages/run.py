@@ -17,7 +17,7 @@ from recollect.stages import evaluate, paths, train
 from recollect.stages.inputs import has_memory, is_trained, learns_from_histories, train_inputs
 from recollect.stages.provenance import digest, embedder_of
 from recollect.stages.records import kept, note, timed
-from recollect.stages.stage import Job, Resources, Stage, Trust, is_ensemble
+from recollect.stages.stage import Job, Resources, Stage, Trust, is_ensemble, is_large
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,10 @@ def ahead(
 ) -> None:
     """Train several seeds as an ensemble, where the scale asks for it. Then `run` finds them trained, and scores them.
 
+    Large runs are so on GPUs only: on a CPU their updates together take longer than one after the other (docs/scale.md).
     What does not come to its end here is left to `run`, which trains it alone, from its newest checkpoint.
     """
-    if not is_ensemble(scale, method):
+    if not is_ensemble(scale, method) or (device == "cpu" and is_large(scale)):
         return
     jobs = {seed: Job("train", scale, env, method, str(seed)) for seed in dict.fromkeys(seeds)}
     wanted = [seed for seed, job in jobs.items() if not train.STAGE.is_made(job)]
