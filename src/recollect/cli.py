@@ -50,7 +50,7 @@ WILDCARDS: dict[str, Any] = {
 }
 Seeds = Annotated[
     list[int],
-    typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the run, again for more, one after the other."),
+    typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the run, again for more, which are one job."),
 ]
 DefaultScale = Annotated[str | None, typer.Option(help="As `scale`; none: that of config/config.yaml.")]
 Change = Annotated[
@@ -136,7 +136,7 @@ def _do(
     threads: int | None = None,
     **names: Any,
 ) -> None:
-    """Run a stage for some names; with several seeds one after the other, of which one that fails stops no other."""
+    """Run a stage for some names; of several seeds (see `Stage.ahead`) one that fails stops no other."""
     if change:
         names["method"] = method_with(names["method"], change)
     wants_gpu = stage.asks.gpu
@@ -150,6 +150,8 @@ def _do(
         seeds = names.get("seed")
         if not isinstance(seeds, list):
             return _one(stage, names, options, held if device else None)
+        if len(seeds) > 1:
+            stage.ahead(*names.values(), **options, device=held)
         together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
         for seed in seeds:
             stage.ended(*{**names, "seed": seed}.values())

@@ -34,7 +34,7 @@ class StageRule:
     Args:
         name: of the stage.
         figures: what more a job is about, of a stage that reads figures.
-        seeds: of a job that takes these seeds one after the other; none: each has a job of its own.
+        seeds: of a job that takes these seeds; none: each has a job of its own.
         job_hours: of the longest job at scales of large runs.
         packages: the conda environment of jobs that make no world.
         jobs: what a job asks for of a cluster besides.
