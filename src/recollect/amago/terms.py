@@ -42,7 +42,7 @@ class Draws:
         """Critics for the targets of [B, T, G], and a generator for actions."""
         generator = torch.Generator().manual_seed(seed_of("draws in the loss", seed, counter))
         shape = (hp.critics_in_target, batch, steps, len(hp.discounts))
-        return cls(torch.randint(hp.critics, shape, generator=generator).to(device), generator)
+        return cls(torch.randint(hp.critics, shape, generator=generator).to(device, non_blocking=True), generator)
 
 
 @dataclass(frozen=True)
