@@ -134,7 +134,7 @@ def targets(
     actor = target.actor if hp.use_target_actor else network.actor
     raw_BTGP = actor(next_BTE)
     value_BTG = value_of_drawn(next_values(next_BTE, raw_BTGP), draws.index_KBTG, hp)
-    discount_G = torch.tensor(hp.discounts, device=value_BTG.device)
+    discount_G = torch.tensor(hp.discounts).to(value_BTG.device, non_blocking=True)
     y_BTG = window.reward_BT[..., None] + discount_G * (1.0 - window.done_BT[..., None]) * value_BTG
     network.popart.update(y_BTG, window.mask_BL[:, 1:])
     return y_BTG
