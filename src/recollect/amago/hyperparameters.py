@@ -125,7 +125,9 @@ class LoopHyperparameters(Frozen):
         False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
     )
     batches_ahead: int | None = Field(
-        None, ge=0, description="Batches that a thread prepares while others are learned from; null: 2 on a GPU, else 0."
+        None,
+        ge=0,
+        description="Batches that a thread prepares while others are learned from; null: 2 on a GPU, else 0.",
     )
     cuda_graphs: bool = Field(True, description="Acting on a GPU: a Transformer's step is one CUDA graph.")
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")

@@ -251,7 +251,9 @@ class Trainer:
         ahead = hp.batches_ahead if hp.batches_ahead is not None else 2 * on_gpu
 
         def drawn(counter: int) -> tuple[Batch, dict[str, np.ndarray]]:
-            batch = self.store.sample(hp.batch_size, self.context, seed=self.seed, counter=counter, relabel=self.relabel)
+            batch = self.store.sample(
+                hp.batch_size, self.context, seed=self.seed, counter=counter, relabel=self.relabel
+            )
             return pinned(batch) if on_gpu and ahead else batch, self._rarity()
 
         return in_order(drawn, range(self.at.updates, self.at.updates + count), ahead)

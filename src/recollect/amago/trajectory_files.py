@@ -205,10 +205,8 @@ class TrajectoryFiles:
             whole: dict[str, np.ndarray] = {name: a[first : first + rows] for name, a in columns.items()}
             whole |= {} if goals is None else {"goals": goals}
             cut = cut_at(float(where_B[b]), length)
-            if relabel is None:
-                window = cut_out(whole, cut)
-            else:
-                window = relabel(whole, generator("relabelling", seed, counter, b), cut)
+            keys = ("relabelling", seed, counter, b)
+            window = cut_out(whole, cut) if relabel is None else relabel(whole, generator(*keys), cut)
             windows.append({name: a for name, a in window.items() if name not in ("achieved", "goals")})
         return windows
 
