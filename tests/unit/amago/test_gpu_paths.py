@@ -41,7 +41,7 @@ def loss_and_calls(monkeypatch: pytest.MonkeyPatch, where: dict[str, str], **cha
     loss.backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is None or parameter.grad.dtype == torch.float32, name
-    return float(loss), calls
+    return float(loss.detach()), calls
 
 
 @pytest.mark.parametrize("where", [{"attention": "bfloat16"}, {"attention": "bfloat16", "encoder": "bfloat16"}])
