@@ -5,11 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
-from recollect.figures.statistics import Statistic, narrow_interval_warning
+from recollect.figures.statistics import Band, Statistic, narrow_interval_warning
 
 STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
 Words = tuple[str, str]
 CURVES: Words = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
+BAND_WORDS = {"bootstrap": ", 95 % bootstrap interval", "seeds": ", lowest to highest seed"}
 RANDOM_MODEL = "A random model took the place of a pretrained one."
 
 
@@ -29,9 +30,11 @@ def episodes_meant(last: int | str) -> str:
     return "all episodes" if last == "all" else f"the last {last} episodes"
 
 
-def bounds_meant(statistic: Statistic) -> str:
+def bounds_meant(statistic: Statistic, band: Band = "bootstrap") -> str:
     """What `low` and `high` are in the table of a figure over seeds and tasks."""
     word = STATISTIC_WORDS[statistic]
+    if band == "seeds":
+        return f"the lowest and the highest seed's {word} over tasks; empty where there is one seed"
     return f"bounds of the 95 % stratified bootstrap interval of the {word}; empty where there is none"
 
 
@@ -65,15 +68,16 @@ def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic) -> list[str]:
+def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, band: Band = "bootstrap") -> list[str]:
     """The lines at the bottom of a figure: scale, seeds, tasks, what the band is, and warnings."""
     rows = lines_of(table)
     facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
-    facts.append(f"{STATISTIC_WORDS[statistic]}{', 95 % bootstrap interval' if has_intervals(table) else ''}")
+    facts.append(f"{STATISTIC_WORDS[statistic]}{BAND_WORDS[band] if has_intervals(table) else ''}")
     lines = [" · ".join(facts)]
     if figure.random_models:
         lines.append(RANDOM_MODEL)
-    return lines + [sentence[0].upper() + sentence[1:] + "." for sentence in interval_warnings(table, statistic)]
+    warnings = interval_warnings(table, statistic) if band == "bootstrap" else []
+    return lines + [sentence[0].upper() + sentence[1:] + "." for sentence in warnings]
 
 
 def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
@@ -87,7 +91,13 @@ def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
 
 
 def notes_on_method(
-    figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, resamples: int, over: str, words: Words = CURVES
+    figure: FigureSpec,
+    table: pd.DataFrame,
+    statistic: Statistic,
+    resamples: int,
+    over: str,
+    words: Words = CURVES,
+    band: Band = "bootstrap",
 ) -> list[str]:
     """The sentences that every kind's caption has: aggregate, interval, counts, warnings and published sources.
 
@@ -98,11 +108,13 @@ def notes_on_method(
     word = STATISTIC_WORDS[statistic]
     counts = f"{count_range(rows['seeds'], 'seed')} and {count_range(rows['tasks'], 'task')}"
     aggregate = f"{word.capitalize()} over {counts}"
-    if has_intervals(table):
+    if band == "seeds":
+        aggregate += f"; {intervals} reach from the lowest to the highest seed"
+    elif has_intervals(table):
         over = "tasks" if over_tasks(table) else over
         aggregate += f"; {intervals} are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"
     notes = [aggregate + "."]
-    for warning in interval_warnings(table, statistic):
+    for warning in interval_warnings(table, statistic) if band == "bootstrap" else []:
         notes.append(f"Warning: {warning}.")
 
     panels = dict.fromkeys(table["panel"])

@@ -22,7 +22,8 @@ class Numbers(NamedTuple):
 
 def numbers(contrast: Mapping[str, Any]) -> Numbers:
     """Three digits of each; nothing where it was not measured."""
-    wanted = {"above": "> ", "below": "< −", "equal": "within ±"}[contrast["wanted"]] + f"{contrast['margin']:g}"
+    below = "< −" if contrast["margin"] else "< "
+    wanted = {"above": "> ", "below": below, "equal": "within ±"}[contrast["wanted"]] + f"{contrast['margin']:g}"
     if contrast.get("value") is None:
         return Numbers("", "", wanted, contrast["why"])
     low, high = contrast["low"], contrast["high"]

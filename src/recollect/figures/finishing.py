@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from recollect.figures import captions, spec, style
 from recollect.figures.spec import PUBLISHED, Drawn, ExtraRow, FigureSpec, ScoreOptions
+from recollect.figures.statistics import Band
 
 
 def finished(
@@ -25,6 +26,7 @@ def finished(
     more_print: Sequence[str] = (),
     notes: Sequence[str] = (),
     words: tuple[str, str] = captions.CURVES,
+    band: Band = "bootstrap",
 ) -> Drawn:
     """A figure of aggregated scores, with all that stands around its panels.
 
@@ -34,14 +36,16 @@ def finished(
         handles: of the legend; None: a line per method and per kind of extra row.
         more_print, notes: lines of the small print and sentences of the caption that only this kind has.
         words: how intervals and published values are drawn.
+        band: what the bounds of `table` are.
     """
     if handles is None:
         # Besides methods: `PUBLISHED` and constant lines, each once.
         names = [PUBLISHED if method.startswith(PUBLISHED) else method for _, method, _, _ in extra_rows]
         handles = style.legend_handles(figure, style.styles_of(figure.methods), list(dict.fromkeys(names)))
-    style.finish(canvas, figure, handles, [*captions.small_print(figure, table, options.statistic), *more_print])
+    small_print = captions.small_print(figure, table, options.statistic, band)
+    style.finish(canvas, figure, handles, [*small_print, *more_print])
     whole = spec.with_extra_rows(table, extra_rows)
-    told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, over, words)
+    told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, over, words, band)
     return Drawn(canvas, whole, dict(meaning), (*told, *notes))
 
 

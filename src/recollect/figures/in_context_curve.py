@@ -1,10 +1,10 @@
 """Return against in-context episode: does a policy with frozen weights get better the longer it stays in a task?
 
 One panel per environment (and task split), one line per method: the mean (or IQM) over seeds and tasks at each ICL
-episode, counted from 1, with the stratified bootstrap interval over both; of one seed it is over the tasks, and the figure
-says so. With `x: step` the mean over all episodes of each evaluation that was made while training, against the training
-step. The optimum is a dotted line; published values are dashed, and only where they are of the figure's own scale (RA-DT,
-Schmied et al. 2024, figures 3, 4, 14, 15 and 21).
+episode, counted from 1, with the stratified bootstrap interval over both, or with the range of the seeds (`band`); of one
+seed the interval is over the tasks, and the figure says so. With `x: step` the mean over all episodes of each evaluation
+that was made while training, against the training step. The optimum is a dotted line; published values are dashed, and
+only where they are of the figure's own scale (RA-DT, Schmied et al. 2024, figures 3, 4, 14, 15 and 21).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pydantic import Field
 from recollect.figures import captions, reading, spec, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, options_of
+from recollect.figures.statistics import Band, seed_range
 from recollect.settings.errors import UserError
 
 MARKERS = 8  # per line, where there are many episodes
@@ -31,6 +32,9 @@ class Options(ScoreOptions):
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
     step: int | None = Field(None, description="Training step that is drawn (x: episode); null: the last of each run.")
+    band: Band = Field(
+        "bootstrap", description="Around a line: an interval, or from the lowest to the highest of the `seeds`."
+    )
     average: int = Field(1, ge=1, description="So many successive episodes make one point (x: episode). Published: 1.")
     optimum: float | dict[str, float] | None = Field(None, description="Mean optimal return, or one per panel.")
     x_label: str = Field("", description="Empty: what `x` says.")
@@ -53,7 +57,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas, extra_rows, not_drawn = _plot(table, panels, figure, options)
         notes = [_what_is_drawn(rows, options), *not_drawn]
-        return finished(canvas, figure, options, table, extra_rows, _meaning(options), notes=notes)
+        return finished(canvas, figure, options, table, extra_rows, _meaning(options), notes=notes, band=options.band)
 
 
 def _meaning(options: Options) -> dict[str, str]:
@@ -62,7 +66,7 @@ def _meaning(options: Options) -> dict[str, str]:
         "panel": "environment" if isinstance(options.split, str) else "environment, and /split behind the first one",
         "x": "in-context episode, counted from 1; the weights are frozen and the memory stays",
         "y": f"{options.metric}: {word} over seeds and tasks",
-        "low, high": captions.bounds_meant(options.statistic),
+        "low, high": captions.bounds_meant(options.statistic, options.band),
     }
     if options.x == "step":
         meaning["x"] = "training step"
@@ -98,7 +102,11 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
             scores_SNX, x, tasks_of[method] = _points(cell, figure, options)
             # Of one seed the tasks are resampled, in the place of seeds.
             resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX
-            bounds = options.interval(resampled, figure.name, panel.name, method)
+            bounds = (
+                seed_range(scores_SNX, statistic=options.statistic)
+                if options.band == "seeds"
+                else options.interval(resampled, figure.name, panel.name, method)
+            )
             about = {"panel": panel.name, "method": method, "seeds": len(figure.seeds), "tasks": scores_SNX.shape[1]}
             parts.append(pd.DataFrame({"x": x, **bounds.columns(), **about}))
         _check_same_tasks(tasks_of, panel.environment, figure)

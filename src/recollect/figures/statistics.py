@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Statistic = Literal["mean", "iqm"]
+#: What is drawn around an aggregate: its bootstrap interval, or the range of the seeds.
+Band = Literal["bootstrap", "seeds"]
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -62,11 +64,7 @@ def stratified_bootstrap(
     Returns:
         The aggregate and its bounds, of the trailing shape. With one seed the bounds are NaN: nothing can be resampled.
     """
-    scores = np.asarray(scores_SN, dtype=np.float64)
-    if scores.ndim < 2 or scores.size == 0:
-        raise ValueError(f"scores must be a non-empty array [seeds, tasks, ...], not of shape {scores.shape}")
-    if not np.isfinite(scores).all():
-        raise ValueError("scores must be finite")
+    scores = _checked(scores_SN)
     seeds, tasks, *trailing = scores.shape
     flat = scores.reshape(seeds, tasks, -1)
     together = scores.reshape(seeds * tasks, -1)
@@ -81,6 +79,28 @@ def stratified_bootstrap(
         resampled = _resampled_iqm(flat, index_RSN)
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return Interval(value.reshape(trailing), low.reshape(trailing), high.reshape(trailing))
+
+
+def seed_range(scores_SN: Floats, *, statistic: Statistic = "mean") -> Interval:
+    """Aggregate over seeds and tasks, with the lowest and the highest seed's own aggregate as bounds.
+
+    For few seeds, of which no interval can be trusted (`ACTUAL_COVERAGE`). Shapes and errors: see `stratified_bootstrap`.
+    """
+    scores = _checked(scores_SN)
+    seeds, tasks, *trailing = scores.shape
+    aggregate = np.mean if statistic == "mean" else iqm
+    by_seed = aggregate(scores.swapaxes(0, 1), axis=0)
+    bounds = (by_seed.min(0), by_seed.max(0)) if seeds > 1 else (np.full(trailing, np.nan),) * 2
+    return Interval(aggregate(scores.reshape(seeds * tasks, *trailing), axis=0), *bounds)
+
+
+def _checked(scores_SN: Floats) -> Floats:
+    scores = np.asarray(scores_SN, dtype=np.float64)
+    if scores.ndim < 2 or scores.size == 0:
+        raise ValueError(f"scores must be a non-empty array [seeds, tasks, ...], not of shape {scores.shape}")
+    if not np.isfinite(scores).all():
+        raise ValueError("scores must be finite")
+    return scores
 
 
 def _counts(index_RSN: NDArray[np.int64]) -> Floats:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recollect.common.cpu.kernels import Linear
+
 Q_HEAD_RANGE = 3e-3
 POLICY_HEAD_RANGE = 1e-3
 
@@ -40,11 +42,11 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         widths = [input_width, *hidden]
-        self.hidden = nn.ModuleList(nn.utils.skip_init(nn.Linear, a, b) for a, b in pairwise(widths))
-        self.last = nn.utils.skip_init(nn.Linear, widths[-1], outputs)
+        self.hidden = nn.ModuleList(Linear(a, b) for a, b in pairwise(widths))
+        self.last = Linear(widths[-1], outputs)
         with torch.no_grad():
             for layer in self.hidden:
-                assert isinstance(layer, nn.Linear)
+                assert isinstance(layer, Linear)
                 bound = 1.0 / math.sqrt(layer.out_features if fan == "output" else layer.in_features)
                 layer.weight.uniform_(-bound, bound, generator=generator)
                 layer.bias.fill_(0.1)

@@ -282,6 +282,13 @@ def test_small_print_names_scale_seeds_tasks_and_the_narrow_interval() -> None:
     assert SMOKE_WORDS not in printed
 
 
+def test_a_band_of_seeds_is_named_as_such_and_needs_no_warning() -> None:
+    drawn = draw(in_context_scores(), in_context_spec(options={"band": "seeds"}))
+    printed = " ".join(text.get_text() for text in drawn.figure.texts)
+    assert "lowest to highest seed" in printed
+    assert "interval" not in printed + " ".join(drawn.notes)
+
+
 def test_a_method_looks_the_same_in_every_figure() -> None:
     assert style.styles_of(["ad", "radt", "my_new_one"])["radt"] == style.styles_of(["dt", "radt"])["radt"]
     assert style.styles_of(["dqn_gpt"])["dqn_gpt"] == style.styles_of(["sacd_lstm", "sacd_gpt"])["sacd_gpt"]
