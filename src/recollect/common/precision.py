@@ -1,8 +1,9 @@
-"""Mixed precision: products in bfloat16, while parameters, their gradients and what Adam knows of them stay float32."""
+"""Mixed precision: products in bfloat16 or TF32, while parameters, their gradients and what Adam knows of them stay float32."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -21,3 +22,17 @@ def autocast(precision: Precision, device: torch.device | str) -> AbstractContex
     if not in_bfloat16(precision, device):
         return nullcontext()
     return torch.autocast(torch.device(device).type, torch.bfloat16)
+
+
+@contextmanager
+def tf32(on: bool, device: torch.device | str) -> Iterator[None]:
+    """While inside, a GPU reads the factors of float32 products with ten bits of fraction, where `on`. CPUs never do."""
+    if not on or torch.device(device).type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
