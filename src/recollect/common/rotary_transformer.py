@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
+from recollect.common.device_steps import GraphedStep, Read, moved
+from recollect.common.frozen_products import product
 from recollect.common.rotary import turned
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
@@ -91,13 +93,25 @@ class RotaryCache:
     """Keys and values of the last inputs of B rows, in a ring: a step writes K inputs over the oldest ones.
 
     Rows share the ring's place, as all rows read as many inputs per step; what a row wrote before its reset is not seen.
+    On a GPU a step is one CUDA graph.
 
     Args:
         length: M, how many inputs each one attends to at most.
         tokens: most inputs per step.
+        dtype: of the ring. With bfloat16 its products with queries and weights are bfloat16, too; softmaxes are float32.
+        graphed: False: no CUDA graph is made.
     """
 
-    def __init__(self, model: RotaryTransformer, batch: int, length: int, tokens: int = 1) -> None:
+    def __init__(
+        self,
+        model: RotaryTransformer,
+        batch: int,
+        length: int,
+        tokens: int = 1,
+        *,
+        dtype: torch.dtype = torch.float32,
+        graphed: bool = True,
+    ) -> None:
         if length < 1 or tokens < 1:
             raise UserError(
                 f"a memory of {length} tokens that reads {tokens} at once holds nothing",
@@ -108,18 +122,20 @@ class RotaryCache:
         self.model, self.length, self.tokens = model, length, tokens
         self.slots = length + tokens - 1  # of the first of K new inputs, the M - 1 before it must still be there
         shape = (2, batch, s.shared_heads, self.slots, s.head_width)
-        self.layers = [model.embeddings.new_zeros(shape) for _ in model.layers]
+        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in model.layers]
         self.lengths_B = torch.zeros(batch, dtype=torch.int64, device=device)  # inputs since each row's reset
         self.count = 0  # of inputs since the start: the position of the next one
+        self._count = torch.zeros((), dtype=torch.int64, device=device)  # the same
         self.weights: list[Tensor] = []  # of the last inputs, [B, H, K, slots] for each layer
         self._newest = 0
+        self._step = GraphedStep(self.step, self._peek, graphed=graphed)
 
     def reset(self, mask_B: Tensor) -> None:
-        self.lengths_B = self.lengths_B.masked_fill(mask_B.to(self.lengths_B.device), 0)
+        self.lengths_B.masked_fill_(moved(mask_B, self.lengths_B.device), 0)
 
     @torch.no_grad()
     def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
-        """States [B, K, D] of K new inputs after the last layer and its norm.
+        """States [B, K, D] of K new inputs after the last layer and its norm; the next call may overwrite them on a GPU.
 
         Args:
             remember: False: the cache stays as it is.
@@ -127,62 +143,82 @@ class RotaryCache:
         Raises:
             UserError: more inputs than the cache was made for, or another number of rows.
         """
-        s = self.model.settings
         B, K, D = x_BKD.shape
-        if len(self.lengths_B) != B or not 1 <= K <= self.tokens or s.width != D:
+        if len(self.lengths_B) != B or not 1 <= K <= self.tokens or self.model.settings.width != D:
             raise UserError(
-                f"inputs of shape {(B, K, D)} do not fit a memory of {len(self.lengths_B)} rows of width {s.width} "
-                f"that reads at most {self.tokens} at once",
+                f"inputs of shape {(B, K, D)} do not fit a memory of {len(self.lengths_B)} rows of width "
+                f"{self.model.settings.width} that reads at most {self.tokens} at once",
                 where="rotary transformer",
                 do="start it with that many rows, and set batch_tokens to the most inputs per step",
             )
-        new_K = [(self.count + i) % self.slots for i in range(K)]
+        self._newest = (self.count + K - 1) % self.slots
+        if not remember:
+            states_BKD, self.weights = self._peek(x_BKD)
+            return states_BKD
+        states_BKD, self.weights = self._step(x_BKD)
+        self.count += K
+        return states_BKD
+
+    @torch.no_grad()
+    def step(self, x_BKD: Tensor) -> Read:
+        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors.
+
+        States [B, K, D], and of each layer the weights [B, H, K, slots].
+        """
+        states_BKD, weights = self._read(x_BKD, remember=True)
+        self._count.add_(x_BKD.shape[1])
+        self.lengths_B.add_(x_BKD.shape[1])
+        return states_BKD, weights
+
+    def _peek(self, x_BKD: Tensor) -> Read:
+        return self._read(x_BKD, remember=False)
+
+    def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
+        s = self.model.settings
+        B, K, _ = x_BKD.shape
+        new_K = (self._count + torch.arange(K, device=x_BKD.device)) % self.slots
         bias_B1KS = self._unseen(K)
         cos_KE, sin_KE = self._angles(K)
         group = s.heads // s.shared_heads
-        self.weights = []
+        looked = []
         h = x_BKD
         for module, kv in zip(self.model.layers, self.layers, strict=True):
             layer = cast(Layer, module)
-            heads = layer.qkv(layer.norm_attention(h)).view(B, K, -1, s.head_width)
+            heads = product(layer.norm_attention(h), layer.qkv.weight).view(B, K, -1, s.head_width)
             q, k, v = heads.transpose(1, 2).split([s.heads, s.shared_heads, s.shared_heads], 1)
             q, k = turned(q, cos_KE, sin_KE), turned(k, cos_KE, sin_KE)
-            before = None if remember else kv[:, :, :, new_K]
-            kv[0, :, :, new_K] = k
-            kv[1, :, :, new_K] = v
+            before = None if remember else kv.index_select(3, new_K)
+            kv.index_copy_(3, new_K, torch.stack([k, v]).to(kv.dtype))
             # The queries of heads that share keys and values follow each other, so one product serves them.
             q = (q * s.head_width**-0.5).reshape(B, s.shared_heads, group * K, s.head_width)
-            scores = (q @ kv[0].transpose(2, 3)).view(B, s.heads, K, self.slots)
+            scores = (q.to(kv.dtype) @ kv[0].transpose(2, 3)).view(B, s.heads, K, self.slots).float()
             weights = scores.add_(bias_B1KS).softmax(-1)
-            y = weights.view(B, s.shared_heads, group * K, self.slots) @ kv[1]
+            y = weights.view(B, s.shared_heads, group * K, self.slots).to(kv.dtype) @ kv[1]
             y = y.view(B, s.heads, K, s.head_width).transpose(1, 2).reshape(B, K, -1)
-            h = h + layer.attention_out(y)
-            gate, value = layer.mlp_in(layer.norm_mlp(h)).chunk(2, -1)
-            h = h + layer.mlp_out(F.silu(gate) * value)
-            self.weights.append(weights)
+            h = h + product(y, layer.attention_out.weight)
+            gate, value = product(layer.norm_mlp(h), layer.mlp_in.weight).chunk(2, -1)
+            h = h + product(F.silu(gate) * value, layer.mlp_out.weight)
+            looked.append(weights)
             if before is not None:
-                kv[:, :, :, new_K] = before
-        self._newest = new_K[-1]
-        if remember:
-            self.count += K
-            self.lengths_B = self.lengths_B + K
-        return self.model.norm_final(h)
+                kv.index_copy_(3, new_K, before)
+        return self.model.norm_final(h), looked
 
     def _unseen(self, tokens: int) -> Tensor:
         """[B, 1, K, slots]: minus infinity where a new input does not look, else 0."""
         new_K1 = torch.arange(tokens, device=self.lengths_B.device)[:, None]
         slot_S = torch.arange(self.slots, device=self.lengths_B.device)
-        age_KS = (self.count + new_K1 - slot_S) % self.slots  # of later inputs of this step: M or more
+        age_KS = (self._count + new_K1 - slot_S) % self.slots  # of later inputs of this step: M or more
         known_BK1 = (self.lengths_B[:, None, None] + new_K1 + 1).clamp(max=self.length)
-        return torch.zeros(()).to(age_KS.device).where(age_KS < known_BK1, -torch.inf)[:, None]
+        return torch.zeros((), device=age_KS.device).where(age_KS < known_BK1, -torch.inf)[:, None]
 
     def _angles(self, tokens: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines [K, head_width / 2] of the positions of new inputs."""
         s = self.model.settings
-        position_K1 = torch.arange(self.count, self.count + tokens, dtype=torch.float64)[:, None]
-        exponent_E = torch.arange(0, s.head_width, 2, dtype=torch.float64) / s.head_width
+        device = self._count.device
+        position_K1 = (self._count + torch.arange(tokens, device=device)).double()[:, None]
+        exponent_E = torch.arange(0, s.head_width, 2, dtype=torch.float64, device=device) / s.head_width
         angle_KE = position_K1 * s.base**-exponent_E
-        return angle_KE.cos().to(self.model.embeddings), angle_KE.sin().to(self.model.embeddings)
+        return angle_KE.cos().float(), angle_KE.sin().float()
 
     def attention(self) -> Tensor | None:
         """How much the last input read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
@@ -194,16 +230,17 @@ class RotaryCache:
     def arrays(self) -> dict[str, Tensor]:
         """What will be seen again: of each layer the N slots ``[N, 2, heads, width]`` that rows still look at."""
         rows_N, slots_N = self._written()
-        kept = {f"cache{i}": kv[:, rows_N, :, slots_N] for i, kv in enumerate(self.layers)}
-        return {"count": torch.tensor(self.count), "lengths": self.lengths_B, **kept}
+        kept = {f"cache{i}": kv[:, rows_N, :, slots_N].float() for i, kv in enumerate(self.layers)}
+        return {"count": torch.tensor(self.count), "lengths": self.lengths_B.clone(), **kept}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Go on from `arrays`, in a cache that was just made for as many rows."""
         self.count = int(arrays["count"])
-        self.lengths_B = torch.as_tensor(arrays["lengths"]).to(self.lengths_B.device, copy=True)
+        self._count.fill_(self.count)
+        self.lengths_B.copy_(torch.as_tensor(arrays["lengths"]))
         rows_N, slots_N = self._written()
         for i, kv in enumerate(self.layers):
-            kv[:, rows_N, :, slots_N] = torch.as_tensor(arrays[f"cache{i}"]).to(kv.device)
+            kv[:, rows_N, :, slots_N] = torch.as_tensor(arrays[f"cache{i}"]).to(kv)
 
     def _written(self) -> tuple[Tensor, Tensor]:
         """Row and slot of all that the next input may see; the oldest of M is overwritten by then."""

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
+from recollect.common.device_steps import GraphedStep, Read, moved
+from recollect.common.frozen_products import product
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -92,6 +94,13 @@ class TransformerXL(nn.Module):
         with torch.no_grad():
             return torch.cat([(e @ p.T).mul_(scale) for e, p in zip(self.embeddings, self.projections, strict=True)])
 
+    def hold_products(self, dtype: torch.dtype) -> None:
+        """Hold the matrices that tokens are multiplied with so; embeddings, distances and norms stay float32."""
+        for module in self.layers:
+            layer = cast(Layer, module)
+            for part in (layer.qkv, layer.attention_out, layer.mlp_in, layer.mlp_out):
+                part.to(dtype)
+
     def distances(self, length: int) -> list[Tensor]:
         """Per layer [H, Dh, M]: what the distances M-1..0 add to a score, once multiplied with a query."""
         s, device = self.settings, self.projections[0].device
@@ -111,14 +120,26 @@ class TransformerXL(nn.Module):
 class XLCache:
     """Keys and values of the last tokens of B rows, in a ring: a step writes K tokens over the oldest ones.
 
-    Rows share the ring's place, as all rows read as many tokens per step; a row is forgotten by zeroing it.
+    Rows share the ring's place, as all rows read as many tokens per step; a row is forgotten by zeroing it. On a GPU a step
+    is one CUDA graph: the place is a tensor there, and all that is written stays where it is.
 
     Args:
         length: M, how many tokens each one attends to.
         tokens: most tokens per step.
+        dtype: of the ring. With bfloat16 its products with queries and weights are bfloat16, too; softmaxes are float32.
+        graphed: False: no CUDA graph is made.
     """
 
-    def __init__(self, model: TransformerXL, batch: int, length: int, tokens: int = 1) -> None:
+    def __init__(
+        self,
+        model: TransformerXL,
+        batch: int,
+        length: int,
+        tokens: int = 1,
+        *,
+        dtype: torch.dtype = torch.float32,
+        graphed: bool = True,
+    ) -> None:
         if length < 1 or tokens < 1:
             raise UserError(
                 f"a memory of {length} tokens that reads {tokens} at once holds nothing",
@@ -128,24 +149,28 @@ class XLCache:
         s, device = model.settings, model.projections[0].device
         self.model, self.length, self.tokens = model, length, tokens
         self.slots = length + tokens - 1  # of the first of K new tokens, the M - 1 before it must still be there
-        shape = (2, batch, s.heads, self.slots, s.head_width)
-        self.layers = [torch.zeros(shape, device=device) for _ in model.layers]
+        shape = (len(model.layers), 2, batch, s.heads, self.slots, s.head_width)
+        self._ring = torch.zeros(shape, device=device, dtype=dtype)
+        self.layers = list(self._ring.unbind())
         self.at = 0  # where the next token goes
+        self._at = torch.zeros((), dtype=torch.int64, device=device)  # the same
         self.written_B = torch.zeros(batch, dtype=torch.int64)  # slots that are not zero: the newest so many
         self.weights: list[Tensor] = []  # of the last tokens, [B, H, K, slots] for each layer
         self._newest = 0
         self._distances = model.distances(length)
+        self._step = GraphedStep(self.step, self._peek, graphed=graphed)
 
     def reset(self, mask_B: Tensor) -> None:
-        self.written_B = self.written_B.masked_fill(mask_B.cpu(), 0)
-        rows = mask_B.to(self.layers[0].device).nonzero()[:, 0]
+        """Forget the rows of a mask, best one on the host."""
+        on_host = mask_B.cpu()
+        self.written_B = self.written_B.masked_fill(on_host, 0)
+        rows = on_host.nonzero()[:, 0]
         if len(rows):
-            for kv in self.layers:
-                kv[:, rows] = 0.0
+            self._ring.index_fill_(2, moved(rows, self._ring.device), 0.0)
 
     @torch.no_grad()
     def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
-        """The last layer's state [B, D] at the last of K new tokens.
+        """The last layer's state [B, D] at the last of K new tokens; the next call may overwrite it on a GPU.
 
         Args:
             remember: False: the cache stays as it is.
@@ -153,69 +178,87 @@ class XLCache:
         Raises:
             UserError: more tokens than the cache was made for, or another number of rows.
         """
-        s = self.model.settings
         B, K, D = x_BKD.shape
-        if self.layers[0].shape[1] != B or not 1 <= K <= self.tokens or s.width != D:
+        if len(self.written_B) != B or not 1 <= K <= self.tokens or self.model.settings.width != D:
             raise UserError(
-                f"inputs of shape {(B, K, D)} do not fit a memory of {self.layers[0].shape[1]} rows of width {s.width} "
-                f"that reads at most {self.tokens} at once",
+                f"inputs of shape {(B, K, D)} do not fit a memory of {len(self.written_B)} rows of width "
+                f"{self.model.settings.width} that reads at most {self.tokens} at once",
                 where="Transformer-XL",
                 do="start it with that many rows, and set batch_tokens to the most inputs per step",
             )
-        new_K = [(self.at + i) % self.slots for i in range(K)]
+        self._newest = (self.at + K - 1) % self.slots
+        if not remember:
+            h_BD, self.weights = self._peek(x_BKD)
+            return h_BD
+        h_BD, self.weights = self._step(x_BKD)
+        self.at = (self.at + K) % self.slots
+        self.written_B = (self.written_B + K).clamp_(max=self.slots)
+        return h_BD
+
+    @torch.no_grad()
+    def step(self, x_BKD: Tensor) -> Read:
+        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors.
+
+        The state [B, D], and of each layer the weights [B, H, K, slots].
+        """
+        h_BD, weights = self._read(x_BKD, remember=True)
+        self._at.add_(x_BKD.shape[1]).remainder_(self.slots)
+        return h_BD, weights
+
+    def _peek(self, x_BKD: Tensor) -> Read:
+        return self._read(x_BKD, remember=False)
+
+    def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
+        s, device = self.model.settings, x_BKD.device
+        B, K, _ = x_BKD.shape
+        new_K = (self._at + torch.arange(K, device=device)) % self.slots
+        # Of each new token, the age of each slot: 0 is the oldest. It turns ages into slots of the ring.
+        age_KS = (torch.arange(self.slots, device=device) - new_K[:, None] - 1) % self.slots
         scale = s.head_width**-0.5
-        self.weights = []
+        looked = []
         h = x_BKD
         for module, kv, code_HEM in zip(self.model.layers, self.layers, self._distances, strict=True):
             layer = cast(Layer, module)
-            qkv = layer.qkv(h).view(B, K, 3, s.heads, s.head_width)
+            qkv = product(h, layer.qkv.weight).view(B, K, 3, s.heads, s.head_width)
             q = qkv[:, :, 0] * scale
-            before = [] if remember else [kv[:, :, :, slot].clone() for slot in new_K]
-            for i, slot in enumerate(new_K):
-                kv[:, :, :, slot] = qkv[:, i, 1:].transpose(0, 1)
-            # What distances add to the scores, by age; each new token turns the ages into slots of the ring.
+            before = None if remember else kv.index_select(3, new_K)
+            kv.index_copy_(3, new_K, qkv[:, :, 1:].permute(2, 0, 3, 1, 4).to(kv.dtype))
+            # What distances add to the scores, by age, then by slot.
             q_position = q + layer.position_bias * scale
             q_HRE = q_position.permute(2, 0, 1, 3).flatten(1, 2)
             by_age = torch.bmm(q_HRE, code_HEM)
-            unread = self.slots - self.length
-            by_age = F.pad(by_age, (unread, 0), value=-math.inf)
-            by_age = by_age.view(s.heads, B, K, -1)
-            by_slot = []
-            for i, slot in enumerate(new_K):
-                by_slot.append(by_age[:, :, i].roll(slot + 1, 2))
-            bias = torch.stack(by_slot, 3).transpose(0, 1).flatten(0, 1)
+            by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf)
+            by_slot = by_age.view(s.heads, B, K, -1).gather(3, age_KS.expand(s.heads, B, K, -1))
+            bias = by_slot.permute(1, 0, 3, 2).flatten(0, 1)
             # What contents add.
             q_content = q + layer.content_bias * scale
             q_REK = q_content.permute(0, 2, 3, 1).flatten(0, 1)
             k, v = kv.flatten(1, 2)
-            scores = torch.bmm(k, q_REK).add_(bias)
+            scores = torch.bmm(k, q_REK.to(k.dtype)).float().add_(bias)
             weights = scores.transpose(1, 2).softmax(-1)
-            y = torch.bmm(weights, v).view(B, s.heads, K, s.head_width)
+            y = torch.bmm(weights.to(v.dtype), v).view(B, s.heads, K, s.head_width)
             y = y.transpose(1, 2).reshape(B, K, -1)
-            h = layer.norm_attention(h + layer.attention_out(y))
-            inner = layer.mlp_in(h).relu_()
-            h = layer.norm_mlp(h + layer.mlp_out(inner))
-            self.weights.append(weights.view(B, s.heads, K, -1))
-            for slot, kept in zip(new_K, before, strict=False):
-                kv[:, :, :, slot] = kept
-        self._newest = new_K[-1]
-        if remember:
-            self.at = (self.at + K) % self.slots
-            self.written_B = (self.written_B + K).clamp_(max=self.slots)
-        return h[:, -1]
+            h = layer.norm_attention(h + product(y, layer.attention_out.weight))
+            inner = product(h, layer.mlp_in.weight, layer.mlp_in.bias).relu_()
+            h = layer.norm_mlp(h + product(inner, layer.mlp_out.weight, layer.mlp_out.bias))
+            looked.append(weights.view(B, s.heads, K, -1))
+            if before is not None:
+                kv.index_copy_(3, new_K, before)
+        return h[:, -1], looked
 
     def arrays(self) -> dict[str, Tensor]:
         """For a checkpoint: of every layer what was written since each row's last reset, [N, 2, H, Dh]; the rest is zeros."""
         places = self._written()
-        layers = {f"cache{i}": kv[:, places[0], :, places[1]] for i, kv in enumerate(self.layers)}
+        layers = {f"cache{i}": kv[:, places[0], :, places[1]].float() for i, kv in enumerate(self.layers)}
         return {"at": torch.tensor(self.at), "written": self.written_B, **layers}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Put back what `arrays` gave, into a cache that is all zeros and has as many rows."""
         self.at, self.written_B = int(arrays["at"]), torch.as_tensor(arrays["written"]).clone()
+        self._at.fill_(self.at)
         places = self._written()
         for i, kv in enumerate(self.layers):
-            kv[:, places[0], :, places[1]] = torch.as_tensor(arrays[f"cache{i}"]).to(kv.device)
+            kv[:, places[0], :, places[1]] = torch.as_tensor(arrays[f"cache{i}"]).to(kv)
 
     def _written(self) -> Tensor:
         """Row and slot [2, N] of all that was written since the last reset of its row, the newest first."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
+from recollect.common.device_steps import moved
 from recollect.common.language_models import load_language_model, vocabulary
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.helm.token_window import TokenWindow, check_inputs, check_length, right_aligned, unfit
@@ -57,7 +58,7 @@ class CausalMemory:
 
     def reset(self, mask_B: Tensor) -> None:
         self.window.reset(mask_B)
-        self.cache.reset(mask_B.to(self.embeddings_VD.device))
+        self.cache.reset(moved(mask_B, self.embeddings_VD.device))
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
         K = inputs_BKD.shape[1]
@@ -122,9 +123,12 @@ def causal_memory(
     memory_length: int,
     layers: int | None,
     batch_tokens: int,
+    dtype: torch.dtype,
     device: str | torch.device,
 ) -> CausalMemory:
-    """GPT-2 as memory; see `language_memory`. Raises UserError: another model, or too few layers or positions."""
+    """GPT-2 as memory; see `language_memory`. Raises UserError: another model, another precision, or it is too small."""
+    if dtype != torch.float32:
+        raise unfit("A model of GPT-2's kind is read in float32 only.", "Set language_precision: float32.")
     loaded = load_language_model(settings, folder=folder, layers=layers, device=device)
     published: Any = loaded.model
     config = published.config

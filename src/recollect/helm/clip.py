@@ -1,7 +1,7 @@
 """CLIP: an image encoder (vision transformer or residual network) and a text encoder into one space.
 
-Parameters have the names of the released checkpoints, in the layout of OpenCLIP, so that those are read as they are. Both
-encoders are run in float32 (released: half precision on GPUs).
+Parameters have the names of the released checkpoints, in the layout of OpenCLIP, so that those are read as they are. The
+image encoder's products may be held in half precision (`frozen_products.hold_products`; released: float16 on GPUs).
 
 Source: Radford et al. 2021, section 2.4 and the released model code; counts in specification section 11.
 """
@@ -14,6 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from recollect.common.attention import join_heads, split_heads
+from recollect.common.cpu.kernels import Linear
+from recollect.common.frozen_products import product
 
 
 @dataclass(frozen=True)
@@ -42,23 +46,25 @@ class QuickGELU(nn.Module):
     """``x * sigmoid(1.702 x)``, with which CLIP was trained."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(1.702 * x)
+        return torch.sigmoid(1.702 * x).mul_(x)
 
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)  # for its parameters
         self.mlp = nn.Sequential(
-            OrderedDict(c_fc=nn.Linear(width, 4 * width), gelu=QuickGELU(), c_proj=nn.Linear(4 * width, width))
+            OrderedDict(c_fc=Linear(width, 4 * width), gelu=QuickGELU(), c_proj=Linear(4 * width, width))
         )
 
-    def forward(self, x_NTD: Tensor, mask_TT: Tensor | None) -> Tensor:
-        """True in the mask: not attended."""
-        normed_NTD = self.ln_1(x_NTD)
-        x_NTD = x_NTD + self.attn(normed_NTD, normed_NTD, normed_NTD, need_weights=False, attn_mask=mask_TT)[0]
-        return x_NTD + self.mlp(self.ln_2(x_NTD))
+    def forward(self, x_NTD: Tensor, causal: bool) -> Tensor:
+        """``causal``: a token attends to those before it and itself, else to all."""
+        qkv = product(self.ln_1(x_NTD), self.attn.in_proj_weight, self.attn.in_proj_bias)
+        q, k, v = split_heads(qkv, 3, self.attn.num_heads)
+        y_NTD = join_heads(F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+        x_NTD = x_NTD + product(y_NTD, self.attn.out_proj.weight, self.attn.out_proj.bias)
+        return x_NTD + self.mlp(self.ln_2(x_NTD).to(self.mlp[0].weight.dtype))
 
 
 class Transformer(nn.Module):
@@ -66,9 +72,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
 
-    def forward(self, x_NTD: Tensor, mask_TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_NTD: Tensor, *, causal: bool = False) -> Tensor:
         for block in self.resblocks:
-            x_NTD = block(x_NTD, mask_TT)
+            x_NTD = block(x_NTD, causal)
         return x_NTD
 
 
@@ -86,7 +92,7 @@ class VisionTransformer(nn.Module):
         self.proj = nn.Parameter(torch.empty(inner, shape.width))
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        patches_NTD = self.conv1(x_NCHW).flatten(2).transpose(1, 2)
+        patches_NTD = self.conv1(x_NCHW.to(self.conv1.weight.dtype)).flatten(2).transpose(1, 2)
         first_N1D = self.class_embedding.expand(len(x_NCHW), 1, -1)
         tokens_NTD = self.ln_pre(torch.cat([first_N1D, patches_NTD], 1) + self.positional_embedding)
         return self.ln_post(self.transformer(tokens_NTD)[:, 0]) @ self.proj
@@ -123,14 +129,15 @@ class AttentionPool(nn.Module):
     def __init__(self, side: int, inputs: int, heads: int, width: int) -> None:
         super().__init__()
         self.positional_embedding = nn.Parameter(torch.empty(side**2 + 1, inputs))
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(inputs, inputs) for _ in range(3))
-        self.c_proj = nn.Linear(inputs, width)
+        self.q_proj, self.k_proj, self.v_proj = (Linear(inputs, inputs) for _ in range(3))
+        self.c_proj = Linear(inputs, width)
         self.heads = heads
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
         """[N, width]."""
         places_NTD = x_NCHW.flatten(2).transpose(1, 2)
         tokens_NTD = torch.cat([places_NTD.mean(1, keepdim=True), places_NTD], 1) + self.positional_embedding
+        tokens_NTD = tokens_NTD.to(self.q_proj.weight.dtype)
         q_N1D = self.q_proj(tokens_NTD[:, :1])
         k_NTD = self.k_proj(tokens_NTD)
         v_NTD = self.v_proj(tokens_NTD)
@@ -163,7 +170,7 @@ class ModifiedResNet(nn.Module):
         self.attnpool = AttentionPool(shape.image_size // 32, before, before // shape.head, shape.width)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        x_NCHW = F.relu(self.bn1(self.conv1(x_NCHW)))
+        x_NCHW = F.relu(self.bn1(self.conv1(x_NCHW.to(self.conv1.weight.dtype))))
         x_NCHW = F.relu(self.bn2(self.conv2(x_NCHW)))
         x_NCHW = F.relu(self.bn3(self.conv3(x_NCHW)))
         x_NCHW = F.avg_pool2d(x_NCHW, 2)
@@ -196,8 +203,7 @@ class Clip(nn.Module):
 
     def texts(self, ids_NT: Tensor, last_N: Tensor) -> Tensor:
         """[N, width] of token ids, read at each text's end of text; what stands behind it is never seen."""
-        length = ids_NT.shape[1]
-        future_TT = torch.ones(length, length, dtype=torch.bool, device=ids_NT.device).triu(1)
-        states_NTD = self.transformer(self.token_embedding(ids_NT) + self.positional_embedding[:length], future_TT)
+        tokens_NTD = self.token_embedding(ids_NT) + self.positional_embedding[: ids_NT.shape[1]]
+        states_NTD = self.transformer(tokens_NTD, causal=True)
         ends_ND = states_NTD[torch.arange(len(ids_NT), device=ids_NT.device), last_N]
         return self.ln_final(ends_ND) @ self.text_projection

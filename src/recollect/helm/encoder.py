@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.common.cpu.kernels import linear
+from recollect.common.frozen_products import product
 
 Affine = tuple[Tensor, Tensor]
 
@@ -24,10 +24,18 @@ class Encoder:
     """Reads windows of token embeddings.
 
     `weights` are named as those of BertModel and RobertaModel of transformers, ``encoder.layer.i`` for each layer kept; the
-    first token gets row `first_position` of the position table (RoBERTa: 2).
+    first token gets row `first_position` of the position table (RoBERTa: 2). Matrices are held as `dtype`.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], *, heads: int, norm_eps: float, first_position: int = 0) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        *,
+        heads: int,
+        norm_eps: float,
+        first_position: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.heads, self.norm_eps = heads, norm_eps
         self.embeddings_VD = weights["embeddings.word_embeddings.weight"]
         self.width = self.embeddings_VD.shape[1]
@@ -35,15 +43,18 @@ class Encoder:
         self._places_TD = positions_TD + weights["embeddings.token_type_embeddings.weight"][0]
         self._norm = _affine(weights, "embeddings.LayerNorm")
         count = sum(name.endswith("attention.self.query.weight") for name in weights)
-        self.layers = [_layer(weights, f"encoder.layer.{i}") for i in range(count)]
+        self.layers = [_layer(weights, f"encoder.layer.{i}", dtype) for i in range(count)]
 
     @torch.no_grad()
-    def read(self, x_BTD: Tensor, lengths_B: Tensor, *, last: bool = False) -> tuple[Tensor, list[Tensor]]:
+    def read(
+        self, x_BTD: Tensor, lengths_B: Tensor, *, last: bool = False, packed: bool = True
+    ) -> tuple[Tensor, list[Tensor]]:
         """States of the last layer, and the attention weights of every layer [B, H, T, T] (in its last, see `last`).
 
         Args:
             x_BTD: token embeddings; positions, type and LayerNorm are added here.
             lengths_B: at least 1; the tokens of a row after so many are padding, which nothing attends to.
+            packed: False: padding is computed, too, so that the host need not know where it is.
             last: give the states [B, 1, D] at each row's last token only, and of the last layer the weights [B, H, 1, T].
 
         Returns:
@@ -55,8 +66,8 @@ class Encoder:
         real_BT = place_T < lengths_B[:, None]
         # Real tokens only, one after the other; in attention rows are blocks again, and padding is masked.
         index_N, bias_B11T = None, None
-        if not bool(real_BT.all()):
-            index_N = real_BT.flatten().nonzero()[:, 0]
+        if not packed or not bool(real_BT.all()):
+            index_N = real_BT.flatten().nonzero()[:, 0] if packed else None
             bias_B11T = torch.zeros(B, 1, 1, T, device=x_BTD.device)
             bias_B11T.masked_fill_(~real_BT[:, None, None], float("-inf"))
         h_ND = _rows((x_BTD + self._places_TD[:T]).reshape(B * T, D), index_N)
@@ -67,37 +78,38 @@ class Encoder:
             newest_only = last and number == len(self.layers) - 1
             if newest_only:  # queries of the last tokens only
                 weight_ED, bias_E = qkv
-                keys_values = _blocks(linear(h_ND, weight_ED[D:], bias_E[D:]), index_N, B * T)
+                keys_values = _blocks(product(h_ND, weight_ED[D:], bias_E[D:]), index_N, B * T)
                 k, v = keys_values.view(B, T, 2, H, head).permute(2, 0, 3, 1, 4)
                 h_ND = _blocks(h_ND, index_N, B * T)[ends_B]
-                q = linear(h_ND, weight_ED[:D], bias_E[:D]).view(B, H, 1, head)
+                q = product(h_ND, weight_ED[:D], bias_E[:D]).view(B, H, 1, head)
             else:
-                joined = _blocks(linear(h_ND, *qkv), index_N, B * T)
+                joined = _blocks(product(h_ND, *qkv), index_N, B * T)
                 q, k, v = joined.view(B, T, 3, H, head).permute(2, 0, 3, 1, 4)
-            scores = torch.matmul(q, k.transpose(2, 3)).mul_(head**-0.5)
+            scores = torch.matmul(q, k.transpose(2, 3)).float().mul_(head**-0.5)
             if bias_B11T is not None:
                 scores.add_(bias_B11T)
             weights = scores.softmax(-1)
             maps.append(weights)
-            y_ND = torch.matmul(weights, v).transpose(1, 2).reshape(-1, D)
+            y_ND = torch.matmul(weights.to(v.dtype), v).transpose(1, 2).reshape(-1, D)
             if not newest_only:
                 y_ND = _rows(y_ND, index_N)
-            h_ND = F.layer_norm(h_ND + linear(y_ND, *out), (D,), *norm_attention, self.norm_eps)
-            inner_ND = F.gelu(linear(h_ND, *mlp_in))
-            h_ND = F.layer_norm(h_ND + linear(inner_ND, *mlp_out), (D,), *norm_mlp, self.norm_eps)
+            h_ND = F.layer_norm(h_ND + product(y_ND, *out), (D,), *norm_attention, self.norm_eps)
+            inner_ND = F.gelu(product(h_ND, *mlp_in))
+            h_ND = F.layer_norm(h_ND + product(inner_ND, *mlp_out), (D,), *norm_mlp, self.norm_eps)
         if last:
             return h_ND.view(B, 1, D), maps
-        return _blocks(h_ND, index_N, B * T).view(B, T, D), maps
+        states_BTD = _blocks(h_ND, index_N, B * T).view(B, T, D)
+        return states_BTD if packed else states_BTD * real_BT[:, :, None], maps
 
 
 def _affine(weights: Mapping[str, Tensor], name: str) -> Affine:
     return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
 
-def _layer(weights: Mapping[str, Tensor], name: str) -> tuple[Affine, ...]:
-    """Query, key and value in one; attention out; its norm; MLP in, out; its norm."""
+def _layer(weights: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> tuple[Affine, ...]:
+    """Query, key and value in one; attention out; its norm; MLP in, out; its norm. Norms are float32, the rest `dtype`."""
     parts = [_affine(weights, f"{name}.attention.self.{part}") for part in ("query", "key", "value")]
-    joined = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    joined = torch.cat([part[0] for part in parts]).to(dtype), torch.cat([part[1] for part in parts]).to(dtype)
     rest = (
         "attention.output.dense",
         "attention.output.LayerNorm",
@@ -105,7 +117,12 @@ def _layer(weights: Mapping[str, Tensor], name: str) -> tuple[Affine, ...]:
         "output.dense",
         "output.LayerNorm",
     )
-    return (joined, *(_affine(weights, f"{name}.{part}") for part in rest))
+    found = [joined]
+    for part in rest:
+        weight, bias = _affine(weights, f"{name}.{part}")
+        held = torch.float32 if part.endswith("LayerNorm") else dtype
+        found.append((weight.to(held), bias.to(held)))
+    return tuple(found)
 
 
 def _rows(x: Tensor, index_N: Tensor | None) -> Tensor:

@@ -45,7 +45,9 @@ class EncoderMemory:
         self.memory_length, self.batch_tokens, self.pooling = memory_length, batch_tokens, pooling
         start = next((i for i, word in enumerate(words) if word in ("[CLS]", "<s>")), 0)
         self._start_D = self.embeddings_VD[start]
-        self.cache = VectorCache(REMEMBERED) if self.embeddings_VD.device.type == "cpu" else None
+        # A GPU would be waited for: it reads whole windows, padding too.
+        self.packed = self.embeddings_VD.device.type == "cpu"
+        self.cache = VectorCache(REMEMBERED) if self.packed else None
         self.start(0)
 
     def start(self, batch: int) -> None:
@@ -77,8 +79,10 @@ class EncoderMemory:
 
     def _states(self, tokens_BMD: Tensor, lengths_B: Tensor) -> tuple[Tensor, list[Tensor]]:
         start_B1D = self._start_D.expand(len(tokens_BMD), 1, -1)
-        tokens_BTD = torch.cat([start_B1D, tokens_BMD[:, : int(lengths_B.max())]], 1)
-        return self.encoder.read(tokens_BTD, lengths_B + 1, last=self.pooling == "last")
+        if self.packed:
+            tokens_BMD = tokens_BMD[:, : int(lengths_B.max())]
+        tokens_BTD = torch.cat([start_B1D, tokens_BMD], 1)
+        return self.encoder.read(tokens_BTD, lengths_B + 1, last=self.pooling == "last", packed=self.packed)
 
     def peek(self, inputs_BKD: Tensor) -> Tensor:
         before, self.window = self.window, copy(self.window)  # its tensors are never changed in place
@@ -125,6 +129,7 @@ def encoder_memory(
     layers: int | None,
     batch_tokens: int,
     pooling: Literal["mean", "last"],
+    dtype: torch.dtype,
     device: str | torch.device,
 ) -> EncoderMemory:
     """BERT or RoBERTa as memory; see `language_memory`. Raises UserError as `causal_memory`."""
@@ -139,5 +144,6 @@ def encoder_memory(
         heads=config.num_attention_heads,
         norm_eps=config.layer_norm_eps,
         first_position=ROBERTA_OFFSET if config.model_type == "roberta" else 0,
+        dtype=dtype,
     )
     return EncoderMemory(encoder, vocabulary(settings, folder), memory_length, batch_tokens, pooling)

@@ -4,6 +4,8 @@ functions.
 Agents see the same few frames over and over (a random policy's 20,000 steps in MiniGrid's tasks show 101 to 1,860 different
 ones), and a frozen encoder says the same of each. Specification 10.4, item 24.
 
+Hashes are made and looked up on the host, which worlds give their frames to; a GPU gets row numbers and is not waited for.
+
 What a network makes of a row can differ in the last bit with the rows beside it in a batch. So a cache is part of
 the state of a run that must resume bit-exactly: `arrays` and `load`.
 """
@@ -18,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from recollect.common.device_steps import moved
 
 _KEY = 16  # bytes of a hash
 
@@ -46,7 +50,7 @@ class VectorCache:
                 fresh.append(i)
         self.misses += len(new)
         self.hits += len(keys) - len(new)
-        known_OW = None if self._vectors is None else self._vectors[[self._slots[keys[i]] for i in old]]
+        known_OW = None if self._vectors is None else _rows(self._vectors, [self._slots[keys[i]] for i in old])
         for i in old:
             self._slots.move_to_end(keys[i])
         if not new:
@@ -55,9 +59,9 @@ class VectorCache:
         made_MW = make(list(new.values())).detach()
         found = made_MW.new_empty(len(keys), made_MW.shape[1])
         if known_OW is not None:
-            found[old] = known_OW
+            _write(found, old, known_OW)
         place = {key: m for m, key in enumerate(new)}
-        found[fresh] = made_MW[[place[keys[i]] for i in fresh]]
+        _write(found, fresh, _rows(made_MW, [place[keys[i]] for i in fresh]))
         self._remember(list(new), made_MW)
         return found
 
@@ -90,7 +94,15 @@ class VectorCache:
             forgotten = self._slots.popitem(last=False)[1] if len(self._slots) >= self.size else len(self._slots)
             self._slots[key] = forgotten
             places.append(forgotten)
-        self._vectors[places] = vectors_MW
+        _write(self._vectors, places, vectors_MW)
+
+
+def _rows(vectors_MW: Tensor, rows: list[int]) -> Tensor:
+    return vectors_MW.index_select(0, moved(torch.tensor(rows, dtype=torch.int64), vectors_MW.device))
+
+
+def _write(vectors_MW: Tensor, rows: list[int], values_NW: Tensor) -> None:
+    vectors_MW.index_copy_(0, moved(torch.tensor(rows, dtype=torch.int64), vectors_MW.device), values_NW)
 
 
 class FrameCache(VectorCache):
@@ -102,11 +114,21 @@ class FrameCache(VectorCache):
 
     def __call__(self, frames: np.ndarray) -> Tensor:
         """Vectors [N, W] of frames uint8 [N, ...], N > 0."""
-        keys = [key_of(frame) for frame in frames]
-        return self.find(keys, lambda rows: self.function(np.ascontiguousarray(frames[rows])))
+        return self.find(keys_of(frames), lambda rows: self.function(np.ascontiguousarray(frames[rows])))
+
+
+def keys_of(arrays_N: np.ndarray) -> list[bytes]:
+    """A hash of each row's numbers, shape and type. (SHA-256: processors have instructions for it.)"""
+    about = hashlib.sha256(repr((arrays_N.shape[1:], arrays_N.dtype.str)).encode())
+    bytes_NB = np.ascontiguousarray(arrays_N).reshape(len(arrays_N), -1).view(np.uint8)
+    keys = []
+    for row_B in bytes_NB:
+        whole = about.copy()
+        whole.update(row_B.data)
+        keys.append(whole.digest()[:_KEY])
+    return keys
 
 
 def key_of(array: np.ndarray) -> bytes:
-    """A hash of an array's numbers, shape and type."""
-    shape = repr((array.shape, array.dtype.str)).encode()
-    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=_KEY, person=shape[:16]).digest()
+    """The same of one array."""
+    return keys_of(array[None])[0]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.frozen_hopfield import FrozenHopfield
+from recollect.common.precision import Precision, in_bfloat16
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, Reader, history_of, memory_of
 from recollect.helm.method import method_with_history
@@ -31,17 +32,35 @@ NAMED = 4  # words of a mixture that inspection names
 class Hyperparameters(LanguageHyperparameters):
     beta: float = Field(100.0, gt=0, description="Sharpness of the mixture: large ones take one word. Released: 100.")
     similarity: Literal["cosine", "dot"] = Field("cosine", description="Released: cosine. Paper: dot.")
+    mixture_precision: Precision = Field(
+        "float32",
+        description="Of the words as they are mixed. bfloat16 halves what is read and moves a mixture by 0.3 % where beta is "
+        "10, by 4 % where it is 100; auto: on a GPU.",
+    )
 
 
 class HopfieldReader(Reader):
     """Images -> mixtures of word embeddings, one each; those of `frames` different images are kept."""
 
     def __init__(
-        self, embeddings_VD: Tensor, shape: tuple[int, ...], *, beta: float, similarity: str, seed: int, frames: int
+        self,
+        embeddings_VD: Tensor,
+        shape: tuple[int, ...],
+        *,
+        beta: float,
+        similarity: str,
+        seed: int,
+        frames: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         inputs = int(np.prod(shape[1:]))
         self.hopfield = FrozenHopfield(
-            embeddings_VD, inputs, beta=beta, seed=seed, similarity="dot" if similarity == "dot" else "cosine"
+            embeddings_VD,
+            inputs,
+            beta=beta,
+            seed=seed,
+            similarity="dot" if similarity == "dot" else "cosine",
+            dtype=dtype,
         )
         self.cache = FrameCache(lambda images: self.hopfield(self.grey(images)), frames)
         self._newest = np.zeros((0, *shape), np.uint8)
@@ -74,6 +93,7 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
         similarity=hp.similarity,
         seed=seed_of("frozen hopfield", settings.seed),
         frames=hp.cached_frames,
+        dtype=torch.bfloat16 if in_bfloat16(hp.mixture_precision, inputs.device) else torch.float32,
     )
     return history_of(reader, memory, settings, inputs, arrays)
 

@@ -34,6 +34,7 @@ from recollect.common.draws import categorical_from_uniform
 from recollect.common.learning_curve import world_of
 from recollect.common.optimiser import Adam
 from recollect.common.ppo_loss import policy_terms, standardised
+from recollect.common.precision import tf32
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
@@ -82,6 +83,11 @@ class OnPolicyHyperparameters(Frozen):
     likeliest: bool = Field(False, description="Take the likeliest action in evaluations; drawn ones are the paper's.")
     keep_best: bool = Field(False, description="End with the weights of the best recent return. Paper: an option.")
     log_every: int = Field(5000, ge=1, description="Environment steps between points of the learning curve.")
+    tf32: bool = Field(
+        False,
+        description="While training, a GPU reads the factors of products with ten bits of fraction. Released: as PyTorch "
+        "1.10 does by default, which is yes on GPUs that can.",
+    )
     checkpoint_every: int = Field(0, ge=0, description="Most steps between checkpoints; 0: by time alone.")
 
     @model_validator(mode="after")
@@ -158,11 +164,12 @@ class OnPolicyTrainer:
         return self.steps >= self.hp.steps
 
     def advance(self, run: Run) -> None:
-        moments, done_TE = self._play()
-        self.rollouts += 1
-        if self.hp.keep_best:
-            self._keep_if_best()
-        self._learn(moments, done_TE)
+        with tf32(self.hp.tf32, self.agent.device):
+            moments, done_TE = self._play()
+            self.rollouts += 1
+            if self.hp.keep_best:
+                self._keep_if_best()
+            self._learn(moments, done_TE)
         began = self.rollouts * self.hp.rollout >= self.world.horizon
         if self.done or (began and self.steps // self.hp.log_every > self.logged_at // self.hp.log_every):
             self._log(run)
@@ -250,7 +257,7 @@ class OnPolicyTrainer:
                 metrics["adv_mean"] = raw_M.mean()
                 metrics["adv_std"] = raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())
                 for name, constant in constants.items():
-                    metrics[name] = raw_M.new_tensor(constant)
+                    metrics[name] = raw_M.new_full((), constant)
                 for name, value in metrics.items():
                     self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
                 self.minibatches += 1

@@ -21,7 +21,7 @@ from recollect.common.contract import Inputs, facts_of
 from recollect.common.distinct_images import DistinctImages
 from recollect.helm.method import PolicyArrays, make_network, method_of
 from recollect.helm.on_policy import OnPolicyHyperparameters
-from recollect.helm.sampled_policy import Agent
+from recollect.helm.sampled_policy import Agent, on_host
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
@@ -57,17 +57,16 @@ class RecurrentAgent(Agent):
     def act(self) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities [B, A] and values [B]; the image is remembered."""
         outputs_1BU, self._hidden_BU, self._cell_BU = self._step(self._images)
-        log_BA, value_B = self.network.heads(outputs_1BU[0])
-        return log_BA.cpu().numpy(), value_B.cpu().numpy()
+        return on_host(*self.network.heads(outputs_1BU[0]))
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
         """See `Agent.value`; `images` are those that `act` led to."""
-        outputs_1BU, _, _ = self._step(self._images if images is None else images)
+        outputs_1BU, _, _ = self._step(self._images if images is None else self.put(images))
         return self.network.heads(outputs_1BU[0])[1].cpu().numpy()
 
-    def _step(self, images: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        features_1BW = self.network.encoder(self.put(images))[None]
+    def _step(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        features_1BW = self.network.encoder(images)[None]
         return self.network.unroll(features_1BW, self._hidden_BU, self._cell_BU)
 
     def epoch(
@@ -91,8 +90,8 @@ class RecurrentAgent(Agent):
             outputs_LMU, _, _ = self.network.unroll(
                 features_LMW, moments["hidden"][starts_M], moments["cell"][starts_M]
             )
-            kept_LM = self.put(there_LM)
-            yield moment_LM[kept_LM], *self.network.heads(outputs_LMU[kept_LM])
+            kept_K = self.put(np.flatnonzero(there_LM))
+            yield moment_LM.flatten()[kept_K], *self.network.heads(outputs_LMU.flatten(0, 1)[kept_K])
 
     def arrays(self) -> dict[str, Any]:
         return super().arrays() | self.state_arrays()

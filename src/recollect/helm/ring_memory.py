@@ -29,7 +29,8 @@ class RingMemory:
 
     Args:
         embeddings_VD: token embeddings as the model sees them.
-        layers, heads, head_width: of the keys, and as many values, that are kept of each input.
+        layers, heads, head_width: of the keys, and as many values, that are kept of each input, as numbers of `dtype`.
+        graphed: whether a step is a CUDA graph on a GPU.
     """
 
     counted = "lengths"
@@ -45,12 +46,15 @@ class RingMemory:
         layers: int,
         heads: int,
         head_width: int,
+        dtype: torch.dtype = torch.float32,
+        graphed: bool = True,
     ) -> None:
+        self.dtype, self.graphed = dtype, graphed
         self.embeddings_VD, self.vocabulary = embeddings_VD, words
         self.width = self.output_width = embeddings_VD.shape[1]
         self.memory_length, self.batch_tokens = memory_length, batch_tokens
         slots = memory_length + batch_tokens - 1
-        self.row_bytes = torch.float32.itemsize * 2 * layers * heads * head_width * slots
+        self.row_bytes = dtype.itemsize * 2 * layers * heads * head_width * slots
         self.start(0)
 
     def ring(self, batch: int) -> Ring:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from recollect.common.frozen_products import hold_products
 from recollect.common.language_models import RANDOM_VOCABULARY, package_weights, vocabulary
 from recollect.common.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
 from recollect.helm.ring_memory import RingMemory
@@ -22,15 +23,33 @@ class RotaryMemory(RingMemory):
     """See `LanguageMemory`. A row begins with nothing to attend to but its first input."""
 
     def __init__(
-        self, network: RotaryTransformer, words: tuple[str, ...], memory_length: int, batch_tokens: int
+        self,
+        network: RotaryTransformer,
+        words: tuple[str, ...],
+        memory_length: int,
+        batch_tokens: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        graphed: bool = True,
     ) -> None:
         self.network, s = network, network.settings
-        table_VD = network.embeddings.detach()
-        kept = {"layers": s.layers, "heads": s.shared_heads, "head_width": s.head_width}
-        super().__init__(table_VD, words, memory_length, batch_tokens, **kept)
+        hold_products(network.layers, dtype)
+        super().__init__(
+            network.embeddings.detach(),
+            words,
+            memory_length,
+            batch_tokens,
+            layers=s.layers,
+            heads=s.shared_heads,
+            head_width=s.head_width,
+            dtype=dtype,
+            graphed=graphed,
+        )
 
     def ring(self, batch: int) -> RotaryCache:
-        return RotaryCache(self.network, batch, self.memory_length, self.batch_tokens)
+        return RotaryCache(
+            self.network, batch, self.memory_length, self.batch_tokens, dtype=self.dtype, graphed=self.graphed
+        )
 
 
 def rotary_memory(
@@ -39,6 +58,8 @@ def rotary_memory(
     memory_length: int,
     layers: int | None,
     batch_tokens: int,
+    dtype: torch.dtype,
+    graphed: bool,
     device: str | torch.device,
     seed: int,
 ) -> RotaryMemory:
@@ -55,4 +76,5 @@ def rotary_memory(
         network = load(package_weights(settings), layers=layers)
     else:
         raise unfit("A model of this kind is read from a package only.", "Set source: package, or another kind.")
-    return RotaryMemory(network.to(device), vocabulary(settings), memory_length, batch_tokens)
+    network, words = network.to(device), vocabulary(settings)
+    return RotaryMemory(network, words, memory_length, batch_tokens, dtype=dtype, graphed=graphed)

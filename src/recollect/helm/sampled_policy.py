@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
+from recollect.common.device_steps import moved
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.weights import arrays_of, load_policy_arrays
@@ -62,7 +63,7 @@ class Agent:
 
     def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
         self.network, self.history, self.device = network.to(device), history, torch.device(device)
-        self._images = np.zeros(0, np.uint8)
+        self._images = torch.zeros(0, dtype=torch.uint8)
         self._history_BH: Tensor | None = None
 
     # ---- acting
@@ -78,20 +79,19 @@ class Agent:
 
     def see(self, images: np.ndarray) -> None:
         """Look at images uint8 [B, *shape]: what `act`, `value` and `record` then are about."""
-        self._images = images
+        self._images = self.put(images)
         if self.history is not None:
             self._history_BH = self.history.read(images)
 
     def record(self) -> dict[str, Tensor]:
         """What the update must know of this moment: [B, ...] each. Called in front of `act`."""
-        found = {"image": self.put(self._images)}
+        found = {"image": self._images}
         return found if self._history_BH is None else {**found, "history": self._history_BH}
 
     @torch.no_grad()
     def act(self) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities [B, A] and values [B]."""
-        log_BA, value_B = self.network(self.put(self._images), self._history_BH)
-        return log_BA.cpu().numpy(), value_B.cpu().numpy()
+        return on_host(*self.network(self._images, self._history_BH))
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
@@ -121,8 +121,7 @@ class Agent:
 
         Yields which moments [M], their log-probabilities [M, A] and values [M].
         """
-        for rows_M in np.split(draws.permutation(done_TE.size), batches):
-            chosen_M = self.put(rows_M)
+        for chosen_M in self.put(draws.permutation(done_TE.size)).tensor_split(batches):
             history_NH = moments.get("history")
             features_MW = images.features(self.network.encoder, chosen_M)
             log_MA, value_M = self.network.judge(features_MW, None if history_NH is None else history_NH[chosen_M])
@@ -131,7 +130,7 @@ class Agent:
     # ---- bytes
 
     def put(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return moved(array, self.device)
 
     def arrays(self) -> dict[str, Any]:
         """The network, and all that changes while acting."""
@@ -144,7 +143,7 @@ class Agent:
         """Put back what `arrays` gave, with the images that the rows saw then."""
         weights = part(arrays, "network")
         self.network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
-        self._images = images
+        self._images = self.put(images)
         if self.history is not None:
             self.history.load(part(arrays, "history"))
             self._history_BH = torch.as_tensor(arrays["seen"]).to(self.device)
@@ -163,6 +162,12 @@ class Agent:
         if self.history is not None:
             found |= joined(history=self.history.learned())
         return {name: np.array(value) for name, value in found.items()}
+
+
+def on_host(log_BA: Tensor, value_B: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Both as arrays; a GPU is waited for once."""
+    both = torch.cat([log_BA, value_B[:, None]], 1).cpu().numpy()
+    return np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, -1])
 
 
 class SampledPolicy(BatchedPolicy):

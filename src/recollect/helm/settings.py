@@ -31,6 +31,10 @@ class VisionLanguageModelSettings(Frozen):
     fit: Literal["crop", "squash"] = Field(
         "crop", description="source: hub. How a frame that is not square becomes one; CLIP crops."
     )
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        "auto",
+        description="source: hub. Of products of its image encoder; auto, as released: float16 on a GPU, else float32.",
+    )
     language_model: str = Field("minilm", description="source: trained. What its texts are read with.")
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="source: trained. Of helm.dual_encoder.")
     width: int = Field(32, ge=1, description="source: random. Numbers that an image or text becomes.")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.common.device_steps import moved
 from recollect.settings.errors import UserError
 
 
@@ -22,7 +23,7 @@ class TokenWindow:
         """Where there is no room for so many more, forget all but the last `kept`; gives the rows where it was so."""
         length = self.tokens_BMD.shape[1]
         full_B = self.lengths_B + tokens > length
-        if bool(full_B.any()):
+        if full_B.device.type != "cpu" or bool(full_B.any()):  # a GPU is not asked
             drop_B = torch.where(full_B, (self.lengths_B - kept).clamp(min=0), 0)
             place_M = torch.arange(length, device=drop_B.device)
             row_B1 = torch.arange(len(drop_B), device=drop_B.device)[:, None]
@@ -39,7 +40,7 @@ class TokenWindow:
         self.lengths_B = self.lengths_B + K
 
     def reset(self, mask_B: Tensor) -> None:
-        self.lengths_B = self.lengths_B.masked_fill(mask_B.to(self.lengths_B.device), 0)
+        self.lengths_B = self.lengths_B.masked_fill(moved(mask_B, self.lengths_B.device), 0)
 
     def arrays(self) -> dict[str, Tensor]:
         return {"tokens": self.tokens_BMD, "lengths": self.lengths_B}

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from recollect.artifacts.hub import check_request
 from recollect.artifacts.sealed import read_arrays, verify
+from recollect.common.frozen_products import hold_products
 from recollect.common.language_model_files import fetch_sealed
 from recollect.common.weights import load_arrays
 from recollect.helm import settings as helm_settings
@@ -35,6 +36,7 @@ KIND = "vision-language model"
 WEIGHTS, MERGES = "model.safetensors", "merges.txt"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 BATCH = 128
+CPU_IMAGES = 4  # encoded at once on a CPU, so that what flows between two layers stays in its cache
 
 
 class VisionLanguageModel(Protocol):
@@ -90,6 +92,12 @@ class ClipModel:
             do="name the network of these weights in config/vision_language_models.yaml",
         )
         self.network.to(self.device).eval().requires_grad_(False)
+        on_gpu = self.device.type == "cuda"
+        precision = settings.precision
+        if precision == "auto":
+            precision = "float16" if on_gpu else "float32"
+        hold_products(self.network.visual, getattr(torch, precision))
+        self._images_at_once = BATCH if on_gpu else CPU_IMAGES
 
     @property
     def vocabulary(self) -> ClipVocabulary:
@@ -99,7 +107,7 @@ class ClipModel:
     @torch.inference_mode()
     def images(self, images_NCHW: Tensor) -> Tensor:
         found = [torch.zeros(0, self.width, device=self.device)]
-        for part_NCHW in images_NCHW.split(BATCH) if len(images_NCHW) else ():
+        for part_NCHW in images_NCHW.split(self._images_at_once) if len(images_NCHW) else ():
             fitted_NCHW = preprocessed(scaled(part_NCHW, self.device), self.size, self.fit)
             found.append(self.network.images(fitted_NCHW).float())
         return torch.cat(found)

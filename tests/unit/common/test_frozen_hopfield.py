@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from recollect.common import frozen_hopfield
+from recollect.common.cpu import kernels
 from recollect.common.frozen_hopfield import FrozenHopfield, LookupHopfield, one_hots
 from recollect.settings.errors import UserError
 
@@ -108,3 +109,24 @@ def test_grey_images_become_mixtures_of_words_whatever_the_scale_of_the_projecti
     for std in (1e-3, 30.0):
         other = FrozenHopfield(embeddings_VD, 25, beta=100.0, std=std)
         torch.testing.assert_close(other(grey), released(grey), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_a_large_table_gives_the_same_mixtures(similarity, monkeypatch):
+    e, x = words(3000, 64), torch.randn(11, 6, generator=torch.Generator().manual_seed(1))
+    x[3] = 0
+    hopfield = FrozenHopfield(e, 6, beta=9.0, similarity=similarity)
+    expected = hopfield(x)
+    monkeypatch.setattr(frozen_hopfield, "LARGE", 0)
+    assert kernels._SMALL <= 11 * 64 * 3000  # it goes through oneDNN
+    torch.testing.assert_close(hopfield(x), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("large", [0, 1 << 26])
+@pytest.mark.parametrize(("beta", "most"), [(1.0, 0.01), (10.0, 0.01), (100.0, 0.08)])
+def test_a_table_in_bfloat16_moves_mixtures_little(large, beta, most, monkeypatch):
+    monkeypatch.setattr(frozen_hopfield, "LARGE", large)
+    e, x = words(3000, 64), torch.randn(16, 6, generator=torch.Generator().manual_seed(1))
+    expected, found = (FrozenHopfield(e, 6, beta=beta, dtype=dtype)(x) for dtype in (torch.float32, torch.bfloat16))
+    apart = (found - expected).norm(dim=1) / expected.norm(dim=1)
+    assert found.dtype == torch.float32 and 0 < apart.max() < most

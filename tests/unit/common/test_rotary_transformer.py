@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaModel
 from transformers.models.llama import modeling_llama
 
 from recollect.common import rotary_file
+from recollect.common.frozen_products import hold_products
 from recollect.common.language_models import package_weights
 from recollect.common.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
 from recollect.settings.errors import UserError
@@ -261,3 +262,23 @@ def test_smollm2_is_the_file_of_transformers_own_reader(smollm2):
     theirs = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, theirs[name]), name
+
+
+def test_a_step_asks_the_host_nothing_so_that_a_graph_can_hold_it():
+    meta = torch.device("meta")
+    with meta:
+        shapes_only = RotaryTransformer(SETTINGS)
+    cache = RotaryCache(shapes_only, 2, 5, 2)  # what reads a number of a tensor fails there
+    assert cache.step(torch.zeros(2, 2, 32, device=meta))[0].shape == (2, 2, 32)
+    cache.reset(torch.tensor([True, False]))
+
+
+def test_in_bfloat16_a_memory_that_has_rolled_over_stays_near_float32(model):
+    half = RotaryTransformer(SETTINGS, seed=1).eval().requires_grad_(False)
+    half.load_state_dict(model.state_dict())
+    hold_products(half.layers, torch.bfloat16)
+    cache, other = RotaryCache(model, 3, 7), RotaryCache(half, 3, 7, dtype=torch.bfloat16)
+    for x in torch.randn(30, 3, 1, 32, generator=torch.Generator().manual_seed(4)):
+        expected, found = cache.read(x), other.read(x)
+        apart = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+        assert found.dtype == torch.float32 and 0 < apart.max() < 0.03

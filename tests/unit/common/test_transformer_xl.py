@@ -171,3 +171,30 @@ def test_a_checkpoint_holds_what_was_written_since_each_rows_reset_and_gives_the
         peek = cache.read(x, remember=False)
         assert torch.equal(resumed.read(x, remember=False), peek)
     assert 0 < int(since.sum()) < rows * cache.slots
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_step_asks_the_host_nothing_so_that_a_graph_can_hold_it(model, tokens):
+    meta = torch.device("meta")
+    with meta:
+        shapes_only = TransformerXL(SETTINGS)
+    cache = XLCache(shapes_only, 2, 5, tokens)  # what reads a number of a tensor fails there
+    assert cache.step(torch.zeros(2, tokens, 16, device=meta))[0].shape == (2, 16)
+    cache.reset(torch.tensor([True, False]))
+
+
+def test_in_bfloat16_a_memory_that_has_rolled_over_stays_near_float32_and_is_saved_exactly():
+    plain, half = (TransformerXL(SETTINGS, seed=1).eval().requires_grad_(False) for _ in range(2))
+    half.hold_products(torch.bfloat16)
+    assert half.projections[0].dtype == half.layers[0].norm_mlp.weight.dtype == torch.float32
+    cache, other = XLCache(plain, 3, 7), XLCache(half, 3, 7, dtype=torch.bfloat16)
+    for step, x in enumerate(inputs(40, 3, 1)):
+        expected, found = cache.read(x), other.read(x)
+        apart = (found - expected).norm(dim=1) / expected.norm(dim=1)
+        assert found.dtype == torch.float32 and 0 < apart.max() < 0.02
+        if step % 9 == 4:
+            for each in (cache, other):
+                each.reset(torch.tensor([step % 2 == 0, False, True]))
+    resumed = XLCache(half, 3, 7, dtype=torch.bfloat16)
+    resumed.load(other.arrays())
+    assert torch.equal(resumed.read(x, remember=False), other.read(x, remember=False))

@@ -56,3 +56,31 @@ def test_padding_is_never_attended_to():
     changed = x.clone()
     changed[0, 3:] = float("nan")
     assert torch.equal(encoder.read(changed, lengths_B)[0], encoder.read(x, lengths_B)[0])
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_padding_that_is_computed_too_changes_nothing_and_the_host_is_asked_nothing(last):
+    _, encoder = pair("bert")
+    x = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(1))
+    lengths_B = torch.tensor([1, 9, 4, 6])
+    for packed, whole in zip(
+        encoder.read(x, lengths_B, last=last)[1], encoder.read(x, lengths_B, last=last, packed=False)[1], strict=True
+    ):
+        real = torch.ones_like(packed, dtype=torch.bool)
+        if packed.shape[2] > 1:
+            real = real & (torch.arange(9) < lengths_B[:, None])[:, None, :, None]
+        torch.testing.assert_close(whole[real], packed[real], rtol=0, atol=1e-5)
+    states, whole_states = (encoder.read(x, lengths_B, last=last, packed=packed)[0] for packed in (True, False))
+    torch.testing.assert_close(whole_states, states, rtol=0, atol=1e-5)
+    meta = Encoder(
+        {name: value.to("meta") for name, value in pair("bert")[0].state_dict().items()}, heads=4, norm_eps=1e-6
+    )
+    assert meta.read(x.to("meta"), lengths_B.to("meta"), last=last, packed=False)[0].shape == states.shape
+
+
+def test_matrices_in_bfloat16_move_states_little():
+    model, encoder = pair("bert")
+    half = Encoder(model.state_dict(), heads=4, norm_eps=1e-6, dtype=torch.bfloat16)
+    x, lengths_B = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 9, 4, 6])
+    expected, found = encoder.read(x, lengths_B)[0], half.read(x, lengths_B)[0]
+    assert found.dtype == torch.float32 and 0 < (found - expected).norm() / expected.norm() < 0.02

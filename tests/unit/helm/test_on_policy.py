@@ -18,6 +18,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
+from recollect.common.optimiser import Adam
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.evaluation.episodic import evaluate
 from recollect.helm import ppo_cnn, ppo_lstm
@@ -514,3 +515,20 @@ def test_checkpoints_at_odd_moments_change_nothing(tmp_path: Path) -> None:
 def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="diverged"):
         ppo_cnn.train(settings_of(learning_rate=1e30), Inputs(), run_in(tmp_path))
+
+
+@pytest.mark.parametrize("method", sorted(MODULES))
+def test_an_update_asks_the_device_nothing(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a GPU is not waited for: on the meta device, what reads a number of a tensor fails."""
+    trainer = trainer_of(method)
+    moments, done_TE = trainer._play()
+    trainer.rollouts += 1
+    meta = torch.device("meta")
+    trainer.agent.network.to(meta)
+    trainer.agent.device = meta
+    trainer.optimiser = Adam(trainer.agent.network.named_parameters(), lr=0.1)
+    stepped: list[int] = []
+    monkeypatch.setattr(Adam, "step", lambda optimiser: stepped.append(len(optimiser.gradients())))
+    trainer._learn({name: value.to(meta) for name, value in moments.items()}, done_TE)
+    assert len(stepped) == trainer.minibatches > 0 and min(stepped) > 0
+    assert all(total.device == meta for total in trainer.sums.values())

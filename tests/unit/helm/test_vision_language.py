@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from recollect.artifacts.sealed import sealing, verify, write_arrays
+from recollect.common.frozen_products import hold_products
 from recollect.helm import clip, vision_language
 from recollect.helm import settings as helm_settings
 from recollect.helm.clip import SHAPES, Clip, ClipShape
@@ -318,3 +319,17 @@ def test_every_model_of_the_hub_is_pinned_in_the_configuration(workdir):
         for file in settings.files.values():
             check_request(file.repository, file.revision, {file.file: file.sha256}, instead="")
         assert settings.files["merges.txt"].sha256 == MERGES_SHA256
+
+
+@pytest.mark.parametrize("shape", [SMALL, SMALL_RESNET])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 0.01), (torch.bfloat16, 0.05)])
+@torch.no_grad()
+def test_products_in_half_precision_move_image_vectors_little(shape, dtype, most):
+    network, half = drawn(shape), drawn(shape)
+    hold_products(half.visual, dtype)
+    size = shape.image_size
+    x = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(1))
+    expected, found = network.images(x), half.images(x).float()
+    assert 0 < (found - expected).norm() / expected.norm() < most
+    ids_NT, last_N = torch.tensor([[5, 6, 59]]), torch.tensor([2])
+    assert torch.equal(network.texts(ids_NT, last_N), half.texts(ids_NT, last_N))
