@@ -31,6 +31,7 @@ from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import open_experience, train_policy
+from recollect.radt.transfer import sent
 from recollect.radt.windows import DistillationSampler, Earlier
 from recollect.settings.schema import Settings
 
@@ -137,7 +138,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
         window = store.windows(windows.rows, windows.mask)
         if chosen.loss_on == "both":
             return window, window
-        learned = torch.from_numpy(windows.mask & windows.current).to(window.mask.device)
+        learned = sent(windows.mask & windows.current, window.mask.device)
         return window, replace(window, mask=learned)
 
     def loss_of(model: Callable[..., Any], batch: tuple[Experience, Experience]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -145,7 +146,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
         return dt.action_loss(model(window)[0], learned)
 
     policy = DistillationPolicy(network, settings)
-    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of, learned_of=lambda batch: batch[1])
 
 
 load_policy = partial(dt.policy_of, DistillationPolicy, build_network)

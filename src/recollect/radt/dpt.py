@@ -169,7 +169,9 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:
         return dt.action_loss(logits_of(model, batch), batch.queries)
 
     policy = QueryPolicy(network, settings)
-    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+    return train_policy(
+        policy, settings, run, batch_of=batch_of, loss_of=loss_of, learned_of=lambda batch: batch.queries
+    )
 
 
 load_policy = partial(dt.policy_of, QueryPolicy, build_network)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -42,13 +42,15 @@ from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
 from recollect.radt.chunks import chunk_settings, finished_chunks, memory_of
 from recollect.radt.context_reader import ContextReader, ReadingSettings
-from recollect.radt.decision_transformer import DecisionTransformer, bins_of
+from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
 from recollect.radt.episode_log import EpisodeLog
 from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
 from recollect.radt.experience import Experience
+from recollect.radt.losses import Batch as Batch
+from recollect.radt.losses import radt_loss as radt_loss
 from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
@@ -66,13 +68,6 @@ class Hyperparameters(ReadingSettings):
     return_loss: float = Field(1.0, description="Weight of the return-to-go loss (released Dark configs; 0 elsewhere).")
     acting: EpisodicSettings = EpisodicSettings()
     retrieve_every: int = Field(1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others).")
-
-
-@dataclass(frozen=True)
-class Batch:
-    window: Experience
-    context: Experience
-    has_context_B: Tensor
 
 
 class RetrievalPolicy(InContextPolicy):
@@ -341,22 +336,6 @@ def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     )
 
 
-def radt_loss(
-    model: Callable[..., Any], batch: Batch, chosen: Hyperparameters, returns: Any
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Action cross-entropy and, where the network predicts it, return-to-go cross-entropy at the state token."""
-    logits_BTA, return_logits_BTR = model(batch.window, batch.context, batch.has_context_B)
-    loss, metrics = dt.action_loss(logits_BTA, batch.window)
-    if return_logits_BTR is not None and chosen.return_loss:
-        real_BT = batch.window.mask
-        target_N = bins_of(batch.window.return_to_go[real_BT], returns.low, returns.high, returns.bins)
-        return_loss = F.cross_entropy(return_logits_BTR[real_BT].float(), target_N)
-        loss = loss + chosen.return_loss * return_loss
-        metrics["return_loss"] = return_loss.detach()
-    metrics["with_context"] = batch.has_context_B.float().mean()
-    return loss, metrics
-
-
 def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     """Learn to predict the histories' actions while reading what the memory holds of the same task."""
     chosen: Hyperparameters = settings.method.hyperparameters
@@ -377,18 +356,20 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     def batch_of(step: int) -> Batch:
         window, rows = windows_of(step)
         context, has_context_B, described = reader.read(window, rows, step)
-        if step == 0:
-            run.log(step, **{f"memory_{name}": value for name, value in reader.memory_statistics().items()})
-        if described:
-            run.log(step, **{f"retrieved_{name}": value for name, value in described.items()})
-        return Batch(window, context, has_context_B)
+        held = reader.memory_statistics() if step == 0 else {}
+        notes = {f"memory_{name}": value for name, value in held.items()}
+        notes |= {f"retrieved_{name}": value for name, value in described.items()}
+        return Batch(window, context, has_context_B, notes)
 
     policy = RetrievalPolicy(network, embedder, settings, Demonstrations.load(settings, inputs, facts))
 
     def loss_of(model: Callable[..., Any], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        return radt_loss(model, batch, chosen, settings.environment.returns)
+        return radt_loss(model, batch, chosen.return_loss, settings.environment.returns)
 
-    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+    learned_of, notes_of = attrgetter("window"), attrgetter("notes")
+    return train_policy(
+        policy, settings, run, batch_of=batch_of, loss_of=loss_of, learned_of=learned_of, notes_of=notes_of
+    )
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> RetrievalPolicy:
