@@ -68,7 +68,7 @@ class DistillationPolicy(InContextPolicy):
         self.cached: CachedSteps | None = None
         self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
         if self.network.goes_on:
-            self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
+            self.cached = CachedSteps(self.network, rows, 2 * self.horizon, self.cache_dtype)
         else:
             nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
             self.before = self.steps_of(nothing_BT, now_B=None)
@@ -89,14 +89,14 @@ class DistillationPolicy(InContextPolicy):
             self.remember(rows, step_BT)
             return
         self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
-        episode = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        episode = self.steps_of(sent(step_BT, self.device), now_B=None)
         self.cached.append_whole(episode)
 
     def remember(self, rows: np.ndarray, step_BT: np.ndarray) -> None:
         """Keep these steps of the current episode as the last complete one of some rows."""
-        steps = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        steps = self.steps_of(sent(step_BT, self.device), now_B=None)
         episode = steps.left_padded(self.horizon, self.no_action)
-        rows_N = torch.from_numpy(rows).to(self.device)
+        rows_N = sent(rows, self.device)
         for name in Experience.__dataclass_fields__:
             getattr(self.before, name)[rows_N] = getattr(episode, name)[rows_N]
 

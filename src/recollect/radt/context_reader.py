@@ -236,7 +236,15 @@ class ContextReader:
 
     def _identity(self, settings: Settings, inputs: Inputs) -> list[Any]:
         """All that the entries of a run's training steps depend on: settings, code and files."""
-        learning = {"network", "optimisation", "selection", "return_loss", "acting", "retrieve_every"}
+        learning = {
+            "network",
+            "optimisation",
+            "selection",
+            "return_loss",
+            "acting",
+            "acting_precision",
+            "retrieve_every",
+        }
         reading = {"values", "null_document", "neighbours"}
         identity = [
             self.chosen.model_dump(exclude=learning | reading),
@@ -245,6 +253,7 @@ class ContextReader:
             settings.seed,
             self.chosen.optimisation.steps,
             self.chosen.optimisation.batch_size,
+            self.chosen.optimisation.precision,
             code_fingerprint("recollect.radt.context_reader"),
         ]
         for name in ("histories", "index", "rows", "embeddings", "embedder_policy", "language_model"):

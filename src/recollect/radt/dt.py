@@ -26,6 +26,7 @@ from torch import Tensor
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.common.precision import Precision
 from recollect.common.transformer import TransformerSettings
 from recollect.common.weights import load_arrays
 from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy
@@ -142,6 +143,9 @@ class Hyperparameters(Frozen):
     acting_dropout: bool = Field(
         False, description="Attention drops weights while acting, too (released AD and DT). Needs padding that counts."
     )
+    acting_precision: Precision = Field(
+        "auto", description="Of the network's products while acting. auto: bfloat16 on a GPU, float32 on a CPU."
+    )
     reward_scale: float = Field(1.0, gt=0, description="Rewards and returns are divided by it.")
     episodes_by: EpisodesBy = Field("length", description="Chances of episodes; see `windows.episode_chances`.")
     top_episodes: int = Field(5, ge=1, description="episodes_by top: how many episodes of highest return are learned.")
@@ -169,7 +173,7 @@ class DecisionTransformerPolicy(InContextPolicy):
         self.cached: CachedSteps | None = None
         # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
         if self.context >= self.horizon and self.network.goes_on:
-            self.cached = CachedSteps(self.network, rows, self.horizon)
+            self.cached = CachedSteps(self.network, rows, self.horizon, self.cache_dtype)
 
     def forget(self, mask_B: np.ndarray) -> None:
         if self.cached is not None:
