@@ -14,7 +14,7 @@ unknown [?]. What we chose:
   that is forgotten at once, so that no query sees another, as in training. The first episode has neither context nor
   separator; `context_drop` lets training see that too (published loader: an option, off).
 - `queries` (not in the paper) trains that many query steps of the task behind one encoded context, exactly
-  (`radt.shared_prefix`); with 1, as published, a whole episode is encoded for a single label. `compile` has no effect.
+  (`radt.shared_prefix`); with 1, as published, a whole episode is encoded for a single label. `recompute` has no effect.
 
 Source: RA-DT (arXiv 2410.07071) and its released loader, specification 3.5; Lee et al. 2023 for the idea.
 """

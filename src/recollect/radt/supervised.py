@@ -57,7 +57,7 @@ class Optimisation(Frozen):
         "autocast on a GPU, float32 on a CPU. Sums, losses, searches and weights are float32.",
     )
     compile: bool = Field(
-        False, description="torch.compile network and loss, for fixed shapes (pays on GPUs, not in short CPU runs)."
+        False, description="On GPUs network and loss go through torch.compile, for fixed shapes; no effect on CPUs."
     )
     micro_batches: int = Field(
         1,
@@ -83,8 +83,13 @@ class Optimisation(Frozen):
         return self.floor + above_floor * 0.5 * (1 + math.cos(math.pi * phase))
 
 
+MOST_ON_A_GPU = 16 << 30  # bytes of observations; Procgen's 24 million vectors would be 74 GB
+
+
 class ExperienceStore:
     """Learning histories as tensors on the training device; a batch of windows is one fancy index.
+
+    Observations that would fill a GPU stay on the host, mapped as they are; those of each batch are sent.
 
     Args:
         actions: number of discrete actions; that index stands for "no action" in padding (continuous actions: NaN does).
@@ -104,7 +109,12 @@ class ExperienceStore:
         observation_type = torch.float32
         if np.issubdtype(histories.observation.dtype, np.integer):
             observation_type = torch.int32
-        self.observation = column(histories.observation, observation_type)
+        self.observation_type = observation_type
+        self.kept_on_host = torch.device(device).type != "cpu" and 4 * histories.observation.size > MOST_ON_A_GPU
+        if self.kept_on_host:
+            self.observation: np.ndarray | Tensor = histories.observation
+        else:
+            self.observation = column(histories.observation, observation_type)
         self.action = column(histories.action, action_type)
         self.reward = column(histories.reward, torch.float32) / reward_scale
         self.return_to_go = column(histories.return_to_go, torch.float32) / reward_scale
@@ -119,13 +129,21 @@ class ExperienceStore:
         if not action.is_floating_point():
             action = action.long()
         return Experience(
-            observation=self.observation[rows] * mask[..., None],
+            observation=self.observed(rows_BT, rows) * mask[..., None],
             return_to_go=self.return_to_go[rows] * mask,
             action=where(mask, action, self.no_action),
             reward=self.reward[rows] * mask,
             timestep=self.timestep[rows].long() * mask,
             mask=mask,
         )
+
+    def observed(self, given_BT: np.ndarray | Tensor, rows_BT: Tensor) -> Tensor:
+        """Observations of rows, which stand on the device and as they were given."""
+        if isinstance(self.observation, Tensor):
+            return self.observation[rows_BT]
+        # Rows that a search on the device gave are waited for: by the thread that makes batches ahead.
+        host_BT = given_BT.cpu().numpy() if isinstance(given_BT, Tensor) else given_BT
+        return sent(self.observation[host_BT], self.reward.device).to(self.observation_type)
 
 
 def open_histories(path: Path, facts: Facts) -> Histories:
@@ -290,8 +308,10 @@ def train_supervised(
     def step_loss(batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         return loss_of(network, batch)
 
-    gradients = Gradients(compiled(step_loss, device) if settings.compile else step_loss, settings, device, learned_of)
-    ahead = torch.device(device).type == "cuda" if settings.ahead is None else settings.ahead
+    on_gpu = torch.device(device).type == "cuda"
+    chosen_loss = compiled(step_loss, device) if settings.compile and on_gpu else step_loss
+    gradients = Gradients(chosen_loss, settings, device, learned_of)
+    ahead = on_gpu if settings.ahead is None else settings.ahead
     made = batches(batch_of, range(start, settings.steps), device, ahead=ahead)
     network.train()
     log_every = max(1, settings.steps // 200)
