@@ -13,7 +13,6 @@ keeps less.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,7 +25,7 @@ from torch.utils._pytree import tree_iter
 
 from recollect.common.contract import Facts, facts_of
 from recollect.radt import dpt
-from recollect.radt.chunks import chunk_settings
+from recollect.radt.chunks import chunk_settings, memory_of
 from recollect.radt.experience import Experience
 from recollect.radt.losses import Batch, action_loss, radt_loss
 from recollect.radt.supervised import Gradients, make_optimiser
@@ -46,7 +45,7 @@ WORLDS = (
 METHODS = ("dt", "ad", "dpt", "radt")
 # Of worlds whose packages need not be installed: entries of an observation, discrete actions, longest episode, numbers of
 # a continuous action.
-FACTS = {"meta_world": (39, 0, 200, 4), "dm_control": (204, 0, 1000, 6), "procgen": (2048, 15, 1000, 0)}
+FACTS = {"meta_world": (39, 0, 200, 4), "dm_control": (204, 0, 1000, 6), "procgen": (768, 15, 1000, 0)}
 
 
 class Flash(torch.autograd.Function):
@@ -111,19 +110,26 @@ def peak_bytes(settings: Settings, facts: Facts) -> int:
     module = algorithm_module(method, where="", does="network")
     network = module.build_network(settings, facts).to(META).train()
     network.transformer.recomputes = chosen.optimisation.recompute
-    loss_of: Callable[[Any], Any] = lambda one: action_loss(network(one)[0], one)
-    learned_of: Callable[[Any], Experience] = lambda one: one
     one: Any = windows(facts, rows, steps)
+    learned = "window"
     if method == "ad":
         one = windows(facts, rows, 2 * chosen.context)
     elif method == "dpt":
-        one = dpt.Batch(windows(facts, rows, steps + 1), windows(facts, rows, chosen.queries))
-        loss_of, learned_of = lambda one: action_loss(dpt.logits_of(network, one), one.queries), lambda one: one.queries
+        one, learned = dpt.Batch(windows(facts, rows, steps + 1), windows(facts, rows, chosen.queries)), "queries"
     elif method == "radt":
-        read = chosen.retrieval.places * chunk_settings(settings.method.memory).value_length
+        read = chosen.retrieval.places * chunk_settings(memory_of(settings)).value_length
         one = Batch(one, windows(facts, rows, read), torch.empty(rows, dtype=torch.bool, device=META))
-        returns, weight = settings.environment.returns, chosen.return_loss
-        loss_of, learned_of = lambda one: radt_loss(network, one, weight, returns), lambda one: one.window
+
+    def learned_of(one: Any) -> Experience:
+        found: Experience = getattr(one, learned, one)
+        return found
+
+    def loss_of(one: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        if method == "radt":
+            return radt_loss(network, one, chosen.return_loss, settings.environment.returns)
+        predicted_BTA = dpt.logits_of(network, one) if method == "dpt" else network(one)[0]
+        return action_loss(predicted_BTA, learned_of(one))
+
     kept = sum(4 * parameter.numel() for parameter in network.parameters())
     with AsOnAGPU(), Alive() as alive:
         optimiser = make_optimiser(network, chosen.optimisation)

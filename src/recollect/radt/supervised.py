@@ -110,10 +110,8 @@ class ExperienceStore:
         if np.issubdtype(histories.observation.dtype, np.integer):
             observation_type = torch.int32
         self.observation_type = observation_type
-        self.kept_on_host = torch.device(device).type != "cpu" and 4 * histories.observation.size > MOST_ON_A_GPU
-        if self.kept_on_host:
-            self.observation: np.ndarray | Tensor = histories.observation
-        else:
+        self.observation: np.ndarray | Tensor = histories.observation
+        if torch.device(device).type == "cpu" or 4 * histories.observation.size <= MOST_ON_A_GPU:
             self.observation = column(histories.observation, observation_type)
         self.action = column(histories.action, action_type)
         self.reward = column(histories.reward, torch.float32) / reward_scale
