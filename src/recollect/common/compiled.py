@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
 log = logging.getLogger(__name__)
-Function = TypeVar("Function", bound=Callable[..., Any])
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
-def compiled(function: Function, device: torch.device | str) -> Function:
+def compiled(function: Callable[Given, Result], device: torch.device | str) -> Callable[Given, Result]:
     """The function as torch.compile makes it for tensors of fixed shapes; itself, with one warning, without a compiler.
 
     On GPUs that is Triton, on CPUs a C++ compiler. Whether there is one is tried on a product and its gradient.

@@ -7,7 +7,7 @@ asks once whether it ended in a tie); the thread that learns never waits for the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ AnyBatch = TypeVar("AnyBatch")
 
 def batches(
     batch_of: Callable[[int], AnyBatch], steps: range, device: torch.device | str, *, ahead: bool
-) -> Iterator[tuple[int, AnyBatch]]:
+) -> Generator[tuple[int, AnyBatch], None, None]:
     """Each step and its batch.
 
     Args:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -255,8 +256,7 @@ class Gradients:
         numbers = numbers_learned(whole)
         sums: dict[str, Tensor] = {}
         for first, past in pairwise(bounds):
-            rows = slice(first, past)
-            part = map_tensors(batch, lambda tensor, rows=rows: tensor[rows])
+            part = map_tensors(batch, itemgetter(slice(first, past)))
             share = numbers_learned(self.learned_of(part)) / numbers
             for name, value in self._add(part, share).items():
                 sums[name] = value * share + sums.get(name, 0.0)
