@@ -8,8 +8,11 @@ On CUDA the fused kernels can only draw from the device's default generator; `re
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +34,20 @@ class Dropout:
         self._ahead = torch.empty(0, dtype=torch.int16)  # drawn, not yet used
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
+
+    def held(self) -> dict[str, Any]:
+        """Where the stream stands now."""
+        return copy.deepcopy(vars(self))
+
+    @contextmanager
+    def replaying(self, held: dict[str, Any]) -> Iterator[None]:
+        """Inside, the stream is drawn from where it stood then; afterwards it is where it was before."""
+        now = dict(vars(self))
+        vars(self).update(copy.deepcopy(held))
+        try:
+            yield
+        finally:
+            vars(self).update(now)
 
     @staticmethod
     def scale(p: float) -> float:
