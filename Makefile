@@ -16,7 +16,7 @@ FIRST := results/demo/figures/amago_dark_key_door.pdf
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup procgen demo demo-all smoke forecast test test-all attack lint bench lock clean-env
+.PHONY: help setup procgen demo demo-all smoke forecast test test-all attack lint bench gpu lock clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +61,9 @@ lint: setup ## style and types: ruff, mypy, snakefmt, snakemake --lint
 
 bench: setup ## speed, as ratios to the plain way of doing the same
 	$(BIN)/python -m benchmarks
+
+gpu: setup ## speed on a GPU of each kind of work, in under 10 minutes; forecasts then reckon with it (LINES="radt helm")
+	$(BIN)/python -m benchmarks.gpu $(LINES)
 
 lock: setup ## renew envs/locks from pyproject.toml, keeping pins where it can (UPGRADE=1: newest versions)
 	$(BIN)/python envs/lock.py $(if $(UPGRADE),--upgrade)

@@ -1,5 +1,7 @@
 """How fast Recollect is, always as a ratio to the plain way of doing the same in the same minute: `make bench`.
 
+Where the released code was timed, its recorded time stands beside ours, scaled to this machine (`released`).
+
 One file per benchmark; each also says how far the results of the two ways are apart, and no time is taken of a pair that
 does not compute the same. `harness` measures, `table` prints, `python -m benchmarks --help` says what can be chosen.
 """
@@ -20,6 +22,8 @@ NAMES: dict[str, str] = {
     "history_vectors": "HELM's history vectors with a cache, against a full forward per step",
     "repeated_images": "gradients and history vectors of images that are seen again and again, against every one anew",
     "hopfield": "FrozenHopfield of discrete inputs as a table, against the softmax over the vocabulary",
+    "one_actor": "Memory-RL as published: one actor's steps, against the plain policy; and updates",
+    "frozen_models": "HELM's frozen models at their published sizes: Transformer-XL, Hopfield network, CLIP",
     "dry_run": "time until Snakemake knows what to do",
 }
 """Benchmark (the module of the same name in this package) -> what it times."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from benchmarks import NAMES, table
+from benchmarks import NAMES, released, table
 from benchmarks.harness import AT_LEAST, ROUNDS, Comparison, NotTheSame, Result, measure
 from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError, nearest
@@ -44,11 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = table.machine()
     print(table.machine_text(machine), end="\n\n", flush=True)
     results, failures = run(chosen.names or list(NAMES), chosen.quick, chosen.rounds)
-    print(table.text(results))
+    # Of toy sizes the released code was not timed.
+    print(table.text(results, None if chosen.quick else machine))
     if chosen.quick:
         print("\nSizes were shrunk (--quick): these are not results.")
     if chosen.json:
         content = {"machine": machine, "quick": chosen.quick, "results": [result.as_json() for result in results]}
+        if not chosen.quick:
+            for result, row in zip(results, content["results"], strict=True):
+                row["released"] = result.released
+                row["share_of_peak"] = released.share_of(result, machine["peak_gflops"])
+                row["ratio_to_released"] = released.ratio_of(result, machine["gemm_seconds"])
         write_json(chosen.json, {**content, "failures": failures}, kind="benchmarks")
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)

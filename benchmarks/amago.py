@@ -143,14 +143,16 @@ def shape_of(horizon: int) -> WorldShape:
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
-    """An update, and acting with one actor and with twelve."""
+    """Updates, and acting with one actor and with as many as are published."""
     sizes = (16, 1, 3, 12) if quick else (256, 3, 24, 500)
     yield learning(*sizes)
-    for rows in (1, 2 if quick else 12):
+    if not quick:
+        yield learning(256, 3, 8, 500, released="amago_update")
+    for rows in (1, 2 if quick else 24):
         yield acting(sizes[0], sizes[1], rows, sizes[3])
 
 
-def learning(width: int, layers: int, batch: int, steps: int) -> Comparison:
+def learning(width: int, layers: int, batch: int, steps: int, released: str = "") -> Comparison:
     """One update."""
     hp, data = hyperparameters(width, layers), windows(batch, steps)
     agent = Agent(hp, shape_of(steps), seed=0, device="cpu")
@@ -169,7 +171,7 @@ def learning(width: int, layers: int, batch: int, steps: int) -> Comparison:
 
     return Comparison(
         work=f"AMAGO update, Dark Key-To-Door, d{width} L{layers}, {batch} x {steps + 1}",
-        unit="",
+        unit="updates",
         plain="one pass per critic and discount, attention written out",
         ours=Side(lambda: agent.step(data, next(counter)), 1),
         against=Side(lambda: plain.step(data, next(counter)), 1),
@@ -177,6 +179,7 @@ def learning(width: int, layers: int, batch: int, steps: int) -> Comparison:
         tolerance=1e-3,
         goal=Goal(1.5),
         rounds=3,
+        released=released,
     )
 
 
@@ -219,5 +222,6 @@ def acting(width: int, layers: int, rows: int, steps: int) -> Comparison:
         difference=difference,
         tolerance=1e-3,
         goal=Goal(10),
+        released="amago_acting" if rows == 24 else "",
         notes=(f"the plain way was timed at {SPOTS} positions spread over the rollout, and scaled",),
     )

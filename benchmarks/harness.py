@@ -67,6 +67,7 @@ class Comparison:
         goal: None where the design promises nothing.
         rounds: how often both ways are timed at most (slow ones); None: as often as the others.
         notes: what a reader must know, e.g. that a time was scaled up.
+        released: name of the line of `released.yaml` that this is to be compared with, if any.
     """
 
     work: str
@@ -79,6 +80,7 @@ class Comparison:
     goal: Goal | None = None
     rounds: int | None = None
     notes: tuple[str, ...] = ()
+    released: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Result:
     ours_seconds: float
     against_seconds: float | None
     ratios: tuple[float, ...] = field(default=())
+    released: str = ""
 
     @property
     def ratio(self) -> float:
@@ -196,4 +199,5 @@ def measure(comparison: Comparison, *, rounds: int = ROUNDS, at_least: float = A
         ours_seconds=statistics.median(our_times),
         against_seconds=statistics.median(their_times) if their_times else None,
         ratios=tuple(theirs / mine for theirs, mine in zip(their_times, our_times, strict=False)),
+        released=comparison.released,
     )

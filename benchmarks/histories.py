@@ -156,6 +156,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         difference=lambda: difference(played[1], settings),
         tolerance=1e-3,
         goal=Goal(50),
+        released="histories",
         rounds=3,
         notes=("paper hyper-parameters; of the plain PPO one task is timed (all cost the same), a rollout per round",),
     )

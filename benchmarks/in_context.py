@@ -157,6 +157,7 @@ def distillation(network: dict[str, Any], rows: int, room: dict[str, int]) -> Co
         tolerance=1e-4,
         goal=Goal(50),
         rounds=3,
+        released=f"ad_d{network['width']}_acting",
         notes=(f"batch 1 was timed at {len(spots)} steps spread over an episode, and scaled",),
     )
 
@@ -231,5 +232,6 @@ def retrieval(network: dict[str, Any], rows: int, room: dict[str, int]) -> Compa
         tolerance=1e-4,
         goal=Goal(50),
         rounds=3,
+        released=f"radt_d{network['width']}_acting",
         notes=("one step in the middle of the fourth episode, where the window is full",),
     )

@@ -116,6 +116,7 @@ def comparison(name: str, title: str, *, batch: int, steps: int) -> Comparison:
         against=Side(plain, steps),
         difference=difference,
         goal=Goal(1000),
+        released="dark_room_stepping" if name == "dark_room" else "",
     )
 
 
@@ -166,4 +167,5 @@ def visual_match(*, batch: int, episodes: int) -> Comparison:
         ours=Side(ours, batch * episodes * game.horizon),
         against=Side(plain, episodes * game.horizon),
         difference=difference,
+        released="visual_match_stepping",
     )

@@ -51,6 +51,11 @@ class Case:
         )
 
 
+RELEASED = {
+    (method, width): f"{method.replace('-', '').lower()}_d{width}_training"
+    for method in ("DT", "RA-DT", "AD")
+    for width in (64, 512)
+}
 QUICK = (Case("DT", 16, 2, 2, 3, 6), Case("RA-DT", 16, 2, 2, 3, 6), Case("AD", 16, 2, 2, 3, 8))
 FULL = (
     Case("DT", 512, 4, 8, 16, 50),
@@ -268,5 +273,6 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
             tolerance=1e-4,
             rounds=3 if case.width > 64 and case.device == "cpu" else None,
             goal=Goal(1.5 if case.device == "cpu" else 2.0),
+            released="" if case.device != "cpu" else RELEASED.get((case.method, case.width), ""),
             notes=("forward, backward and AdamW, dropout 0.1; windows padded as in training, without retrieval",),
         )

@@ -103,4 +103,5 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         against=Side(lambda: plain.batch(steps), 1),
         difference=difference,
         goal=Goal(20),
+        released="amago_files",
     )

@@ -50,7 +50,7 @@ WILDCARDS: dict[str, Any] = {
 }
 Seeds = Annotated[
     list[int],
-    typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the run, again for more, one after the other."),
+    typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the run, again for more, which are one job."),
 ]
 DefaultScale = Annotated[str | None, typer.Option(help="As `scale`; none: that of config/config.yaml.")]
 Change = Annotated[
@@ -136,7 +136,7 @@ def _do(
     threads: int | None = None,
     **names: Any,
 ) -> None:
-    """Run a stage for some names; with several seeds one after the other, of which one that fails stops no other."""
+    """Run a stage for some names; of several seeds (see `Stage.ahead`) one that fails stops no other."""
     if change:
         names["method"] = method_with(names["method"], change)
     wants_gpu = stage.asks.gpu
@@ -150,6 +150,8 @@ def _do(
         seeds = names.get("seed")
         if not isinstance(seeds, list):
             return _one(stage, names, options, held if device else None)
+        if len(seeds) > 1:
+            stage.ahead(*names.values(), **options, device=held)
         together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
         for seed in seeds:
             stage.ended(*{**names, "seed": seed}.values())
@@ -307,7 +309,9 @@ def forecast(
     figures: Figures = None,
     scale: DefaultScale = None,
     devices: Annotated[int, typer.Option(min=1, help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
-    device: Annotated[str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
+    ] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
     threads: Threads = 1,
 ) -> None:
@@ -318,7 +322,7 @@ def forecast(
     chosen, scale = chosen_figures(figures), scale or default_selection().scale
     known = measurements()
     if measure:
-        with job(threads, device) as held:
+        with job(threads, device if device in ("auto", "cpu") else "auto") as held:
             from recollect.stages.try_out import try_all
 
             known |= try_all(scale, chosen, known, held)

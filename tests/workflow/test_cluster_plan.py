@@ -113,3 +113,21 @@ def test_every_seed_may_be_a_job_of_its_own(untouched: Any) -> None:
     )
     trained = sum(len(seeds_of(block)) for block in together)
     assert submissions(apart)["run"] == trained > submissions(together)["run"]
+
+
+def test_what_a_cluster_knows_is_asked_for_by_each_kind_of_job(finished: Any) -> None:
+    """The lines marked HERE, as they stand there: each job, and each group of jobs, names one partition."""
+    path = finished.folder / "config/config.yaml"
+    written, count = re.subn(r"\{\} # HERE: (.*)", r"\1", path.read_text())
+    assert count == 2
+    path.write_text(written)
+    figures = "figures=[radt_attention,memory_rl_attention]"
+    kinds = Counter()
+    for block in planned(finished, "--config", "scale=paper", figures, "--forceall"):
+        asked = re.findall(r"^ *resources: (.*)", block, re.MULTILINE)
+        partitions = {found[1] for line in asked if (found := re.search(r"slurm_partition=(\w+)", line))}
+        on_gpu = any("gpu=1" in line for line in asked)
+        assert partitions == {"gpu" if on_gpu else "main"}, block
+        assert all(("gpu_model=a100" in line) == on_gpu for line in asked), block
+        kinds[name_of(block).split("_")[0], on_gpu] += 1
+    assert kinds["run", True] and kinds["memory", True] and kinds["generate", False]

@@ -17,6 +17,7 @@ from recollect.amago.terms import Draws, Heads
 from recollect.amago.trajectory_files import Batch
 from recollect.common.contract import Inputs
 from recollect.common.optimiser import Adam
+from recollect.common.precision import tf32
 from recollect.common.target_learner import TargetLearner
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -68,6 +69,10 @@ class Agent(TargetLearner):
 
     def step(self, batch: Batch, counter: int, *, further: bool = False) -> dict[str, Tensor]:
         """One update, in place. `further`: gives all metrics."""
+        with tf32(self.hp.tf32, self.device):
+            return self._step(batch, counter, further)
+
+    def _step(self, batch: Batch, counter: int, further: bool) -> dict[str, Tensor]:
         network, hp = self.network, self.hp
         network.train()
         network.trajectory_encoder.reseed_dropout(seed_of("dropout", self.seed, counter))

@@ -92,7 +92,7 @@ def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: torch.Generato
     """A draw [B, T, G, A] through which gradients pass."""
     if policy.kind != "discrete":
         return policy.reparameterised(raw_BTGP, draws)
-    uniform = torch.rand(raw_BTGP.shape, generator=draws).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device)
+    uniform = torch.rand(raw_BTGP.shape, generator=draws).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device, non_blocking=True)
     gumbel = -(-uniform.log()).log()
     log_pi = policy.reparameterised(raw_BTGP, draws).log()
     soft = ((log_pi + gumbel) / TEMPERATURE).softmax(-1)

@@ -23,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 
+from recollect.amago.cuts import Cut, cut_out, everything
 from recollect.amago.trajectory_files import Trajectory
 from recollect.environments.goal_sequences import GoalPart, replay_goals
 from recollect.settings.errors import UserError
@@ -42,14 +43,15 @@ class Relabeler:
         self.mode, self.part = mode, part
         self.rarity = Rarity() if importance else None
 
-    def __call__(self, trajectory: Trajectory, draws: np.random.Generator) -> Trajectory:
-        """The relabelled trajectory, a new mapping; the arrays given are not written.
+    def __call__(self, trajectory: Trajectory, draws: np.random.Generator, cut: Cut = everything) -> Trajectory:
+        """A window of the relabelled trajectory, a new mapping. The arrays given are not written, and nothing is copied
+        that is not in the window.
 
         Raises:
             UserError: it has no goals, or does not begin with its rollout.
         """
         if self.mode == "none":
-            return trajectory
+            return cut_out(trajectory, cut)
         if "achieved" not in trajectory or "goals" not in trajectory or trajectory["time"][0]:
             what = "only trajectories with goals, from the beginning of their rollout, can be relabelled"
             do = "set relabelling to none, or the saved length to the horizon at least"
@@ -61,14 +63,14 @@ class Relabeler:
         if self.rarity is not None:
             self.rarity.count(achieved_TMG, draws)
         if n == k:
-            return trajectory
+            return cut_out(trajectory, cut)
         real_n = np.flatnonzero(np.diff(reached_T)) + 1
         free_T = np.asarray(~np.isnan(achieved_TMG[..., 0]).all(axis=1))
         free_T[0], free_T[real_n] = False, False
         rows_C = np.flatnonzero(free_T)
         h = min(self._wanted(k - n, draws), len(rows_C))
         if not h:
-            return trajectory
+            return cut_out(trajectory, cut)
         if self.rarity is None:
             rows_h = draws.choice(rows_C, size=h, replace=False)
         else:
@@ -78,7 +80,7 @@ class Relabeler:
         chosen = [goal for _, goal in sorted((synthetic | real).items())]
         new_KG = goals_KG.copy()
         new_KG[: n + h] = chosen
-        return self._played_again(trajectory, new_KG)
+        return self._played_again(trajectory, new_KG, cut)
 
     def _wanted(self, left: int, draws: np.random.Generator) -> int:
         if self.mode == "some":
@@ -91,8 +93,8 @@ class Relabeler:
             return np.asarray(goals_NG[int(draws.integers(len(goals_NG)))])
         return np.asarray(goals_NG[self.rarity.choose(self.rarity.priority(goals_NG), draws)])
 
-    def _played_again(self, trajectory: Trajectory, goals_KG: np.ndarray) -> Trajectory:
-        """Rewards, ends and what was shown, with another sequence; cut where it is completed."""
+    def _played_again(self, trajectory: Trajectory, goals_KG: np.ndarray, cut: Cut) -> Trajectory:
+        """Rewards, ends and what was shown, with another sequence, which ends where it is completed: a window of it."""
         reached_T = replay_goals(goals_KG, trajectory["achieved"])
         is_goal_K = ~np.isnan(goals_KG[:, 0])
         complete = np.flatnonzero(reached_T == is_goal_K.sum())
@@ -100,18 +102,16 @@ class Relabeler:
         if complete.size:
             rows = int(complete[0]) + 1
         reached_T = reached_T[:rows]
-        new = {"goals": goals_KG}
-        for name, column in trajectory.items():
-            if name != "goals":
-                new[name] = np.array(column[:rows])
-        new["reward"] = np.diff(reached_T, prepend=0).astype(np.float32)
-        if complete.size:
+        first, end = cut(rows)
+        new = {name: np.array(column) for name, column in cut_out(trajectory, lambda _: (first, end)).items()}
+        new["goals"] = goals_KG
+        new["reward"] = np.diff(reached_T, prepend=0).astype(np.float32)[first:end]
+        if complete.size and end == rows:
             new["done"][-1] = True
-        tiled_TKG = np.broadcast_to(goals_KG, (rows, *goals_KG.shape))
-        observation = new["observation"]
         seen_T = np.append(0, reached_T[:-1]) if self.part.before else reached_T
-        shown = self.part.show(tiled_TKG, seen_T)
-        observation[:, self.part.where] = shown.astype(observation.dtype)
+        observation = new["observation"]
+        shown_TX = self.part.show(np.broadcast_to(goals_KG, (end - first, *goals_KG.shape)), seen_T[first:end])
+        observation[:, self.part.where] = shown_TX.astype(observation.dtype)
         return new
 
 

@@ -67,7 +67,13 @@ class AgentHyperparameters(Frozen):
     weight_decay: float = Field(1e-3, ge=0, description="Paper: 1e-3 (MazeRunner, Package, Crafter: 1e-4).")
     gradient_clip: float = Field(1.0, gt=0, description="Largest norm of all gradients. Paper: 1.")
     warmup: int | None = Field(None, ge=0, description="Updates over which the rate rises; null: those of 10 epochs.")
-    precision: Literal["float32", "bfloat16"] = Field("float32", description="Of encoders, on GPUs.")
+    precision: Literal["float32", "attention", "bfloat16"] = Field(
+        "attention",
+        description="On GPUs, in bfloat16: nothing, the Transformer's attention (as released), or all its products.",
+    )
+    tf32: bool = Field(
+        True, description="On GPUs, other products take TF32, of float32's range and ten bits. Code: float32."
+    )
 
     @property
     def discounts(self) -> tuple[float, ...]:
@@ -118,6 +124,12 @@ class LoopHyperparameters(Frozen):
     slow_inference: bool = Field(
         False, description="Acting encodes the last `context` steps anew at each step; exact where a rollout is longer."
     )
+    batches_ahead: int | None = Field(
+        None,
+        ge=0,
+        description="Batches that a thread prepares while others are learned from; null: 2 on a GPU, else 0.",
+    )
+    cuda_graphs: bool = Field(True, description="Acting on a GPU: a Transformer's step is one CUDA graph.")
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
     evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
     keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")

@@ -40,14 +40,14 @@ class RunningMoments(nn.Module):
         """Take the real time steps of a batch into the statistics; nothing where there is none."""
         weight_BT1 = mask_BT[..., None].to(x_BTD.dtype)
         count = weight_BT1.sum()
-        if count == 0:
-            return
-        self.samples += 1
-        step = self.beta / (1.0 - (1.0 - self.beta) ** self.samples)
-        mean_D = (x_BTD * weight_BT1).sum((0, 1)) / count
-        square_D = (x_BTD.square() * weight_BT1).sum((0, 1)) / count
-        self.mean.lerp_(mean_D, step.float())
-        self.square.lerp_(square_D, step.float())
+        is_any = count > 0  # stays on the device: to ask for it is to wait
+        self.samples += is_any
+        step = (self.beta / (1.0 - (1.0 - self.beta) ** self.samples)).float()
+        step = torch.where(is_any, step, torch.zeros_like(step))
+        mean_D = (x_BTD * weight_BT1).sum((0, 1)) / count.clamp(min=1.0)
+        square_D = (x_BTD.square() * weight_BT1).sum((0, 1)) / count.clamp(min=1.0)
+        self.mean.lerp_(mean_D, step)
+        self.square.lerp_(square_D, step)
 
 
 class InputNorm(RunningMoments):

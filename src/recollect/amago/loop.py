@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,11 +28,12 @@ from recollect.amago.agent import Agent
 from recollect.amago.exploration import make_exploration
 from recollect.amago.hindsight import Relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
+from recollect.amago.loader import in_order, pinned
 from recollect.amago.mixed_data import opened
 from recollect.amago.network import WorldShape, world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.recorder import Recorder
-from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
+from recollect.amago.trajectory_files import Batch, Trajectory, TrajectoryFiles
 from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
@@ -182,6 +184,7 @@ class Trainer:
         if hp.mix is not None:
             self.store.beside = opened(hp.mix, run.checkpoint_folder / "mixed", world), hp.mix.share
         self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
+        self.rarity = self._rarity()  # as of the last update; batches may be drawn ahead
         self.at = Counters()
         self.best: dict[str, np.ndarray] = {}
         # Of an epoch: means over its rollouts, and sums over its updates so far.
@@ -225,24 +228,38 @@ class Trainer:
         if self.store.ready and at.epoch >= hp.start_learning_at_epoch:
             updates = hp.updates_per_epoch
         sums, counts = self.sums, self.counts
-        for update in range(at.of_epoch, updates):
-            batch = self.store.sample(
-                hp.batch_size, self.context, seed=self.seed, counter=at.updates, relabel=self.relabel
-            )
-            # Some metrics are looked at once an epoch, at its last update.
-            metrics = self.agent.step(batch, at.updates, further=update == updates - 1)
-            for name, value in metrics.items():
-                sums[name] = sums[name] + value if name in sums else value
-                counts[name] += 1
-            at.updates += 1
-            at.of_epoch = update + 1
-            if at.of_epoch < updates and self.run.due(self.step, 0):
-                self.save()
+        with closing(self.batches(updates - at.of_epoch)) as batches:
+            for batch, self.rarity in batches:
+                # Some metrics are looked at once an epoch, at its last update.
+                metrics = self.agent.step(batch, at.updates, further=at.of_epoch == updates - 1)
+                for name, value in metrics.items():
+                    sums[name] = sums[name] + value if name in sums else value
+                    counts[name] += 1
+                at.updates += 1
+                at.of_epoch += 1
+                if at.of_epoch < updates and self.run.due(self.step, 0):
+                    self.save()
         means = {name: float(sums[name]) / counts[name] for name in sorted(sums)}
         row = results | means | self.store.sizes()
         self.run.log(self.logged_at, epoch=at.epoch + 1, updates=at.updates, **row)
         self.results, self.sums, self.counts, at.of_epoch = {}, {}, Counter(), 0
         self.seconds["updates"] += time.perf_counter() - began
+
+    def batches(self, count: int) -> Generator[tuple[Batch, dict[str, np.ndarray]]]:
+        """The batches of the next so many updates, and how rare goals were behind the drawing of each."""
+        hp, on_gpu = self.hp, self.agent.device.type == "cuda"
+        ahead = hp.batches_ahead if hp.batches_ahead is not None else 2 * on_gpu
+
+        def drawn(counter: int) -> tuple[Batch, dict[str, np.ndarray]]:
+            batch = self.store.sample(
+                hp.batch_size, self.context, seed=self.seed, counter=counter, relabel=self.relabel
+            )
+            return pinned(batch) if on_gpu and ahead else batch, self._rarity()
+
+        return in_order(drawn, range(self.at.updates, self.at.updates + count), ahead)
+
+    def _rarity(self) -> dict[str, np.ndarray]:
+        return {} if self.relabel is None or self.relabel.rarity is None else self.relabel.rarity.saved()
 
     def evaluate(self) -> None:
         """One rollout of every evaluation instance; the policy of the best mean return is kept."""
@@ -272,8 +289,7 @@ class Trainer:
             best=self.best,
             sums=self.sums,
         )
-        if self.relabel is not None and self.relabel.rarity is not None:
-            arrays |= joined(rarity=self.relabel.rarity.saved())
+        arrays |= joined(rarity=self.rarity)
         of_epoch = {"results": self.results, "counts": self.counts}
         self.run.save(self.step, arrays, {"at": asdict(self.at), "buffer": self.store.saved(), "epoch": of_epoch})
 
@@ -288,6 +304,7 @@ class Trainer:
         self.best = part(arrays, "best")
         if self.relabel is not None and self.relabel.rarity is not None:
             self.relabel.rarity.load(part(arrays, "rarity"))
+        self.rarity = self._rarity()
         self.at = Counters(**state["at"])
         self.results, self.counts = state["epoch"]["results"], Counter(state["epoch"]["counts"])
         for name, value in part(arrays, "sums").items():

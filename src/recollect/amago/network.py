@@ -22,7 +22,7 @@ from recollect.amago.input_norm import RunningMoments
 from recollect.amago.policy_distributions import Kind
 from recollect.amago.popart import PopArt
 from recollect.amago.timestep_encoders import Steps, StepShape, make_timestep_encoder, rl2_vector
-from recollect.amago.trajectory_encoders import make_trajectory_encoder
+from recollect.amago.trajectory_encoders import TransformerEncoder, make_trajectory_encoder
 from recollect.amago.trajectory_files import Batch
 from recollect.common.contract import is_image
 from recollect.common.precision import Precision, autocast
@@ -87,7 +87,7 @@ class WorldShape:
 
     def parts(self, observation: np.ndarray, device: torch.device) -> dict[str, Tensor | None]:
         """An observation's vector, image and goals, on the device; leading axes stay."""
-        whole = torch.as_tensor(observation).to(device)
+        whole = torch.as_tensor(observation).to(device, non_blocking=True)
         image, goals = None, None
         if self.steps.image and self.image_part is None:
             return {"vector": None, "image": whole, "goals": None}
@@ -101,7 +101,9 @@ class WorldShape:
             rest[part.where] = False
         if not self.steps.vector:
             return {"vector": None, "image": image, "goals": goals}
-        vector = whole if rest.all() else whole[..., torch.as_tensor(np.flatnonzero(rest), device=device)]
+        vector = whole
+        if not rest.all():
+            vector = whole[..., torch.as_tensor(np.flatnonzero(rest)).to(device, non_blocking=True)]
         return {"vector": vector.float(), "image": image, "goals": goals}
 
 
@@ -141,7 +143,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs, self.shape = hp.inputs, shape
-        self.precision: Precision = "auto" if hp.precision == "bfloat16" else "float32"  # on GPUs only
+        self.precision: Precision = "auto" if hp.precision == "bfloat16" else "float32"  # of the trajectory encoder
         self.timestep_encoder: Any = make_timestep_encoder(hp.inputs, shape.steps, seed=seed)
         self.trajectory_encoder = make_trajectory_encoder(
             hp.sequence,
@@ -150,6 +152,8 @@ class Network(nn.Module):
             context=hp.context_of(shape.steps.horizon),
             seed=seed,
         )
+        if isinstance(self.trajectory_encoder, TransformerEncoder) and hp.precision != "float32":
+            self.trajectory_encoder.attention_precision = "auto"  # bfloat16 on GPUs only
         draws = torch.Generator().manual_seed(seed_of("amago actor", seed))
         discounts = len(hp.discounts)
         self.actor = MultiGammaActor(hp.sequence.width, discounts, parameters, hp.head, hp.inputs.activation, draws)
@@ -167,18 +171,18 @@ class Network(nn.Module):
         """
         if self.shape.episode_clock is not None:
             clock = np.asarray(observation)[..., self.shape.episode_clock]
-            begins = begins | torch.as_tensor(clock == 0, device=begins.device)
+            begins = begins | torch.as_tensor(clock == 0).to(begins.device, non_blocking=True)
         rl2 = rl2_vector(self.inputs, self.shape.steps, previous, reward, time, begins)
         parts = self.shape.parts(observation, rl2.device)
         return Steps(rl2=rl2, time=time, **parts)
 
     def window(self, batch: Batch, reward_multiplier: float, device: torch.device) -> Window:
-        previous = torch.as_tensor(batch.previous_action_BT).to(device)
-        reward_BL = torch.as_tensor(batch.reward_BT).to(device)
-        done_BL = torch.as_tensor(batch.done_BT).to(device)
-        time_BL = torch.as_tensor(batch.time_BT).to(device).long()
-        mask_BL = torch.as_tensor(batch.mask_BT).to(device)
-        assert isinstance(batch.observation_BTD, np.ndarray)
+        # `non_blocking`: a copy to a GPU waits for nothing that the GPU still has to do.
+        arrays = (batch.previous_action_BT, batch.reward_BT, batch.done_BT, batch.time_BT, batch.mask_BT)
+        on_device = [torch.as_tensor(array).to(device, non_blocking=True) for array in arrays]
+        previous, reward_BL, done_BL, time_BL, mask_BL = on_device
+        time_BL = time_BL.long()
+        assert not isinstance(batch.observation_BTD, dict)
         # A row holds the action that led to it, and what followed that action.
         action = previous[:, 1:]
         if self.shape.steps.kind != "continuous":
@@ -193,8 +197,9 @@ class Network(nn.Module):
 
     def states(self, window: Window) -> Tensor:
         """States [B, L, E]."""
+        # Time steps are read in float32: in bfloat16 a clock could not tell steps of a long rollout apart.
+        x_BLD = self.timestep_encoder(window.steps, window.mask_BL)
         with autocast(self.precision, window.mask_BL.device):
-            x_BLD = self.timestep_encoder(window.steps, window.mask_BL)
             return self.trajectory_encoder(x_BLD, window.steps.time).float()
 
     def _acting(self) -> nn.ModuleDict:

@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.amago.acting_graph import ActingGraph
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.memory import RecentSteps
 from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
+from recollect.amago.trajectory_encoders import TransformerEncoder
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
 
@@ -31,6 +33,7 @@ class AmagoPolicy(BatchedPolicy):
         self.network, self.distribution, self.hp, self.device = network, distribution, hp, device
         self._state: Any = None  # of the trajectory encoder
         self._recent: RecentSteps | None = None  # or, where it is slow, what it encodes anew
+        self._graph: ActingGraph | None = None  # where acting is one, it steps with the state above
         self._rows = -1
 
     def begin(self, rows: int) -> None:
@@ -39,11 +42,17 @@ class AmagoPolicy(BatchedPolicy):
             if self.hp.slow_inference:
                 self._recent = RecentSteps(self.network, rows, self.hp.context_of(self.network.shape.steps.horizon))
             else:
-                self._state = self.network.trajectory_encoder.initial_state(rows, self.device)
+                self._remember(self.network.trajectory_encoder.initial_state(rows, self.device))
             self._rows = rows
         self._time_B = np.zeros(rows, np.int64)
         self._previous = self._no_action()
         self.forget(np.ones(rows, bool))
+
+    def _remember(self, state: Any) -> None:
+        self._state = state
+        is_own = type(self.network.trajectory_encoder) is not TransformerEncoder
+        if self.device.type == "cuda" and self.hp.cuda_graphs and not is_own:
+            self._graph = ActingGraph(self.network, state, self.device)
 
     def _no_action(self) -> np.ndarray:
         steps = self.network.shape.steps
@@ -69,11 +78,16 @@ class AmagoPolicy(BatchedPolicy):
         _, begun_B = self.next_step(done_B)
         if network.training:
             network.eval()
-        reward = torch.as_tensor(np.where(fresh_B, 0.0, reward_B).astype(np.float32), device=self.device)
-        time = torch.as_tensor(self._time_B, device=self.device)
-        begins = torch.as_tensor(begun_B, device=self.device)
-        previous = torch.as_tensor(self._previous, device=self.device)
+        # A graph is given all at once, from the CPU.
+        device = self.device if self._graph is None else torch.device("cpu")
+        reward = torch.as_tensor(np.where(fresh_B, 0.0, reward_B).astype(np.float32), device=device)
+        time = torch.as_tensor(self._time_B, device=device)
+        begins = torch.as_tensor(begun_B, device=device)
+        previous = torch.as_tensor(self._previous, device=device)
         steps = network.steps(observation_BD, previous, reward, time, begins)
+        if self._graph is not None:
+            self._time_B = self._time_B + 1
+            return self._graph(steps)
         if self._recent is not None:
             state_BE = self._recent.state(steps)
         else:
@@ -121,4 +135,4 @@ class AmagoPolicy(BatchedPolicy):
         if self._recent is not None:
             self._recent.load(memory, self.device)
         else:
-            self._state = self.network.trajectory_encoder.state_from(memory, self.device)
+            self._remember(self.network.trajectory_encoder.state_from(memory, self.device))

@@ -51,7 +51,7 @@ class Distribution:
 
     def several(self, raw: Tensor, count: int, draws: torch.Generator) -> list[Tensor]:
         """So many draws of actions, where rows need no streams of their own. No gradient passes through them."""
-        uniform = torch.rand((count, *raw.shape[:-1], self.uniforms), generator=draws).to(raw.device)
+        uniform = torch.rand((count, *raw.shape[:-1], self.uniforms), generator=draws).to(raw.device, non_blocking=True)
         return [self.drawn(raw, uniform_N) for uniform_N in uniform]
 
     def mode(self, raw: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class Distribution:
 
     def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
         """What critics read [..., A]: probabilities of discrete actions, or a draw through which gradients pass."""
-        uniform = torch.rand((*raw.shape[:-1], self.uniforms), generator=draws).to(raw.device)
+        uniform = torch.rand((*raw.shape[:-1], self.uniforms), generator=draws).to(raw.device, non_blocking=True)
         return self.drawn(raw, uniform).to(raw.dtype)
 
 

@@ -41,22 +41,39 @@ class SigmaLinear(nn.Linear):
         self.register_buffer("u", u)
         self.register_buffer("v", v)
         self._effective: Tensor | None = None
+        self._stale = True
         self.register_load_state_dict_post_hook(_forget)
         for _ in range(_FIRST_STEPS):
             self.iterate()
 
     @torch.no_grad()
     def iterate(self) -> None:
-        self.u.copy_(functional.normalize(self.weight @ self.v, dim=0))
-        self.v.copy_(functional.normalize(self.weight.T @ self.u, dim=0))
+        with self._whole():
+            self.u.copy_(functional.normalize(self.weight @ self.v, dim=0))
+            self.v.copy_(functional.normalize(self.weight.T @ self.u, dim=0))
+
+    def _whole(self) -> torch.autocast:
+        # The singular value scales the whole weight: it is float32 also where products are not.
+        return torch.autocast(self.weight.device.type, enabled=False)
 
     def scaled(self) -> Tensor:
         # Clones: the buffers move on at the next pass, and the gradient still needs these.
-        return self.weight * (self.gamma / (self.u.clone() @ self.weight @ self.v.clone()))
+        with self._whole():
+            return self.weight * (self.gamma / (self.u.clone() @ self.weight @ self.v.clone()))
+
+    @torch.no_grad()
+    def effective(self) -> Tensor:
+        """The scaled weight for acting, computed where it may have changed, always in the same memory (CUDA graphs read it)."""
+        if self._effective is None or self._effective.device != self.weight.device:
+            self._effective = self.scaled()
+        elif self._stale:
+            self._effective.copy_(self.scaled())
+        self._stale = False
+        return self._effective
 
     def train(self, mode: bool = True) -> SigmaLinear:
-        """Besides what it always does: forget the weight that was kept for acting."""
-        self._effective = None
+        """Besides what it always does: the weight that was kept for acting is computed anew at its next use."""
+        self._stale = True
         super().train(mode)
         return self
 
@@ -65,11 +82,9 @@ class SigmaLinear(nn.Linear):
         if self.training:
             self.iterate()
         elif not torch.is_grad_enabled():
-            if self._effective is None or self._effective.device != self.weight.device:
-                self._effective = self.scaled()
-            return linear(x, self._effective, self.bias)
+            return linear(x, self.effective(), self.bias)
         return linear(x, self.scaled(), self.bias)
 
 
 def _forget(module: Any, _: Any) -> None:
-    module._effective = None
+    module._stale = True

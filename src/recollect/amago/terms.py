@@ -42,7 +42,7 @@ class Draws:
         """Critics for the targets of [B, T, G], and a generator for actions."""
         generator = torch.Generator().manual_seed(seed_of("draws in the loss", seed, counter))
         shape = (hp.critics_in_target, batch, steps, len(hp.discounts))
-        return cls(torch.randint(hp.critics, shape, generator=generator).to(device), generator)
+        return cls(torch.randint(hp.critics, shape, generator=generator).to(device, non_blocking=True), generator)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def targets(
     actor = target.actor if hp.use_target_actor else network.actor
     raw_BTGP = actor(next_BTE)
     value_BTG = value_of_drawn(next_values(next_BTE, raw_BTGP), draws.index_KBTG, hp)
-    discount_G = torch.tensor(hp.discounts, device=value_BTG.device)
+    discount_G = torch.tensor(hp.discounts).to(value_BTG.device, non_blocking=True)
     y_BTG = window.reward_BT[..., None] + discount_G * (1.0 - window.done_BT[..., None]) * value_BTG
     network.popart.update(y_BTG, window.mask_BL[:, 1:])
     return y_BTG

@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recollect.amago.own_parts import Replaceable
-from recollect.amago.ring_cache import RingCache
+from recollect.amago.ring_cache import Place, RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
 from recollect.common.cpu.dropout import Dropout
 from recollect.common.cpu.kernels import Linear
 from recollect.common.encodings import sinusoid
 from recollect.common.feedforward import default_init
+from recollect.common.precision import Precision, in_bfloat16
 from recollect.common.rotary import turned
 from recollect.common.sequence_models import (
     Device,
@@ -105,9 +106,10 @@ class Block(nn.Module):
         self.norm_attended = nn.LayerNorm(d) if extra else nn.Identity()
         self.norm_inner = nn.LayerNorm(4 * d) if extra else nn.Identity()
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [..., H, Dh]."""
-        q, k, v = self.qkv(self.norm_attention(x)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+    def project(self, x: Tensor, *, half: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [..., H, Dh]; `half`: in bfloat16."""
+        qkv = self.qkv(self.norm_attention(x))
+        q, k, v = (qkv.bfloat16() if half else qkv).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         return q, k, v
 
     def attended(self, y: Tensor) -> Tensor:
@@ -145,6 +147,8 @@ class TransformerEncoder(SequenceModel):
         self.blocks = nn.ModuleList(Block(settings, draws) for _ in range(settings.layers))
         self.norm = nn.LayerNorm(settings.width)
         self.dropout = Dropout(seed_of("trajectory encoder dropout", seed))
+        # PyTorch's flash attention takes no float32. The released one casts to bfloat16, whatever it is given.
+        self.attention_precision: Precision = "float32"
 
     @property
     def random(self) -> bool:
@@ -156,7 +160,7 @@ class TransformerEncoder(SequenceModel):
         return self.input(x) + self.table_TD[time.clamp(max=len(self.table_TD) - 1)]
 
     def _project(self, block: Block, h: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = block.project(h)
+        q, k, v = block.project(h, half=in_bfloat16(self.attention_precision, h.device))
         if self.settings.positions == "rotary":
             q, k = turned_by_time(q, time), turned_by_time(k, time)
         return q, k, v
@@ -175,7 +179,7 @@ class TransformerEncoder(SequenceModel):
             assert isinstance(block, Block)
             q, k, v = (part.transpose(1, 2) for part in self._project(block, h, time_BT))
             y = functional.scaled_dot_product_attention(q, k, v, attn_mask=band_TT, is_causal=band_TT is None)
-            h = h + block.attended(y.transpose(1, 2))
+            h = h + block.attended(y.transpose(1, 2).to(h.dtype))
             y = block.feed_forward(h)
             h = self.dropout.add(h, y, p) if p else h + y
         return self.norm(h)
@@ -183,18 +187,23 @@ class TransformerEncoder(SequenceModel):
     def initial_state(self, batch: int, device: Device = None) -> RingCache:
         s = self.settings
         where = device if device is not None else self.norm.weight.device
-        return RingCache(s.layers, batch, s.heads, self.context, s.width // s.heads, where)
+        dtype = torch.bfloat16 if in_bfloat16(self.attention_precision, where) else torch.float32
+        return RingCache(s.layers, batch, s.heads, self.context, s.width // s.heads, where, dtype)
 
-    @torch.no_grad()
     def step(self, x_BD: Tensor, state: RingCache) -> tuple[Tensor, RingCache]:
         time_B = torch.as_tensor(state.count_B, device=x_BD.device)
-        state.advance()
+        return self.step_at(state.advance(), x_BD, time_B, state), state
+
+    @torch.no_grad()
+    def step_at(self, place: Place, x_BD: Tensor, time_B: Tensor, state: RingCache) -> Tensor:
+        """States [B, E] of one more token per row, the `time_B`-th of each, int64 [B]; the state counts nothing."""
         h = self._embed(x_BD, time_B)
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            h = h + block.attended(state.attention(i, *self._project(block, h, time_B)))
+            y = state.attention(i, place, *self._project(block, h, time_B))
+            h = h + block.attended(y.to(h.dtype))
             h = h + block.feed_forward(h)
-        return self.norm(h), state
+        return self.norm(h)
 
     def reset(self, state: RingCache, mask_B: Mask) -> RingCache:
         state.reset(np.asarray(mask_B))

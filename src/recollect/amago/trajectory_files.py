@@ -14,7 +14,7 @@ What differs from upstream, and why:
 
 - One file holds the trajectories that were added together, each column as one array; upstream writes one pickle (or npz)
   per trajectory. All else is counted in trajectories, so "uniform over files" is as published.
-- Windows are slices of memory maps in the process that trains; upstream has 8 loader processes that load whole files.
+- Windows are slices of memory maps, cut in the process that trains (see `loader`); upstream has 8 that load whole files.
 - What is drawn is a function of (contents, seed, counter). Names carry a number and neither time nor random word.
 - The buffer can go back to where a checkpoint stood, also to the one before the newest: files that only these still need
   are kept. A file that was damaged or lost since is left out, and what is left out is said.
@@ -31,10 +31,12 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
 
+from recollect.amago.cuts import Cut, cut_at, cut_out
 from recollect.artifacts.checkpoints import KEPT
 from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path, read_arrays, remove_sealed, verify, write_arrays
 from recollect.settings.errors import UserError
@@ -42,7 +44,8 @@ from recollect.settings.seeding import generator, seed_of
 
 log = logging.getLogger(__name__)
 Trajectory = Mapping[str, np.ndarray]
-Relabel = Callable[[Trajectory, np.random.Generator], Trajectory]
+Relabel = Callable[[Trajectory, np.random.Generator, Cut], Trajectory]
+"""(whole trajectory, draws, cut) -> the window that is cut from what it becomes. Only that need be copied."""
 KIND = "trajectories"
 NEEDED = ("previous_action", "reward", "done", "time")
 NAME = re.compile(r"(\d{10})-(\d+)\.safetensors")
@@ -102,6 +105,7 @@ class TrajectoryFiles:
         self.beside: tuple[TrajectoryFiles, float] | None = None
         """Other trajectories, and their share of what is drawn (all of it, while there is nothing here)."""
         self._open: dict[Path, dict[str, np.ndarray]] = {}
+        self._opening = Lock()  # a thread may draw while files that it does not draw from are removed
         # An open map holds a file descriptor; half of what the process may have are left to others.
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._needed: list[int] = []  # of each kept checkpoint, the oldest first: the first trajectory that it needs
@@ -170,7 +174,7 @@ class TrajectoryFiles:
         """Random windows of at most `length` transitions (length + 1 rows), each of a random trajectory.
 
         Args:
-            relabel: gets each whole trajectory and a generator of its own before the window is cut.
+            relabel: gets each whole trajectory and a generator of its own, and cuts the window.
 
         Raises:
             UserError: there is nothing to draw from, or a file is broken.
@@ -198,15 +202,12 @@ class TrajectoryFiles:
         windows: list[dict[str, np.ndarray]] = []
         for b, chosen in enumerate(chosen_B.tolist()):
             columns, first, rows, goals = self._find(chosen)
-            if relabel is not None:
-                whole: dict[str, np.ndarray] = {name: a[first : first + rows] for name, a in columns.items()}
-                if goals is not None:
-                    whole["goals"] = goals
-                columns = dict(relabel(whole, generator("relabelling", seed, counter, b)))
-                first, rows = 0, len(columns["time"])
-            start = first + int(where_B[b] * max(1, rows - length))
-            end = min(start + length + 1, first + rows)
-            windows.append({name: a[start:end] for name, a in columns.items() if name not in ("achieved", "goals")})
+            whole: dict[str, np.ndarray] = {name: a[first : first + rows] for name, a in columns.items()}
+            whole |= {} if goals is None else {"goals": goals}
+            cut = cut_at(float(where_B[b]), length)
+            keys = ("relabelling", seed, counter, b)
+            window = cut_out(whole, cut) if relabel is None else relabel(whole, generator(*keys), cut)
+            windows.append({name: a for name, a in window.items() if name not in ("achieved", "goals")})
         return windows
 
     @property
@@ -267,13 +268,14 @@ class TrajectoryFiles:
         return columns, first, int(end[within]) - first, goals
 
     def _read(self, file: _File) -> dict[str, np.ndarray]:
-        arrays = self._open.pop(file.path, None)
-        if arrays is None:
-            arrays = read_arrays(file.path, kind=KIND)
-            if len(self._open) >= self._most_open:
-                del self._open[next(iter(self._open))]
-        self._open[file.path] = arrays  # the latest last
-        return arrays
+        with self._opening:
+            arrays = self._open.pop(file.path, None)
+            if arrays is None:
+                arrays = read_arrays(file.path, kind=KIND)
+                if len(self._open) >= self._most_open:
+                    del self._open[next(iter(self._open))]
+            self._open[file.path] = arrays  # the latest last
+            return arrays
 
     def _write(self, part: str, trajectories: Sequence[Trajectory], first: int) -> _File:
         files = self._files[part]
@@ -335,7 +337,8 @@ class TrajectoryFiles:
             self._files["fifo"].pop(0)
 
     def _forget(self, path: Path) -> None:
-        self._open.pop(path, None)
+        with self._opening:
+            self._open.pop(path, None)
         self._damaged.discard(path)
 
 

@@ -53,7 +53,7 @@ class ValueBins:
     def _hl_gauss(self, x: Tensor) -> Tensor:
         """What a Gaussian around each number has between the edges of each bin."""
         half = self.step / 2
-        edges = torch.linspace(self.low - half, self.high + half, self.count + 1).to(x.device)
+        edges = torch.linspace(self.low - half, self.high + half, self.count + 1).to(x.device, non_blocking=True)
         width = 0.75 * self.step * math.sqrt(2.0)
         below = 0.5 * (1.0 + torch.erf((edges - x[..., None]) / width))
         return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
@@ -68,5 +68,5 @@ class ValueBins:
 
     def value(self, logits: Tensor) -> Tensor:
         """Returns [...] of logits [..., bins]."""
-        mean = (logits.softmax(-1) * self.points_N.to(logits.device)).sum(-1)
+        mean = (logits.softmax(-1) * self.points_N.to(logits.device, non_blocking=True)).sum(-1)
         return symexp(mean) if self.symlog else mean

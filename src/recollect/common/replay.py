@@ -170,11 +170,21 @@ class EpisodeReplay:
 
     def sample(self, windows: int, n: int, *, seed: int, counter: int) -> Batch:
         """Random windows of n transitions (n + 1 observations), gathered on the device."""
-        start_B, remaining_B = self.draw(windows, n, seed=seed, counter=counter)
+        both_2B = np.stack(self.draw(windows, n, seed=seed, counter=counter))
         # One copy to the device, which does not wait for it.
-        both_2B = torch.as_tensor(np.stack([start_B, remaining_B])).to(self.device, non_blocking=True)
+        return self.gather(torch.as_tensor(both_2B).to(self.device, non_blocking=True), n)
+
+    def gather(self, both_2B: Tensor, n: int, first_row_B1: Tensor | None = None) -> Batch:
+        """The windows that `draw` chose, on the device.
+
+        Args:
+            both_2B: int64, start rows and remaining transitions.
+            first_row_B1: of the ring that each window is from, where rings stand one behind the other.
+        """
         offsets = torch.arange(n + 1, device=self.device)
         rows_BT = (both_2B[0, :, None] + offsets) % self.capacity
+        if first_row_B1 is not None:
+            rows_BT = rows_BT + first_row_B1
         transitions_BT = rows_BT[:, :-1]
         action_BT = self.action[transitions_BT]
         return Batch(

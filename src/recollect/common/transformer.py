@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -33,6 +34,7 @@ from recollect.common.attention import (
 from recollect.common.cpu.attention import CPUAttention
 from recollect.common.cpu.dropout import Dropout
 from recollect.common.cpu.kernels import Linear, gelu, linear_part
+from recollect.common.recomputed import recomputed
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -124,6 +126,7 @@ class Transformer(nn.Module):
         self.norm_final = nn.LayerNorm(settings.width, eps=settings.norm_eps)
         self.p_embedding, self.p_residual, self.p_attention = settings.dropouts
         self.dropout = Dropout(seed_of("transformer dropout", seed))
+        self.recomputes = False  # whether the backward pass computes activations again, in the place of keeping them
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -176,14 +179,21 @@ class Transformer(nn.Module):
     def through(self, x_BTD: Tensor, attention: Attention) -> Tensor:
         """The function itself: all layers on tokens that attend in the given way."""
         h = self.drop(attention.enter(x_BTD), self.p_embedding)
-        for layer, block in enumerate(self.layers()):
-            y = attention.own(layer, block.qkv(block.norm_attention(h)))
-            h = self.add(h, block.attention_out(y))
-            if block.cross and attention.reads:
-                y = attention.context(layer, block.cross_q(block.norm_cross(h)), block.cross_kv)
-                h = self.add_context(block, h, block.cross_out(y), attention.factor)
-            h = self.add(h, block.feed_forward(h))
+        for layer in range(len(self.blocks)):
+            if self.recomputes and torch.is_grad_enabled():
+                h = recomputed(partial(self._layer, layer, attention=attention), h, self.dropout)
+            else:
+                h = self._layer(layer, h, attention)
         return attention.leave(self.norm_final(h))
+
+    def _layer(self, layer: int, h: Tensor, attention: Attention) -> Tensor:
+        block = self.layers()[layer]
+        y = attention.own(layer, block.qkv(block.norm_attention(h)))
+        h = self.add(h, block.attention_out(y))
+        if block.cross and attention.reads:
+            y = attention.context(layer, block.cross_q(block.norm_cross(h)), block.cross_kv)
+            h = self.add_context(block, h, block.cross_out(y), attention.factor)
+        return self.add(h, block.feed_forward(h))
 
     def attention(self, x_BTD: Tensor, mask_BT: Tensor | None = None, context: Context | None = None) -> Attention:
         """The fastest way for such tokens to attend."""

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
@@ -31,6 +32,7 @@ GYMNASIUM_IDS: dict[str, dict] = {
 # Actions 0..3: right, up, left, down.
 MOVE_X_A = np.array([1, 0, -1, 0], dtype=np.int32)
 MOVE_Y_A = np.array([0, 1, 0, -1], dtype=np.int32)
+_MOVE_X, _MOVE_Y = MOVE_X_A.tolist(), MOVE_Y_A.tolist()
 
 
 class Options(WorldOptions):
@@ -115,6 +117,8 @@ class TMaze(BaseWorld):
         self.horizon = maze.horizon or maze.length + 2 * maze.back + 1
         self.single_observation_space = Box(-1.0, 1.0, (size,), np.float32)
         self.single_action_space = Discrete(4)
+        self._penalty, self._back = np.float32(maze.penalty), maze.back
+        self._is_alone = self.num_envs == 1 and self.autoreset_mode is AutoresetMode.DISABLED
         self._x_B = self._keep_zeros("x", np.int32)
         self._y_B = self._keep_zeros("y", np.int32)
         self._goal_B = self._keep("goal", np.ones(self.num_envs, dtype=np.int32))
@@ -149,6 +153,50 @@ class TMaze(BaseWorld):
         if last_B is not None:
             rewards_B[last_B] = (y_B == self._goal_B)[last_B] * np.float32(maze.goal_reward)
         return rewards_B, None
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        if not self._is_alone or self._any_ended:
+            return super().step(actions)
+        action = -1
+        if isinstance(actions, np.ndarray) and actions.shape == (1,) and actions.dtype.kind in "iu":
+            action = actions.item()
+        return self._step_one(action if 0 <= action < 4 else self._check_actions(actions).item())
+
+    def _step_one(self, action: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """`step` of a single maze in plain numbers, to the bit: numpy's calls cost more than the walk."""
+        maze, junction = self.options, self._junction
+        x, y, t = self._x_B.item(), self._y_B.item(), self._timestep_B.item() + 1
+        goal, seen = self._goal_B.item(), self._seen_B.item()
+        in_corridor, at_junction = y == 0, x == junction
+        if in_corridor:
+            x = min(max(x + _MOVE_X[action], 0), junction)
+        if at_junction:
+            y = min(max(y + _MOVE_Y[action], -1), 1)
+        at_sign = x == 0
+        showing = at_sign and not seen
+        seen = seen or at_sign
+        self._x_B[0], self._y_B[0], self._timestep_B[0] = x, y, t
+        self._seen_B[0], self._showing_B[0] = seen, showing
+        self._steps_to_end -= 1
+
+        last = t >= self.horizon
+        if last:
+            reward = np.float32(maze.goal_reward if y == goal else 0.0)
+            self._ended_B[0] = self._any_ended = True
+        else:
+            late = x < t - self._back if maze.late == "behind" else action != 0
+            reward = self._penalty if late else np.float32(0.0)
+            if maze.distract_reward and at_sign:
+                reward = reward + np.float32(maze.distract_reward)
+        seen_now = [float(x == junction), float(y + goal * showing)]
+        if maze.expose_goal:
+            seen_now.append(float(goal * seen))
+        if maze.expose_position:
+            seen_now += [x / junction, float(y)]
+        if maze.expose_timestep:
+            seen_now.append(t / self.horizon)
+        observation = np.array([seen_now], np.float32)
+        return observation, np.array([reward], np.float32), np.array([last]), np.zeros(1, bool), {}
 
     def _observe(self) -> np.ndarray:
         maze = self.options

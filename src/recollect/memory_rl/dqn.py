@@ -22,8 +22,9 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
-from recollect.common.masked_mean import masked_mean
+from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.replay import Batch
+from recollect.memory_rl import ensemble
 from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
 from recollect.memory_rl.off_policy import (
@@ -60,16 +61,18 @@ def make_network(hp: Hyperparameters, facts: Facts, *, seed: int) -> HistoryNetw
     return make_history_network(hp, facts, facts.actions, last_range=Q_HEAD_RANGE, draws="q head weights", seed=seed)
 
 
-def epsilon(hp: Hyperparameters, horizon: int, count: np.ndarray | int) -> np.ndarray:
+def epsilon(hp: Hyperparameters, horizon: int, count: Any) -> Any:
+    """The share of random actions after so many selections: a number, or an array [B]."""
     end = 1.0 / horizon if hp.epsilon_end is None else hp.epsilon_end
     steps = hp.exploration_fraction * hp.train_episodes * horizon
-    return hp.epsilon_start + (end - hp.epsilon_start) * np.minimum(np.asarray(count, np.float64), steps) / steps
+    passed = min(count, steps) if isinstance(count, int) else np.minimum(np.asarray(count, np.float64), steps)
+    return hp.epsilon_start + (end - hp.epsilon_start) * passed / steps
 
 
 def loss_of(
-    online: HistoryNetwork, target: HistoryNetwork, batch: Batch, hp: Hyperparameters
+    online: HistoryNetwork, target: HistoryNetwork, batch: Batch, hp: Hyperparameters, mean: Mean = masked_mean
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The masked double-DQN loss (scalar) and metrics."""
+    """The masked double-DQN loss and metrics; scalars, as `mean` gives them."""
     action_BT, reward_BT, observation_BTD = tokens(batch, online)
     n = batch.action_BT.shape[1]
     with torch.no_grad():
@@ -88,8 +91,8 @@ def loss_of(
     next_BT = target_BTA.gather(-1, best_BT[..., None])[..., 0]
     y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * next_BT
     chosen_BT = q_BTA.gather(-1, batch.action_BT[..., None])[..., 0]
-    loss = masked_mean((chosen_BT - y_BT) ** 2, batch.mask_BT)
-    return loss, {"critic_loss": loss.detach(), "q": masked_mean(chosen_BT.detach(), batch.mask_BT)}
+    loss = mean((chosen_BT - y_BT) ** 2, batch.mask_BT)
+    return loss, {"critic_loss": loss.detach(), "q": mean(chosen_BT.detach(), batch.mask_BT)}
 
 
 class DQN(Learner):
@@ -101,8 +104,12 @@ class DQN(Learner):
         network, target = (make_network(hp, facts, seed=seed) for _ in range(2))
         super().__init__(hp, network, network, target, seed=seed, device=device)
 
+    @property
+    def stacks(self) -> bool:
+        return True
+
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return loss_of(self.network, self.target, batch, self.hp)
+        return loss_of(self.network, self.target, batch, self.hp, self.mean)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         """Epsilon-greedy actions; with probability epsilon any of all actions."""
@@ -110,9 +117,15 @@ class DQN(Learner):
         anything_B = draws.integers(outputs_BA.shape[1], size=len(greedy_B))
         return np.where(draws.random(len(greedy_B)) < epsilon(self.hp, self.horizon, count_B), anything_B, greedy_B)
 
+    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
+        anything = int(draws.integers(len(outputs_A)))
+        explores = draws.random() < epsilon(self.hp, self.horizon, count)
+        return anything if explores else int(outputs_A.argmax())
+
 
 make_trainer = partial(trainer_of, DQN)
 train = partial(train_learner, DQN)
+train_together = partial(ensemble.train_together, DQN)
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, Any], inputs: Inputs) -> HistoryPolicy:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
-from recollect.common.masked_mean import masked_mean
+from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.replay import Batch
 from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
@@ -111,6 +111,10 @@ class ActorCriticLearner(Learner):
         """Whether the losses read a slow copy of the actor or of its encoder."""
         return True
 
+    @property
+    def critics_step_first(self) -> bool:
+        return bool(self.hp.critics_first and not self.hp.shared_encoder)
+
     def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The critics' loss, the actor's (with all that is learned beside it), and metrics."""
         raise NotImplementedError
@@ -120,7 +124,7 @@ class ActorCriticLearner(Learner):
         return critic_loss + actor_loss, metrics
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        if self.hp.shared_encoder or not self.hp.critics_first:
+        if not self.critics_step_first:
             return super().step(batch, counter)
         metrics: dict[str, Tensor] = {}
         norms = []
@@ -229,13 +233,15 @@ def initialised(model: ActorCritic, hp: ContinuousHyperparameters, *, seed: int)
     return model
 
 
-def critic_losses(q1_BT: Tensor, q2_BT: Tensor, y_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Masked mean of both critics' squared errors (scalar), and metrics."""
-    loss = masked_mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
+def critic_losses(
+    q1_BT: Tensor, q2_BT: Tensor, y_BT: Tensor, mask_BT: Tensor, mean: Mean = masked_mean
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Masked mean of both critics' squared errors (scalar, as `mean` gives it), and metrics."""
+    loss = mean((q1_BT - y_BT) ** 2 + (q2_BT - y_BT) ** 2, mask_BT)
     return loss, {
         "critic_loss": loss.detach(),
-        "q1": masked_mean(q1_BT.detach(), mask_BT),
-        "q2": masked_mean(q2_BT.detach(), mask_BT),
+        "q1": mean(q1_BT.detach(), mask_BT),
+        "q2": mean(q2_BT.detach(), mask_BT),
     }
 
 

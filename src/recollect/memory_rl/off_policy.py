@@ -31,6 +31,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import TokenEmbedder
 from recollect.common.learning_curve import log_learning, make_worlds
+from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision
 from recollect.common.replay import Batch, EpisodeReplay
@@ -38,6 +39,7 @@ from recollect.common.rollout import Episodes, play_episodes, score_episodes
 from recollect.common.target_learner import TargetLearner
 from recollect.memory_rl.heads import Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
+from recollect.memory_rl.one_actor import OneActor, play_alone
 from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator, seed_of
@@ -146,6 +148,14 @@ def make_history_network(
 class Learner(TargetLearner):
     """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts."""
 
+    mean: Mean = staticmethod(masked_mean)
+    """Of a loss over a batch; where the batch is that of several members (`recollect.memory_rl.ensemble`), of each."""
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the loss of several members in one batch is what `mean` and stacked networks make of `loss`."""
+        return False
+
     def __init__(
         self,
         hp: OnlineHyperparameters,
@@ -176,6 +186,10 @@ class Learner(TargetLearner):
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         """Actions [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
         raise NotImplementedError
+
+    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
+        """The action that `explore` takes of one row's discrete outputs."""
+        return int(self.explore(torch.from_numpy(outputs_A)[None], np.array([count]), draws)[0])
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
         reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
@@ -221,6 +235,7 @@ class OnlineTrainer:
         action_size = learner.network.encoder.embedder.action_size
         self.replay = EpisodeReplay(capacity, int(np.prod(space.shape)), space.dtype, device, action_size=action_size)
         self.policy = HistoryPolicy(learner.network, device)
+        self.alone = OneActor.of(learner.network, self.horizon) if hp.actors == 1 else None
         self.at = Counters()
         self.sums: dict[str, Tensor] = {}
         self.seconds = {"acting": 0.0, "updates": 0.0, "evaluation": 0.0}
@@ -262,13 +277,21 @@ class OnlineTrainer:
         self.seconds[part] += time.perf_counter() - began
 
     def _collect(self) -> None:
-        hp, at = self.hp, self.at
-        before = self.played
-        left = self.unit * hp.warmup_episodes - before
+        self.keep(self.play_round(*self.next_round()))
+
+    def next_round(self) -> tuple[bool, int]:
+        """Whether the next round of episodes is one of the warm-up, and how many episodes of it are kept."""
+        hp = self.hp
+        left = self.unit * hp.warmup_episodes - self.played
         warming = left > 0
         if not warming:
             left += self.unit * hp.train_episodes
-        episodes = self.play_round(warming, min(hp.actors, left))
+        return warming, min(hp.actors, left)
+
+    def keep(self, episodes: Episodes) -> None:
+        """Store a round of episodes, and reckon what is due after it."""
+        hp, at = self.hp, self.at
+        warming, before = self.next_round()[0], self.played
         steps = int(episodes.length_B.sum())
         self.replay.add(
             episodes.observation_BTD.reshape(*episodes.observation_BTD.shape[:2], -1),
@@ -291,6 +314,8 @@ class OnlineTrainer:
 
     def play_round(self, warming: bool, count: int) -> Episodes:
         """One episode of each actor with the behaviour policy (or uniform); the first `count` are kept."""
+        if self.alone is not None and not warming:
+            return self._play_alone(self.alone)
         learner, at, batch = self.learner, self.at, self.world.num_envs
         draws = generator("behaviour", self.seed, at.rounds)
         network = learner.network
@@ -305,14 +330,33 @@ class OnlineTrainer:
                 if embedder.action_size:
                     return draws.uniform(-1.0, 1.0, (batch, embedder.action_size)).astype(np.float32)
                 return draws.integers(embedder.actions, size=batch)
-            counted_B = kept_B & live
-            count_B = at.explored + np.cumsum(counted_B) - counted_B
-            at.explored += int(counted_B.sum())
-            action = learner.explore(self.policy.outputs(observation, reward, done), count_B, draws)
+            action = self.explore(self.policy.outputs(observation, reward, done), kept_B & live, draws)
             self.policy.took(action)
             return action
 
         return play_episodes(self.world, act).first(count)
+
+    def _play_alone(self, actor: OneActor) -> Episodes:
+        """`play_round` of a single actor, see `one_actor`."""
+        at, learner = self.at, self.learner
+        draws = generator("behaviour", self.seed, at.rounds)
+        actor.begin(seed_of("dropout while acting", self.seed, at.rounds) if self.hp.dropout_while_acting else None)
+        episodes = play_alone(self.world, actor, lambda q_A, t: learner.explore_one(q_A, at.explored + t, draws))
+        at.explored += int(episodes.length_B[0])
+        return episodes
+
+    def take(self, run: Run, episodes: Episodes) -> None:
+        """`advance` with the episodes of the evaluation or round that is next, which were played elsewhere."""
+        if self.at.evaluation_due:
+            self.judge(run, episodes)
+        else:
+            self.keep(episodes)
+
+    def explore(self, outputs_BA: Tensor, counted_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """Actions [B] of the behaviour policy; rows that are counted make exploration fall."""
+        count_B = self.at.explored + np.cumsum(counted_B) - counted_B
+        self.at.explored += int(counted_B.sum())
+        return self.learner.explore(outputs_BA, count_B, draws)
 
     def _update(self) -> None:
         at, hp = self.at, self.hp
@@ -328,11 +372,19 @@ class OnlineTrainer:
         at, world = self.at, self.evaluation_world
         self.policy.start(np.zeros(world.num_envs, np.uint64))
         kept = run.scoring(self.policy, at.evaluations).part("evaluation")
-        episodes = score_episodes(world, self.policy, kept)
+        self.judge(run, score_episodes(world, self.policy, kept))
+
+    def judge(self, run: Run, episodes: Episodes) -> None:
+        """Log an evaluation's episodes, with the means of the updates before it."""
+        at = self.at
         log_learning(run, episodes, self.labels, at.env_steps, 0)
-        means = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
+        means: dict[str, float] = {}
+        if at.logged_updates:
+            means = {name: float(total) / at.logged_updates for name, total in sorted(self.sums.items())}
         run.log(at.env_steps, evaluation_return=float(episodes.return_B.mean()), updates=at.updates, **means)
-        self.sums, at.logged_updates = {}, 0
+        for total in self.sums.values():
+            total.zero_()  # in place: they may be views of an ensemble's
+        at.logged_updates = 0
         at.evaluations += 1
         at.evaluation_due = False
 

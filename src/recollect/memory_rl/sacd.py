@@ -23,8 +23,9 @@ from torch import Tensor
 
 from recollect.common.contract import Facts, need_discrete
 from recollect.common.draws import categorical_from_weights
-from recollect.common.masked_mean import masked_mean
+from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.replay import Batch
+from recollect.memory_rl import ensemble
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
     ActorCriticHyperparameters,
@@ -59,9 +60,9 @@ def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorC
 
 
 def losses_of(
-    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters
+    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters, mean: Mean = masked_mean
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The critics' loss, the actor's and temperature's (scalars), and metrics."""
+    """The critics' loss, the actor's and temperature's (scalars, as `mean` gives them), and metrics."""
     parts = tokens(batch, online.actor)
     mask_BT = batch.mask_BT
     n = batch.action_BT.shape[1]
@@ -82,7 +83,7 @@ def losses_of(
     taken_BT1 = batch.action_BT[..., None]
     q1_BT = q1_BTA.gather(-1, taken_BT1)[..., 0]
     q2_BT = q2_BTA.gather(-1, taken_BT1)[..., 0]
-    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
+    critic_loss, metrics = critic_losses(q1_BT, q2_BT, y_BT, mask_BT, mean)
 
     least_BTA = torch.minimum(q1_BTA, q2_BTA)
     if hp.freeze_critic or not hp.shared_encoder:
@@ -90,8 +91,8 @@ def losses_of(
     pi_BTA = pi_BTA[:, :n]
     log_pi_BTA = log_pi_BTA[:, :n]
     regret_BTA = alpha * log_pi_BTA - least_BTA
-    actor_loss = masked_mean((pi_BTA * regret_BTA).sum(-1), mask_BT)
-    entropy = -masked_mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
+    actor_loss = mean((pi_BTA * regret_BTA).sum(-1), mask_BT)
+    entropy = -mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
 
     critic_weight = 0.5 if hp.shared_encoder else 1.0
     metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
@@ -108,14 +109,23 @@ class SACD(ActorCriticLearner):
     def reads_target_actor(self) -> bool:
         return bool(self.hp.shared_encoder and self.hp.target_encoder)
 
+    @property
+    def stacks(self) -> bool:
+        return not self.critics_step_first
+
     def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        return losses_of(self.online, self.target, batch, self.hp)
+        return losses_of(self.online, self.target, batch, self.hp, self.mean)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         chance_B = torch.as_tensor(draws.random(len(outputs_BA)), device=outputs_BA.device)
         return categorical_from_weights(outputs_BA.double().softmax(-1), chance_B).cpu().numpy()
 
+    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
+        weights_A = np.exp(outputs_A.astype(np.float64) - outputs_A.max())
+        return int(categorical_from_weights(weights_A, np.array(draws.random())))
+
 
 make_trainer = partial(trainer_of, SACD)
 train = partial(train_learner, SACD)
+train_together = partial(ensemble.train_together, SACD)
 load_policy = load_actor

@@ -23,11 +23,13 @@ from recollect.common.attention import ReadContext
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
 from recollect.common.draws import categorical_from_weights, uniform
+from recollect.common.precision import Precision, autocast, in_bfloat16
 from recollect.common.weights import arrays_of
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
+from recollect.radt.transfer import sent
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -74,10 +76,13 @@ class InContextPolicy(BatchedPolicy):
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         chosen = settings.method.hyperparameters
         self.network = network
+        self.precision: Precision = chosen.acting_precision
         self.returns = settings.environment.returns
         self.selection: ActionSelection = chosen.selection
         self.reward_scale: float = chosen.reward_scale  # the network sees rewards and returns divided by it
         self.device = network.action_head.weight.device
+        # Of what is kept from step to step; else the kept float32 numbers would be rounded anew at each step.
+        self.cache_dtype = torch.bfloat16 if in_bfloat16(self.precision, self.device) else None
         self.no_action = network.settings.no_action
         self.acting_dropout: bool = chosen.acting_dropout
         if self.acting_dropout and network.goes_on:
@@ -93,6 +98,14 @@ class InContextPolicy(BatchedPolicy):
                 where="hyperparameters: selection",
                 do="set `selection: greedy`, or `network: {action_bins: 64}`",
             )
+
+    @property
+    def joins_splits(self) -> bool:
+        """Whether the tasks of all splits of an evaluation are played as one batch: on GPUs, where more rows cost little.
+
+        A row's scores are the same either way up to rounding (but for `acting_dropout`, whose masks are drawn for all rows).
+        """
+        return self.device.type != "cpu"
 
     def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
         size, device = len(seeds_B), self.device
@@ -129,6 +142,10 @@ class InContextPolicy(BatchedPolicy):
 
     @torch.no_grad()
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        with autocast(self.precision, self.device):
+            return self._act(observation_BD, reward_B, done_B)
+
+    def _act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         going = ~self.fresh_B
         ended, begun = self.next_step(done_B)
         if going.any():
@@ -142,7 +159,7 @@ class InContextPolicy(BatchedPolicy):
             self.step_B[ended] = 0
             self.episode_B[ended] += 1
         if begun.any():
-            self.action[torch.from_numpy(begun).to(self.device)] = self.no_action
+            self.action[sent(begun, self.device)] = self.no_action
             self.target_B[begun] = self.target_returns(begun)
         every = np.ones(len(self.seeds_B), bool)
         self.put(self.observation, every, np.asarray(observation_BD))
@@ -154,9 +171,9 @@ class InContextPolicy(BatchedPolicy):
 
     def put(self, table_BT: Tensor, mask_B: np.ndarray, values_N: np.ndarray) -> None:
         """Write the present step of the rows of a mask."""
-        rows = torch.from_numpy(np.flatnonzero(mask_B)).to(self.device)
-        step_N = torch.from_numpy(self.step_B[mask_B]).to(self.device)
-        table_BT[rows, step_N] = torch.from_numpy(values_N).to(table_BT)
+        rows = sent(np.flatnonzero(mask_B), self.device)
+        step_N = sent(self.step_B[mask_B], self.device)
+        table_BT[rows, step_N] = sent(values_N, self.device).to(table_BT.dtype)
 
     def choose(self, logits_BA: Tensor) -> np.ndarray:
         """Actions: int64 [B], or float32 [B, A]."""
@@ -190,9 +207,9 @@ class InContextPolicy(BatchedPolicy):
         step_B = self.step_B[rows]
         longest = min(int(step_B.max()) + 1, steps)
         until_now_T = np.arange(1 - longest, 1)
-        at_BT = torch.from_numpy(step_B[:, None] + until_now_T).to(self.device)
-        now_B = torch.from_numpy(step_B).to(self.device)
-        return self.steps_of(at_BT, now_B=now_B, rows=torch.from_numpy(rows).to(self.device))
+        at_BT = sent(step_B[:, None] + until_now_T, self.device)
+        now_B = sent(step_B, self.device)
+        return self.steps_of(at_BT, now_B=now_B, rows=sent(rows, self.device))
 
     def act_on(self, window: Experience, read: ReadContext | None = None) -> Tensor:
         """Action logits for the last step of windows that are encoded whole; see `DecisionTransformer.act`."""
@@ -204,7 +221,7 @@ class InContextPolicy(BatchedPolicy):
     def now(self) -> Experience:
         """The previous step of every row's episode (padding where there is none) and the present one, for `CachedSteps`."""
         step_BT = self.step_B[:, None] + np.array([-1, 0])
-        at_BT = torch.from_numpy(step_BT).to(self.device)
+        at_BT = sent(step_BT, self.device)
         return self.steps_of(at_BT, now_B=at_BT[:, 1])
 
     def steps_of(self, at_BT: Tensor, now_B: Tensor | None, rows: Tensor | None = None) -> Experience:
@@ -263,10 +280,12 @@ class CachedSteps(Acting):
 
     acting = ("cache",)
 
-    def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
+    def __init__(
+        self, network: DecisionTransformer, rows: int, timesteps: int, dtype: torch.dtype | None = None
+    ) -> None:
         self.network = network
         self.per_step = network.settings.tokens_per_step
-        self.cache = KeyValueCache(network.transformer, rows, timesteps * self.per_step)
+        self.cache = KeyValueCache(network.transformer, rows, timesteps * self.per_step, dtype=dtype)
 
     def clear(self, mask_B: np.ndarray | None = None) -> None:
         self.cache.reset(mask_B)

@@ -31,6 +31,7 @@ from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import open_experience, train_policy
+from recollect.radt.transfer import sent
 from recollect.radt.windows import DistillationSampler, Earlier
 from recollect.settings.schema import Settings
 
@@ -67,7 +68,7 @@ class DistillationPolicy(InContextPolicy):
         self.cached: CachedSteps | None = None
         self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
         if self.network.goes_on:
-            self.cached = CachedSteps(self.network, rows, 2 * self.horizon)
+            self.cached = CachedSteps(self.network, rows, 2 * self.horizon, self.cache_dtype)
         else:
             nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
             self.before = self.steps_of(nothing_BT, now_B=None)
@@ -88,14 +89,14 @@ class DistillationPolicy(InContextPolicy):
             self.remember(rows, step_BT)
             return
         self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
-        episode = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        episode = self.steps_of(sent(step_BT, self.device), now_B=None)
         self.cached.append_whole(episode)
 
     def remember(self, rows: np.ndarray, step_BT: np.ndarray) -> None:
         """Keep these steps of the current episode as the last complete one of some rows."""
-        steps = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        steps = self.steps_of(sent(step_BT, self.device), now_B=None)
         episode = steps.left_padded(self.horizon, self.no_action)
-        rows_N = torch.from_numpy(rows).to(self.device)
+        rows_N = sent(rows, self.device)
         for name in Experience.__dataclass_fields__:
             getattr(self.before, name)[rows_N] = getattr(episode, name)[rows_N]
 
@@ -137,7 +138,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
         window = store.windows(windows.rows, windows.mask)
         if chosen.loss_on == "both":
             return window, window
-        learned = torch.from_numpy(windows.mask & windows.current).to(window.mask.device)
+        learned = sent(windows.mask & windows.current, window.mask.device)
         return window, replace(window, mask=learned)
 
     def loss_of(model: Callable[..., Any], batch: tuple[Experience, Experience]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -145,7 +146,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:
         return dt.action_loss(model(window)[0], learned)
 
     policy = DistillationPolicy(network, settings)
-    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of, learned_of=lambda batch: batch[1])
 
 
 load_policy = partial(dt.policy_of, DistillationPolicy, build_network)

@@ -20,6 +20,7 @@ from recollect.common.acting_state import Acting
 from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
+from recollect.radt.transfer import sent
 
 
 class CachedReading(Acting):
@@ -27,11 +28,13 @@ class CachedReading(Acting):
 
     acting = ("steps", "context_BSD", "next_B")
 
-    def __init__(self, network: DecisionTransformer, rows: int, timesteps: int) -> None:
+    def __init__(
+        self, network: DecisionTransformer, rows: int, timesteps: int, dtype: torch.dtype | None = None
+    ) -> None:
         self.network = network
         self.rows = rows
         self.timesteps = timesteps
-        self.steps = CachedSteps(network, rows, timesteps)
+        self.steps = CachedSteps(network, rows, timesteps, dtype)
         self.context_BSD: Tensor | None = None
         self.next_B = np.zeros(rows, np.int64)  # the step that would continue what each row's cache holds
 
@@ -53,20 +56,20 @@ class CachedReading(Acting):
         if not anew_B.any():
             return self.steps.append_now(policy.now())
         # R rows are encoded anew; the others take one step.
-        rows = torch.from_numpy(np.flatnonzero(anew_B)).to(policy.device)
+        rows = sent(np.flatnonzero(anew_B), policy.device)
         window = policy.window(self.timesteps, anew_B)
         tokens_RND, mask_RN = network.until_action(window)
         hidden_RND = cache.refill(rows, tokens_RND, mask_RN)
         logits_RA = network.action_head(hidden_RND[:, -1])
         if anew_B.all():
             return logits_RA
-        others_B = torch.from_numpy(~anew_B).to(policy.device)
+        others_B = sent(~anew_B, policy.device)
         logits_BA = self.steps.append_now(policy.now(), others_B)
         logits_BA[rows] = logits_RA
         return logits_BA
 
     def _read(self, context: Experience, has_context_B: Tensor, changed_B: np.ndarray) -> None:
-        rows = torch.from_numpy(np.flatnonzero(changed_B)).to(has_context_B.device)
+        rows = sent(np.flatnonzero(changed_B), has_context_B.device)
         reading = self.network.reading(context.select(rows), has_context_B[rows])
         changed_RSD = reading["context_BSD"]
         if self.context_BSD is None:

@@ -107,10 +107,6 @@ class Chunks:
         """Rows and mask [M', length] of the chosen chunks' key windows; ``length`` is the settings' ``context``."""
         return window_rows(self.key_first[chosen], self.key_end[chosen], length)
 
-    def value_windows(self, chosen: NDArray[np.integer], length: int) -> tuple[Integers, Mask]:
-        """Rows and mask [M', length] of the chosen chunks' values; ``length`` is the settings' ``value_length``."""
-        return window_rows(self.value_first[chosen], self.value_end[chosen], length)
-
     @property
     def origin(self) -> Integers:
         """[M] global row of the first step of each chunk's episode."""
@@ -126,24 +122,6 @@ class Chunks:
         first = np.minimum(self.value_first - self.origin, latest_first)
         end = np.minimum(first + length, steps)
         return replace(self, value_first=self.origin + first, value_end=self.origin + end)
-
-    def shortened_windows(
-        self, chosen: NDArray[np.integer], length: int, chance_M2: NDArray[np.float64]
-    ) -> tuple[Integers, Mask]:
-        """`value_windows` of random length: the first step uniform among those up to the cut, the last one uniform among
-        those from the cut on (the cut's own step always stays).
-
-        Args:
-            chance_M2: numbers in [0, 1) that decide the two ends.
-        """
-        first, end = self.value_first[chosen], self.value_end[chosen]
-        cut_row = self.origin[chosen] + self.cut[chosen]
-        cut_row = np.minimum(cut_row, end - 1)
-        left_off = chance_M2[:, 0] * (cut_row - first + 1)
-        kept_behind = chance_M2[:, 1] * (end - cut_row)
-        first = first + left_off.astype(np.int64)
-        end = cut_row + 1 + kept_behind.astype(np.int64)
-        return window_rows(first, end, length)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -31,6 +31,8 @@ from recollect.radt.experience import Experience
 from recollect.radt.retrieval import RetrievalSettings, Retrieved, retrieve, statistics
 from recollect.radt.supervised import ExperienceStore
 from recollect.radt.training_memory import Queries, TrainingMemory
+from recollect.radt.transfer import sent
+from recollect.radt.value_windows import ValueWindows
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -76,6 +78,7 @@ class ContextReader:
         if self.chosen.values == "full":
             steps = histories.episodes.length[self.chunks.episode]
             self.chunks = self.chunks.with_full_values(steps, self.chunks_settings.value_length)
+        self.values = ValueWindows(self.chunks, self.chunks_settings.value_length, inputs.device)
         if self.chosen.queries == "nearest_key":
             self.open_embedded(inputs)
 
@@ -117,15 +120,15 @@ class ContextReader:
             seen = window.last(self.chunks_settings.context)
             key_BD = self.embedder.keys(seen, dropout=self.chosen.query_dropout, generator=generator)
         else:
-            place_B = self.nearest(rows, episode_B, last_B.cpu().numpy())
-            key_BD = self.embedded_keys[torch.from_numpy(place_B)].to(device)
+            place_B = self.nearest(rows, episode_B, rows - table.start[episode_B])
+            key_BD = sent(self.embedded_keys[torch.from_numpy(place_B)], device)
         task_B = table.task[episode_B].astype(np.int64)
         total_return_B = table.total_return[episode_B].astype(np.float32)
         return Queries(
             key_BD=key_BD,
-            task_B=torch.from_numpy(task_B).to(device),
-            episode_B=torch.from_numpy(episode_B).to(device),
-            total_return_B=torch.from_numpy(total_return_B).to(device),
+            task_B=sent(task_B, device),
+            episode_B=sent(episode_B, device),
+            total_return_B=sent(total_return_B, device),
             last_B=last_B.to(device),
         )
 
@@ -149,40 +152,42 @@ class ContextReader:
         """The entries of each window of a batch, and which windows read theirs, bool [B]."""
         if self.stored is not None:  # scores are not kept there
             device = self.memory.keys_ND.device
-            id_BK = torch.from_numpy(self.stored["id"][step].astype(np.int64)).to(device)
-            reads_B = torch.from_numpy(np.array(self.stored["reads"][step])).to(device)
+            id_BK = sent(self.stored["id"][step].astype(np.int64), device)
+            reads_B = sent(np.array(self.stored["reads"][step]), device)
             no_score_BK = torch.zeros_like(id_BK).float()
             return Retrieved(id_BK, no_score_BK, torch.zeros_like(reads_B)), reads_B
         draws = torch.Generator().manual_seed(seed_of("retrieval", self.seed, step))
         queries = self.queries(window, rows, draws)
         retrieved = retrieve(queries, self.memory, self.chosen.retrieval, draws)
-        reads_B = torch.ones(len(rows), dtype=torch.bool)
+        device = retrieved.id_BK.device
+        reads_B = torch.ones(len(rows), dtype=torch.bool, device=device)
         if self.chosen.context_drop:
-            reads_B = torch.rand(len(rows), generator=draws) >= self.chosen.context_drop
-        return retrieved, reads_B.to(retrieved.id_BK.device)
+            reads_B = sent(torch.rand(len(rows), generator=draws) >= self.chosen.context_drop, device)
+        return retrieved, reads_B
 
     def read(self, window: Experience, rows: np.ndarray, step: int) -> tuple[Experience, Tensor, dict[str, Any]]:
         """The retrieved windows, and which rows have one: a pure function of (seed, step, window)."""
         retrieved, reads_B = self.find(window, rows, step)
         draws = torch.Generator().manual_seed(seed_of("reading", self.seed, step))
         has_BK = retrieved.found_BK & reads_B[:, None]
-        length = self.chunks_settings.value_length
-        # M = B K retrieved windows of S steps; those of a row are then read one behind the other.
-        id_M = retrieved.id_BK.clamp(min=0).flatten().cpu().numpy()
+        # N = B K retrieved windows of S steps; those of a row are then read one behind the other.
+        id_N = retrieved.id_BK.clamp(min=0).flatten()
         if self.chosen.values == "dynamic":
-            chance_M2 = torch.rand(len(id_M), 2, generator=draws, dtype=torch.float64).numpy()
-            row_MS, mask_MS = self.chunks.shortened_windows(id_M, length, chance_M2)
+            row_NS, mask_NS = self.values.shortened(
+                id_N, torch.rand(len(id_N), 2, generator=draws, dtype=torch.float64)
+            )
         else:
-            row_MS, mask_MS = self.chunks.value_windows(id_M, length)
-        empty_BK = torch.zeros_like(has_BK.cpu())
+            row_NS, mask_NS = self.values.whole(id_N)
+        empty_BK = torch.zeros_like(has_BK)
         if self.chosen.null_document:
-            empty_BK = (torch.rand(has_BK.shape, generator=draws) < self.chosen.null_document) & has_BK.cpu()
-        told_BK = has_BK.cpu() & ~empty_BK
-        mask_MS = mask_MS & told_BK.numpy().reshape(-1, 1)
-        context = self.store.windows(row_MS.reshape(len(rows), -1), mask_MS.reshape(len(rows), -1))
+            is_empty_BK = torch.rand(has_BK.shape, generator=draws) < self.chosen.null_document
+            empty_BK = sent(is_empty_BK, has_BK.device) & has_BK
+        told_BK = has_BK & ~empty_BK
+        mask_NS = mask_NS & told_BK.flatten()[:, None]
+        context = self.store.windows(row_NS.reshape(len(rows), -1), mask_NS.reshape(len(rows), -1))
         if self.chosen.null_document:
             # An empty document says nothing, but it is read.
-            empty_BS = empty_BK.repeat_interleave(length, 1).to(context.mask.device)
+            empty_BS = empty_BK.repeat_interleave(self.values.length, 1)
             context = replace(context, mask=context.mask | empty_BS)
         described = {}
         if step % 1000 == 0:
@@ -231,7 +236,15 @@ class ContextReader:
 
     def _identity(self, settings: Settings, inputs: Inputs) -> list[Any]:
         """All that the entries of a run's training steps depend on: settings, code and files."""
-        learning = {"network", "optimisation", "selection", "return_loss", "acting", "retrieve_every"}
+        learning = {
+            "network",
+            "optimisation",
+            "selection",
+            "return_loss",
+            "acting",
+            "acting_precision",
+            "retrieve_every",
+        }
         reading = {"values", "null_document", "neighbours"}
         identity = [
             self.chosen.model_dump(exclude=learning | reading),
@@ -240,6 +253,7 @@ class ContextReader:
             settings.seed,
             self.chosen.optimisation.steps,
             self.chosen.optimisation.batch_size,
+            self.chosen.optimisation.precision,
             code_fingerprint("recollect.radt.context_reader"),
         ]
         for name in ("histories", "index", "rows", "embeddings", "embedder_policy", "language_model"):

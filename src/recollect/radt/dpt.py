@@ -14,7 +14,7 @@ unknown [?]. What we chose:
   that is forgotten at once, so that no query sees another, as in training. The first episode has neither context nor
   separator; `context_drop` lets training see that too (published loader: an option, off).
 - `queries` (not in the paper) trains that many query steps of the task behind one encoded context, exactly
-  (`radt.shared_prefix`); with 1, as published, a whole episode is encoded for a single label. `compile` has no effect.
+  (`radt.shared_prefix`); with 1, as published, a whole episode is encoded for a single label. `recompute` has no effect.
 
 Source: RA-DT (arXiv 2410.07071) and its released loader, specification 3.5; Lee et al. 2023 for the idea.
 """
@@ -26,7 +26,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -38,6 +37,7 @@ from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
 from recollect.radt.shared_prefix import hidden_behind
 from recollect.radt.supervised import ExperienceStore, open_experience, train_policy
+from recollect.radt.transfer import sent
 from recollect.radt.windows import ContextQueries, QuerySampler
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -74,7 +74,7 @@ class QueryPolicy(InContextPolicy):
         self.context: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
-        self.cached = CachedSteps(self.network, rows, min(self.context, self.horizon) + 2)
+        self.cached = CachedSteps(self.network, rows, min(self.context, self.horizon) + 2, self.cache_dtype)
 
     def forget(self, mask_B: np.ndarray) -> None:
         self.cached.clear(mask_B)
@@ -87,7 +87,7 @@ class QueryPolicy(InContextPolicy):
         self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
         step_BT = self.ended_steps(rows, lengths, self.context)
         step_BT = np.pad(step_BT, LAST_EMPTY, constant_values=-1)
-        context = self.steps_of(torch.from_numpy(step_BT).to(self.device), now_B=None)
+        context = self.steps_of(sent(step_BT, self.device), now_B=None)
         merged = self.cached.per_step == 1
         self.cached.append_whole(with_separator(context, merged=merged))
 
@@ -169,7 +169,9 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:
         return dt.action_loss(logits_of(model, batch), batch.queries)
 
     policy = QueryPolicy(network, settings)
-    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+    return train_policy(
+        policy, settings, run, batch_of=batch_of, loss_of=loss_of, learned_of=lambda batch: batch.queries
+    )
 
 
 load_policy = partial(dt.policy_of, QueryPolicy, build_network)

@@ -22,17 +22,18 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 from torch import Tensor
-from torch.nn import functional as F
 
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.common.precision import Precision
 from recollect.common.transformer import TransformerSettings
 from recollect.common.weights import load_arrays
-from recollect.radt import actions
 from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, NetworkOptions
 from recollect.radt.experience import Experience
+from recollect.radt.losses import action_loss as action_loss  # what DT, AD, DPT and RA-DT learn by
+from recollect.radt.losses import loss_of_steps as loss_of_steps
 from recollect.radt.supervised import AnyPolicy, Optimisation, open_experience, train_policy
 from recollect.radt.windows import EpisodesBy, WindowSampler
 from recollect.settings.errors import UserError
@@ -142,6 +143,9 @@ class Hyperparameters(Frozen):
     acting_dropout: bool = Field(
         False, description="Attention drops weights while acting, too (released AD and DT). Needs padding that counts."
     )
+    acting_precision: Precision = Field(
+        "auto", description="Of the network's products while acting. auto: bfloat16 on a GPU, float32 on a CPU."
+    )
     reward_scale: float = Field(1.0, gt=0, description="Rewards and returns are divided by it.")
     episodes_by: EpisodesBy = Field("length", description="Chances of episodes; see `windows.episode_chances`.")
     top_episodes: int = Field(5, ge=1, description="episodes_by top: how many episodes of highest return are learned.")
@@ -154,41 +158,6 @@ class Hyperparameters(Frozen):
             "episodes_by": self.episodes_by,
             "top": self.top_episodes,
         }
-
-
-def loss_of_steps(predicted_NA: Tensor, action_N: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean loss of N steps, and how right they are.
-
-    Args:
-        predicted_NA: logits [N, A] of discrete actions, or what `ContinuousHead` gives.
-        action_N: integers [N], or floats [N, A] with NaN in dimensions that do not count.
-    """
-    if action_N.is_floating_point():
-        # Dimensions that a task lacks are left out; from here on N counts single numbers.
-        counts_NA = ~action_N.isnan()
-        predicted_NA = predicted_NA[counts_NA]
-        action_N = action_N[counts_NA]
-        if predicted_NA.dim() == 1:
-            error_N = predicted_NA.detach() - action_N
-            return F.mse_loss(predicted_NA, action_N), {"action_error": error_N.abs().mean()}
-        action_N = actions.tokens_of(action_N, predicted_NA.shape[-1])
-    loss = F.cross_entropy(predicted_NA, action_N)
-    guess_NA = predicted_NA.detach()
-    right_N = guess_NA.argmax(-1) == action_N
-    metrics = {"action_accuracy": right_N.float().mean()}
-    if guess_NA.shape[-1] > 5:  # of five actions, all are among the best five
-        best_N5 = guess_NA.topk(5, -1).indices
-        among_best_N = (best_N5 == action_N[:, None]).any(-1)
-        metrics["action_accuracy_top5"] = among_best_N.float().mean()
-    return loss, metrics
-
-
-def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean loss of the actions over all real timesteps of the windows; see `loss_of_steps`."""
-    real_N = window.mask.flatten().nonzero(as_tuple=True)[0]
-    logits_NA = logits_BTA.flatten(0, 1)[real_N]
-    action_N = window.action.flatten(0, 1)[real_N]
-    return loss_of_steps(logits_NA.float(), action_N)
 
 
 class DecisionTransformerPolicy(InContextPolicy):
@@ -204,7 +173,7 @@ class DecisionTransformerPolicy(InContextPolicy):
         self.cached: CachedSteps | None = None
         # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
         if self.context >= self.horizon and self.network.goes_on:
-            self.cached = CachedSteps(self.network, rows, self.horizon)
+            self.cached = CachedSteps(self.network, rows, self.horizon, self.cache_dtype)
 
     def forget(self, mask_B: np.ndarray) -> None:
         if self.cached is not None:
@@ -246,7 +215,7 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPo
         return action_loss(model(window)[0], window)
 
     policy = DecisionTransformerPolicy(network, settings)
-    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of, learned_of=lambda window: window)
 
 
 def policy_of(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from recollect.common.frozen_hopfield import FrozenHopfield, LookupHopfield
 from recollect.common.language_models import LanguageModel
+from recollect.common.precision import Precision, autocast
 from recollect.radt.actions import NONE
 from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.experience import Experience
@@ -34,11 +35,12 @@ KINDS: dict[str, Pooling] = {
 
 
 class Embedder(ABC):
-    """Turns windows of experience into keys. `memory`: which hidden states are averaged."""
+    """Turns windows of experience into keys. `memory`: which hidden states are averaged; `precision`: of its products."""
 
     width: int
     memory: MemorySettings
     tokens: tuple[str, ...]
+    precision: Precision = "float32"
 
     @abstractmethod
     def hidden(self, window: Experience) -> Tensor:
@@ -66,8 +68,10 @@ class Embedder(ABC):
                 where="memory.pooling: return",
                 do="choose another pooling, or an embedder that is conditioned on returns",
             )
+        with autocast(self.precision, window.mask.device):
+            hidden_BTKD = self.hidden(window)
         return pooled(
-            self.hidden(window),
+            hidden_BTKD,
             window.mask,
             tokens=self.tokens,
             kind=kind,

@@ -17,6 +17,7 @@ from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbed
 from recollect.radt.experience import Experience
 from recollect.radt.pooling import pooled
 from recollect.radt.settings import MemorySettings
+from recollect.radt.transfer import sent
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, language_model, resolve
 from recollect.settings.schema import Settings
@@ -43,6 +44,14 @@ def load_embedder(
         settings: of the method whose memory it serves.
         inputs: `embedder_policy` or `language_model` must be given, unless `arrays` holds the network.
     """
+    embedder = _embedder(settings, inputs, facts, arrays)
+    embedder.precision = settings.method.hyperparameters.optimisation.precision
+    return embedder
+
+
+def _embedder(
+    settings: Settings, inputs: Inputs, facts: Facts, arrays: Mapping[str, np.ndarray] | None
+) -> DomainSpecificEmbedder | DomainAgnosticEmbedder:
     memory = settings.method.memory
     assert memory is not None
     kind, name = embedder_name(memory)
@@ -76,8 +85,10 @@ class SteppedQueries(Acting):
 
     acting = ("cached", "recent_BTD", "real_BT")
 
-    def __init__(self, embedder: DomainSpecificEmbedder, rows: int, horizon: int) -> None:
-        self.cached = CachedSteps(embedder.network, rows, horizon)
+    def __init__(
+        self, embedder: DomainSpecificEmbedder, rows: int, horizon: int, dtype: torch.dtype | None = None
+    ) -> None:
+        self.cached = CachedSteps(embedder.network, rows, horizon, dtype)
         self.steps = embedder.memory.pooled_steps
         if embedder.memory.pooling == "last":
             self.steps = 1
@@ -86,17 +97,17 @@ class SteppedQueries(Acting):
         self.real_BT = torch.zeros(rows, self.steps, dtype=torch.bool, device=device)
 
     @staticmethod
-    def of(embedder: Embedder, rows: int, horizon: int) -> SteppedQueries | None:
+    def of(embedder: Embedder, rows: int, horizon: int, dtype: torch.dtype | None = None) -> SteppedQueries | None:
         """None where windows have to be embedded whole."""
         if not isinstance(embedder, DomainSpecificEmbedder):
             return None
         if embedder.memory.key_context < horizon or len(embedder.tokens) > 1 or not embedder.network.goes_on:
             return None
-        return SteppedQueries(embedder, rows, horizon)
+        return SteppedQueries(embedder, rows, horizon, dtype)
 
     def clear(self, mask_B: np.ndarray) -> None:
         self.cached.clear(mask_B)
-        self.real_BT[torch.from_numpy(mask_B).to(self.real_BT.device)] = False
+        self.real_BT[sent(mask_B, self.real_BT.device)] = False
 
     def append(self, pair: Experience) -> Tensor:
         """Keys [B, width] of the windows up to now. `pair`: see `CachedSteps.hidden_now`."""

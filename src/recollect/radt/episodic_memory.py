@@ -173,14 +173,16 @@ class EpisodicMemory:
         self.last_EC = zero_EC.clone()
         self.owner_EC = zero_EC
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
+        self.most = 0  # entries of the fullest memory, as the host knows
 
     def state_arrays(self) -> dict[str, Tensor]:
         """See `Acting`; places without an entry are left out."""
-        used = int(self.count_E.max())
+        used = self.most
         return {"count": self.count_E} | {name: getattr(self, name)[:, :used] for name in TABLES}
 
     def load_state(self, arrays: Mapping[str, Tensor], device: Device = None) -> None:
         self.count_E.copy_(arrays["count"])
+        self.most = int(self.count_E.max())
         for name in TABLES:
             table = getattr(self, name)
             table[:, : arrays[name].shape[1]] = arrays[name].to(table.device)
@@ -188,6 +190,7 @@ class EpisodicMemory:
     def reset(self, mask_E: Tensor | None = None) -> None:
         chosen = slice(None) if mask_E is None else mask_E.to(self.device)
         self.count_E[chosen] = 0
+        self.most = int(self.count_E.max())
 
     def add(
         self,
@@ -246,6 +249,7 @@ class EpisodicMemory:
         for table_EC, column_M in columns:
             table_EC[task, place] = torch.as_tensor(column_M, device=self.device).long()[stored]
         self.count_E += torch.bincount(task, minlength=len(self.count_E))
+        self.most = int(self.count_E.max())
 
     def _free_places(self, task_M: Tensor) -> Tensor:
         added_E = torch.bincount(task_M, minlength=len(self.count_E))
@@ -272,18 +276,20 @@ class EpisodicMemory:
         Score = w_s * minmax(similarity) + w_r * minmax(return), both over the nearest ``candidates`` of the task.
 
         Args:
-            task_B: the tasks asked for; all in order if not given.
+            task_B: the tasks asked for; all in order if not given, and then no key is copied.
             chance_BK: numbers in [0, 1) that decide what is drawn, where the settings say that something is.
         """
         rows = slice(None) if task_B is None else task_B.to(self.device)
         query_BD = self._comparable(query_BD)
         count_B = self.count_E[rows]
-        used = max(int(count_B.max()) if len(count_B) else 0, 1)
+        used = max(self.most, 1)
         filled_BC = torch.arange(used, device=self.device) < count_B[:, None]
         if len(self.keys_ECD) == 1 and len(query_BD) > 1:  # a shared memory: not copied for each query
             similarity_BC = query_BD @ self.keys_ECD[0, :used].T
         else:
-            similarity_BC = torch.bmm(self.keys_ECD[rows][:, :used], query_BD[:, :, None]).squeeze(2)
+            # Sliced before rows are taken: there is room for all episodes, most of it still empty.
+            keys_BCD = self.keys_ECD[:, :used][rows]
+            similarity_BC = torch.bmm(keys_BCD, query_BD[:, :, None]).squeeze(2)
         similarity_BC = (similarity_BC / TIE).round() * TIE  # equal keys stay equal, and the lower index comes first
         return_BC, last_BC = self.total_return_EC[rows], self.last_EC[rows]
         score_BL, index_BL = self._scored(similarity_BC, return_BC, filled_BC)

@@ -28,6 +28,7 @@ from recollect.common.image_encoders.registry import blank_network, draw_weights
 from recollect.radt import dt
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 from recollect.radt.supervised import ExperienceStore, train_supervised
+from recollect.radt.transfer import sent
 from recollect.radt.windows import WindowSampler
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -94,7 +95,7 @@ def train_encoder(settings: Settings, histories: Histories, run: Run, *, device:
     def batch_of(step: int) -> tuple[Experience, Tensor]:
         windows = sampler.batch(step)
         images_N = np.asarray(histories.observation[windows.rows[windows.mask]])
-        return store.windows(windows.rows, windows.mask), torch.from_numpy(images_N).to(device)
+        return store.windows(windows.rows, windows.mask), sent(images_N, device)
 
     def loss_of(model: Callable[..., Any], batch: tuple[Experience, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         window, images_N = batch

@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from recollect.radt.transfer import sent
+
 Pooling = Literal["s", "rtg", "a", "r", "all", "last"]
 
 
@@ -61,6 +63,6 @@ def pooled(
         if generator is None:
             raise ValueError("query dropout needs an explicit generator")
         kept_BTK = torch.rand(weight_BTK.shape, generator=generator, device=generator.device) >= dropout
-        weight_BTK = weight_BTK * kept_BTK.to(weight_BTK.device)
+        weight_BTK = weight_BTK * sent(kept_BTK, weight_BTK.device)
     pooled_BD = (hidden_BTKD.float() * weight_BTK[..., None]).sum((1, 2)) / count_B1
     return normalised(pooled_BD) if normalise else pooled_BD

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -42,15 +42,18 @@ from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
 from recollect.radt.chunks import chunk_settings, finished_chunks, memory_of
 from recollect.radt.context_reader import ContextReader, ReadingSettings
-from recollect.radt.decision_transformer import DecisionTransformer, bins_of
+from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
 from recollect.radt.episode_log import EpisodeLog
 from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
 from recollect.radt.experience import Experience
+from recollect.radt.losses import Batch as Batch
+from recollect.radt.losses import radt_loss as radt_loss
 from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
+from recollect.radt.transfer import sent
 from recollect.radt.windows import WindowSampler
 from recollect.settings.schema import Settings
 
@@ -66,13 +69,6 @@ class Hyperparameters(ReadingSettings):
     return_loss: float = Field(1.0, description="Weight of the return-to-go loss (released Dark configs; 0 elsewhere).")
     acting: EpisodicSettings = EpisodicSettings()
     retrieve_every: int = Field(1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others).")
-
-
-@dataclass(frozen=True)
-class Batch:
-    window: Experience
-    context: Experience
-    has_context_B: Tensor
 
 
 class RetrievalPolicy(InContextPolicy):
@@ -96,11 +92,15 @@ class RetrievalPolicy(InContextPolicy):
         self.chunks = chunk_settings(memory_of(settings)).model_copy(update=full_values)
         self.present_action = memory_of(settings).present_action
 
+    @property
+    def joins_splits(self) -> bool:
+        return super().joins_splits and not self.chosen.acting.shared  # a shared memory is one split's
+
     def begin(self, rows: int) -> None:
         # What is read: the memory, how queries are embedded, and what the network has computed of its context.
         self._make_memory(rows)
-        self.queries = SteppedQueries.of(self.embedder, rows, self.horizon)
-        self.reading = CachedReading(self.network, rows, min(self.chosen.context, self.horizon))
+        self.queries = SteppedQueries.of(self.embedder, rows, self.horizon, self.cache_dtype)
+        self.reading = CachedReading(self.network, rows, min(self.chosen.context, self.horizon), self.cache_dtype)
         self.shown: dict[str, Tensor] | None = None
         if self.demonstrations is not None:
             self.shown = self.demonstrate(self.demonstrations, rows)
@@ -139,8 +139,8 @@ class RetrievalPolicy(InContextPolicy):
         """Log all demonstrations; the entries that they make, in the order in which they were played."""
         rounds = []
         for episodes in shown.rounds():
-            place_M = torch.from_numpy(episodes).to(self.device)
-            owner_M = torch.from_numpy(rows + shown.task_N[episodes]).to(self.device)
+            place_M = sent(episodes, self.device)
+            owner_M = sent(rows + shown.task_N[episodes], self.device)
             fields = {name: getattr(shown.steps, name)[place_M] for name in self.log.fields}
             rounds.append(self.entries(owner_M, shown.length_N[episodes], fields))
         entries = {}
@@ -193,8 +193,8 @@ class RetrievalPolicy(InContextPolicy):
             rows, lengths = rows[has_room], lengths[has_room]
         if len(rows) == 0:
             return
-        row_M = torch.from_numpy(rows).to(self.device)
-        length_M1 = torch.from_numpy(lengths).to(self.device)[:, None]
+        row_M = sent(rows, self.device)
+        length_M1 = sent(lengths, self.device)[:, None]
         real_MT = torch.arange(self.horizon, device=self.device) < length_M1
         reward_MT = self.reward[row_M] * real_MT
         fields = {
@@ -213,7 +213,7 @@ class RetrievalPolicy(InContextPolicy):
         cut = finished_chunks(lengths, total_return, self.chunks)
 
         def column(values: np.ndarray) -> Tensor:
-            return torch.from_numpy(values).to(self.device)
+            return sent(values, self.device)
 
         episode_M = column(cut.task)
         owner_M, slot_M = owner_E[episode_M], slot_E[episode_M]
@@ -241,19 +241,23 @@ class RetrievalPolicy(InContextPolicy):
             mask=mask_MT,
         )
 
-    def retrieve(self, rows: Tensor, query_BD: Tensor) -> None:
-        hits = self.memory.search(query_BD, self.shelf(rows), self._chances(rows))
+    def retrieve(self, row_N: np.ndarray, query_BD: Tensor) -> None:
+        rows = sent(row_N, self.device)
+        all_own = len(row_N) == len(self.seeds_B) and not self.chosen.acting.shared
+        hits = self.memory.search(query_BD, None if all_own else self.shelf(rows), self._chances(row_N))
         found_B = hits.found_BK.any(1)
         other_B = self.hits.differ(rows, hits)
         other_B = other_B | (self.has_context_B[rows] != found_B)
         self.hits.put(rows, hits)
-        # Most rows find again what they already read: only the others' windows are gathered.
-        changed = rows[other_B]
-        self.changed_B[changed.cpu().numpy()] = True
-        context = self.context_of(hits.select(other_B))
+        # Most rows find again what they already read: only the others' windows are gathered. Here the host waits, once.
+        other_N = np.flatnonzero(other_B.cpu().numpy())
+        self.changed_B[row_N[other_N]] = True
+        other = sent(other_N, self.device)
+        changed = rows[other]
+        context = self.context_of(hits.select(other))
         for name in Experience.__dataclass_fields__:
             getattr(self.context, name)[changed] = getattr(context, name)
-        self.has_context_B[changed] = found_B[other_B]
+        self.has_context_B[changed] = found_B[other]
 
     def context_of(self, hits: Hits) -> Experience:
         """The windows that were found for each row, one behind the other [B, K T]; padding where nothing was found."""
@@ -262,28 +266,27 @@ class RetrievalPolicy(InContextPolicy):
         windows = self.logged(owner_M, slot_M, first_M, end_M, self.chunks.value_length)
         return windows.map(lambda field: field.unflatten(0, hits.found_BK.shape).flatten(1, 2))
 
-    def _chances(self, rows: Tensor) -> np.ndarray | None:
+    def _chances(self, row_N: np.ndarray) -> np.ndarray | None:
         """Numbers in (0, 1) that decide what these rows draw from memory [B, K]; None where nothing is drawn."""
         if not self.chosen.acting.draws:
             return None
         select = self.chosen.acting.select
         counter_K = self.acted * select + np.arange(select)
-        seed_M = self.seeds_B[rows.cpu().numpy()].repeat(select)
-        return uniform(seed_M, np.tile(counter_K, len(rows)), RETRIEVAL_STREAM).reshape(len(rows), select)
+        seed_M = self.seeds_B[row_N].repeat(select)
+        return uniform(seed_M, np.tile(counter_K, len(row_N)), RETRIEVAL_STREAM).reshape(len(row_N), select)
 
     def logits(self) -> Tensor:
         query_BD = None if self.queries is None else self.queries.append(self.now())
         due_B = self.step_B % self.chosen.retrieve_every == 0  # the first step of an episode always is
-        remembers = bool((self.memory.count_E > 0).any())
-        if due_B.any() and remembers:
-            rows = torch.from_numpy(np.flatnonzero(due_B)).to(self.device)
+        if due_B.any() and self.memory.most:
+            row_N = np.flatnonzero(due_B)
             if query_BD is None:
-                seen = self.window(self.chunks.context).select(rows)
+                seen = self.window(self.chunks.context).select(sent(row_N, self.device))
                 if self.present_action == "zero":
                     seen.action[:, -1] = 0
-                self.retrieve(rows, self.embedder.keys(seen))
+                self.retrieve(row_N, self.embedder.keys(seen))
             else:
-                self.retrieve(rows, query_BD[rows])
+                self.retrieve(row_N, query_BD[sent(row_N, self.device)])
         changed_B = self.changed_B
         self.changed_B = np.zeros_like(changed_B)
         self.acted += 1
@@ -295,12 +298,12 @@ class RetrievalPolicy(InContextPolicy):
         factor = self.chosen.acting.target_factor
         if factor is None:
             return targets
-        rows = torch.from_numpy(np.flatnonzero(mask_B)).to(self.device)
+        rows = sent(np.flatnonzero(mask_B), self.device)
         highest = self.memory.best_return(self.shelf(rows)).double().cpu().numpy() * self.reward_scale
         return np.where(highest > 0, np.round(factor * highest), targets)
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        rows = torch.from_numpy(rows_N).to(self.device)
+        rows = sent(rows_N, self.device)
         hits = self.hits.select(rows)
         reads_NK = hits.found_BK & self.has_context_B[rows, None]
         own_NK = reads_NK & (hits.owner_BK == rows[:, None])  # neither demonstrations nor other rows' episodes
@@ -316,7 +319,7 @@ class RetrievalPolicy(InContextPolicy):
         return facts
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        rows = torch.from_numpy(rows_N).to(self.device)
+        rows = sent(rows_N, self.device)
         window = self.window(self.chosen.context).select(rows)
         context = self.context.select(rows)
         attention_NLWP = self.network.reads(window, context, self.has_context_B[rows])
@@ -341,22 +344,6 @@ def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     )
 
 
-def radt_loss(
-    model: Callable[..., Any], batch: Batch, chosen: Hyperparameters, returns: Any
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Action cross-entropy and, where the network predicts it, return-to-go cross-entropy at the state token."""
-    logits_BTA, return_logits_BTR = model(batch.window, batch.context, batch.has_context_B)
-    loss, metrics = dt.action_loss(logits_BTA, batch.window)
-    if return_logits_BTR is not None and chosen.return_loss:
-        real_BT = batch.window.mask
-        target_N = bins_of(batch.window.return_to_go[real_BT], returns.low, returns.high, returns.bins)
-        return_loss = F.cross_entropy(return_logits_BTR[real_BT].float(), target_N)
-        loss = loss + chosen.return_loss * return_loss
-        metrics["return_loss"] = return_loss.detach()
-    metrics["with_context"] = batch.has_context_B.float().mean()
-    return loss, metrics
-
-
 def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     """Learn to predict the histories' actions while reading what the memory holds of the same task."""
     chosen: Hyperparameters = settings.method.hyperparameters
@@ -377,18 +364,20 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     def batch_of(step: int) -> Batch:
         window, rows = windows_of(step)
         context, has_context_B, described = reader.read(window, rows, step)
-        if step == 0:
-            run.log(step, **{f"memory_{name}": value for name, value in reader.memory_statistics().items()})
-        if described:
-            run.log(step, **{f"retrieved_{name}": value for name, value in described.items()})
-        return Batch(window, context, has_context_B)
+        held = reader.memory_statistics() if step == 0 else {}
+        notes = {f"memory_{name}": value for name, value in held.items()}
+        notes |= {f"retrieved_{name}": value for name, value in described.items()}
+        return Batch(window, context, has_context_B, notes)
 
     policy = RetrievalPolicy(network, embedder, settings, Demonstrations.load(settings, inputs, facts))
 
     def loss_of(model: Callable[..., Any], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        return radt_loss(model, batch, chosen, settings.environment.returns)
+        return radt_loss(model, batch, chosen.return_loss, settings.environment.returns)
 
-    return train_policy(policy, settings, run, batch_of=batch_of, loss_of=loss_of)
+    learned_of, notes_of = attrgetter("window"), attrgetter("notes")
+    return train_policy(
+        policy, settings, run, batch_of=batch_of, loss_of=loss_of, learned_of=learned_of, notes_of=notes_of
+    )
 
 
 def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> RetrievalPolicy:

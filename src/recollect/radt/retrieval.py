@@ -25,6 +25,7 @@ from torch import Tensor
 from recollect.common.draws import categorical_from_weights
 from recollect.radt.pooling import normalised
 from recollect.radt.training_memory import NOTHING, Queries, TrainingMemory
+from recollect.radt.transfer import sent
 from recollect.settings.schema import Frozen
 
 
@@ -135,7 +136,7 @@ def disturbed(
     if settings.blend:
         key_BD = blended(queries, memory, settings, generator)
     if settings.noise:
-        noise_BD = torch.randn(key_BD.shape, generator=generator, device=generator.device).to(key_BD.device)
+        noise_BD = sent(torch.randn(key_BD.shape, generator=generator, device=generator.device), key_BD.device)
         noisy_BD = normalised(key_BD + settings.noise_std * memory.spread_D * noise_BD)
         is_noisy_B1 = _share(settings.noise, (len(key_BD), 1), generator, key_BD.device)
         key_BD = torch.where(is_noisy_B1, noisy_BD, key_BD)
@@ -156,7 +157,7 @@ def blended(
 
 
 def _share(share: float, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-    return (torch.rand(shape, generator=generator, device=generator.device) < share).to(device)
+    return sent(torch.rand(shape, generator=generator, device=generator.device) < share, device)
 
 
 def _own(ids: Tensor, queries: Queries, memory: TrainingMemory, settings: RetrievalSettings) -> Tensor:
@@ -285,7 +286,7 @@ def retrieve(
     if settings.random_neighbour:
         # Each place is another place of the batch, whichever query that one answers.
         place_BK = torch.randint(id_BK.numel(), id_BK.shape, generator=generator, device=generator.device)
-        other_BK = id_BK.flatten()[place_BK.to(device)]
+        other_BK = id_BK.flatten()[sent(place_BK, device)]
         allowed_BK = (other_BK >= 0) & ~_own(other_BK, queries, memory, settings)
         swapped_BK = _share(settings.random_neighbour, id_BK.shape, generator, device) & allowed_BK
         id_BK = torch.where(swapped_BK, other_BK, id_BK)
@@ -327,7 +328,7 @@ def taken(value_BL: Tensor, id_BL: Tensor, k: int, generator: torch.Generator | 
         value_BL, order_BL = value_BL.sort(dim=1, descending=True, stable=True)
         return value_BL[:, :k], id_BL.gather(1, order_BL)[:, :k]
     chance_BK = torch.rand(len(value_BL), k, generator=generator, device=generator.device, dtype=torch.float64)
-    place_BK = drawn_places(value_BL, chance_BK.to(value_BL.device))
+    place_BK = drawn_places(value_BL, sent(chance_BK, value_BL.device))
     return value_BL.gather(1, place_BK), id_BL.gather(1, place_BK)
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,14 +21,19 @@ from torch import Tensor, nn
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
+from recollect.common.compiled import compiled
 from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
 from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision, autocast
+from recollect.common.transformer import Transformer
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
+from recollect.radt.ahead import batches
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
+from recollect.radt.losses import numbers_learned
+from recollect.radt.transfer import map_tensors, sent
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import seed_of
@@ -44,8 +52,26 @@ class Optimisation(Frozen):
     warmup: int = Field(4000, ge=0, description="Steps of linear warm-up.")
     floor: float = Field(1e-6, ge=0, description="Learning rate that the cosine ends at.")
     clip: float = Field(0.25, gt=0, description="Largest gradient norm.")
-    precision: Precision = Field("auto", description="auto: bfloat16 autocast on a GPU.")
-    compile: bool = Field(False, description="torch.compile the network (pays on GPUs, not in short CPU runs).")
+    precision: Precision = Field(
+        "auto",
+        description="Of the network's products in training, and of an embedder's for keys and queries. auto: bfloat16 "
+        "autocast on a GPU, float32 on a CPU. Sums, losses, searches and weights are float32.",
+    )
+    compile: bool = Field(
+        False, description="On GPUs network and loss go through torch.compile, for fixed shapes; no effect on CPUs."
+    )
+    micro_batches: int = Field(
+        1,
+        ge=1,
+        description="Parts of a batch whose gradients are added one after another: less memory, the same step up to "
+        "rounding (dropout masks are drawn for each part).",
+    )
+    recompute: bool = Field(
+        False, description="Blocks' activations are computed again in the backward pass: less memory, the same bits."
+    )
+    ahead: bool | None = Field(
+        None, description="A thread makes the next batch while one is learned: the same batches; null: on a GPU."
+    )
     checkpoint_every: int = Field(1000, ge=1, description="Most steps between checkpoints; they come by time, too.")
     evaluate_every: int | None = Field(None, ge=1, description="Steps between evaluations in training; null: none.")
 
@@ -58,8 +84,13 @@ class Optimisation(Frozen):
         return self.floor + above_floor * 0.5 * (1 + math.cos(math.pi * phase))
 
 
+MOST_ON_A_GPU = 16 << 30  # bytes of observations; Procgen's 24 million vectors would be 74 GB
+
+
 class ExperienceStore:
     """Learning histories as tensors on the training device; a batch of windows is one fancy index.
+
+    Observations that would fill a GPU stay on the host, mapped as they are; those of each batch are sent.
 
     Args:
         actions: number of discrete actions; that index stands for "no action" in padding (continuous actions: NaN does).
@@ -79,7 +110,10 @@ class ExperienceStore:
         observation_type = torch.float32
         if np.issubdtype(histories.observation.dtype, np.integer):
             observation_type = torch.int32
-        self.observation = column(histories.observation, observation_type)
+        self.observation_type = observation_type
+        self.observation: np.ndarray | Tensor = histories.observation
+        if torch.device(device).type == "cpu" or 4 * histories.observation.size <= MOST_ON_A_GPU:
+            self.observation = column(histories.observation, observation_type)
         self.action = column(histories.action, action_type)
         self.reward = column(histories.reward, torch.float32) / reward_scale
         self.return_to_go = column(histories.return_to_go, torch.float32) / reward_scale
@@ -88,19 +122,27 @@ class ExperienceStore:
     def windows(self, rows_BT: np.ndarray | Tensor, mask_BT: np.ndarray | Tensor) -> Experience:
         """Windows of the rows given; where the mask is False: zeros and the padding action."""
         device = self.reward.device
-        rows = torch.as_tensor(rows_BT).to(device)
-        mask = torch.as_tensor(mask_BT).to(device)
+        rows = sent(rows_BT, device)
+        mask = sent(mask_BT, device)
         action = self.action[rows]
         if not action.is_floating_point():
             action = action.long()
         return Experience(
-            observation=self.observation[rows] * mask[..., None],
+            observation=self.observed(rows_BT, rows) * mask[..., None],
             return_to_go=self.return_to_go[rows] * mask,
             action=where(mask, action, self.no_action),
             reward=self.reward[rows] * mask,
             timestep=self.timestep[rows].long() * mask,
             mask=mask,
         )
+
+    def observed(self, given_BT: np.ndarray | Tensor, rows_BT: Tensor) -> Tensor:
+        """Observations of rows, which stand on the device and as they were given."""
+        if isinstance(self.observation, Tensor):
+            return self.observation[rows_BT]
+        # Rows that a search on the device gave are waited for: by the thread that makes batches ahead.
+        host_BT = given_BT.cpu().numpy() if isinstance(given_BT, Tensor) else given_BT
+        return sent(self.observation[host_BT], self.reward.device).to(self.observation_type)
 
 
 def open_histories(path: Path, facts: Facts) -> Histories:
@@ -175,6 +217,58 @@ def load_optimiser_arrays(network: nn.Module, optimiser: Adam, arrays: Mapping[s
     optimiser.load(part(arrays, "optimiser"))
 
 
+def read_back(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Scalars of a device as numbers: the one moment at which the host waits for it."""
+    return dict(zip(values, torch.stack([value.detach().float() for value in values.values()]).tolist(), strict=True))
+
+
+class Gradients:
+    """Adds the gradients of a batch to a network's parameters; never waits for the device.
+
+    Args:
+        loss_of: batch -> scalar loss, a mean over the numbers that are learned, and metrics.
+        learned_of: batch -> the windows whose real steps it learns; needed where there are micro-batches.
+    """
+
+    def __init__(
+        self,
+        loss_of: Callable[[Any], tuple[Tensor, dict[str, Tensor]]],
+        settings: Optimisation,
+        device: torch.device | str,
+        learned_of: Callable[[Any], Experience] | None,
+    ) -> None:
+        self.loss_of, self.settings, self.device = loss_of, settings, device
+        self.learned_of = learned_of
+        if settings.micro_batches > 1 and learned_of is None:
+            raise UserError(
+                "what this trains cannot be learned in parts",
+                where="hyperparameters: optimisation.micro_batches",
+                do="set optimisation.micro_batches: 1",
+            )
+
+    def add(self, batch: Any) -> dict[str, Tensor]:
+        """The loss and the metrics of the batch, as tensors."""
+        parts = self.settings.micro_batches
+        if parts == 1 or self.learned_of is None:
+            return self._add(batch, None)
+        whole = self.learned_of(batch)
+        bounds = [len(whole.mask) * part // parts for part in range(parts + 1)]
+        numbers = numbers_learned(whole)
+        sums: dict[str, Tensor] = {}
+        for first, past in pairwise(bounds):
+            part = map_tensors(batch, itemgetter(slice(first, past)))
+            share = numbers_learned(self.learned_of(part)) / numbers
+            for name, value in self._add(part, share).items():
+                sums[name] = value * share + sums.get(name, 0.0)
+        return sums
+
+    def _add(self, batch: Any, share: Tensor | None) -> dict[str, Tensor]:
+        with autocast(self.settings.precision, self.device):
+            loss, metrics = self.loss_of(batch)
+        (loss if share is None else loss * share).backward()
+        return {"loss": loss.detach(), **metrics}
+
+
 def train_supervised(
     network: DecisionTransformer,
     *,
@@ -185,12 +279,17 @@ def train_supervised(
     seed: int,
     device: torch.device | str = "cpu",
     evaluate: Callable[[int], None] | None = None,
+    learned_of: Callable[[Any], Experience] | None = None,
+    notes_of: Callable[[Any], Mapping[str, float]] | None = None,
 ) -> None:
     """Train the network in place; resumes from the run's newest checkpoint.
 
     Args:
+        batch_of: a pure function of the step; may be called from another thread.
         loss_of: (network, batch) -> scalar loss and metrics (tensors; read only when logged).
         evaluate: called with the step every `evaluate_every` steps and never changes the network.
+        learned_of: see `Gradients`.
+        notes_of: batch -> what is logged of how it was made.
     """
     optimiser = make_optimiser(network, settings)
     start = 0
@@ -200,24 +299,34 @@ def train_supervised(
         start = checkpoint.step
     else:
         run.log(0, parameters=sum(p.numel() for p in network.parameters()))
-    step_network = torch.compile(network) if settings.compile else network
+    for module in network.modules():
+        if isinstance(module, Transformer):
+            module.recomputes = settings.recompute
+
+    def step_loss(batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return loss_of(network, batch)
+
+    on_gpu = torch.device(device).type == "cuda"
+    chosen_loss = compiled(step_loss, device) if settings.compile and on_gpu else step_loss
+    gradients = Gradients(chosen_loss, settings, device, learned_of)
+    ahead = on_gpu if settings.ahead is None else settings.ahead
+    made = batches(batch_of, range(start, settings.steps), device, ahead=ahead)
     network.train()
     log_every = max(1, settings.steps // 200)
-    with run.progress(settings.steps, "training") as progress:
-        for step in range(start, settings.steps):
-            batch = batch_of(step)
+    with run.progress(settings.steps, "training") as progress, closing(made):
+        for step, batch in made:
+            if notes_of is not None:
+                run.log(step, **notes_of(batch))
             optimiser.lr = settings.rate(step)
             network.reseed_dropout(seed_of("dropout", seed, step))
-            with autocast(settings.precision, device):
-                loss, metrics = loss_of(step_network, batch)
             optimiser.zero_grad()
-            loss.backward()
+            metrics = gradients.add(batch)
             norm = nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
             optimiser.step()
             done = step + 1
             if done % log_every == 0 or done == settings.steps:
-                values = {name: float(value) for name, value in {"loss": loss.detach(), **metrics}.items()}
-                run.log(done, gradient_norm=float(norm), learning_rate=settings.rate(step), **values)
+                values = read_back({"gradient_norm": norm, **metrics})
+                run.log(done, gradient_norm=values.pop("gradient_norm"), learning_rate=settings.rate(step), **values)
                 progress.update(done, loss=values["loss"])
             if evaluate is not None and settings.evaluate_every and done % settings.evaluate_every == 0:
                 network.eval()
@@ -235,6 +344,8 @@ def train_policy(
     *,
     batch_of: Callable[[int], Any],
     loss_of: Callable[[Any, Any], tuple[Tensor, dict[str, Tensor]]],
+    learned_of: Callable[[Any], Experience],
+    notes_of: Callable[[Any], Mapping[str, float]] | None = None,
 ) -> AnyPolicy:
     """Train a policy's network as the settings say; see `train_supervised`. Gives the policy back."""
     train_supervised(
@@ -246,5 +357,7 @@ def train_policy(
         seed=settings.seed,
         device=policy.device,
         evaluate=lambda step: run.evaluate_policy(policy, step),
+        learned_of=learned_of,
+        notes_of=notes_of,
     )
     return policy

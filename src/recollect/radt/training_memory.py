@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from recollect.radt.transfer import sent
 from recollect.settings.errors import UserError
 
 Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]
@@ -140,7 +141,7 @@ class TrainingMemory:
             first_B, past_B = self._span(task_B, own_B, within)
         free_B = past_B - first_B - own_count_B
         chance_B = torch.rand(len(task_B), generator=generator, device=generator.device, dtype=torch.float64)
-        nth_B = torch.minimum((chance_B.to(device) * free_B).long(), free_B - 1)
+        nth_B = torch.minimum((sent(chance_B, device) * free_B).long(), free_B - 1)
         place_B = first_B + nth_B.clamp_min(0)
         # One's own entries are stepped over.
         steps_over_B = (own_count_B > 0) & (place_B >= own_first_B)

@@ -95,6 +95,10 @@ def _check_overridden(settings: ScaleSettings, path: Path) -> None:
             if not config_path(group, name).is_file():
                 what = f"the scale overrides '{name}', which is not among the {group}"
                 raise UserError(what, where=path, do=nearest(name, names(group)))
+    for name in settings.ensembles:
+        if not config_path("methods", base_method(name)).is_file():
+            what = f"the scale's `ensembles` name '{name}', which is not among the methods"
+            raise UserError(what, where=path, do=nearest(base_method(name), names("methods")))
     check_environment_names(Layer({"environments": settings.environments}, path))
     for name, said in settings.methods.items():
         check_environment_names(Layer(said, path, ("methods", name)))

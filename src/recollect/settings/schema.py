@@ -209,6 +209,11 @@ class ScaleSettings(Frozen):
         description="What a run asks of its machine. small: one or two cores. large: GPUs, more memory, hours, and seeds "
         "that share a job.",
     )
+    ensembles: tuple[str, ...] = Field(
+        (),
+        description="Methods and variants whose seeds, where a job has several, are updated together, as one network; others "
+        "are trained one after the other. A run's numbers are those of the run alone but for rounding.",
+    )
     published: str | None = Field(
         None,
         description="Published values that are drawn: those of references with this `scale`; default: its own name's, or "

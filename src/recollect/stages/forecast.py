@@ -3,9 +3,10 @@
 The time of each job comes from the best that is known, and the report says how much of it comes from where:
 
 - measured: the same job, or another seed of it, was finished here with today's settings (its record says how long it took),
-  or `--measure` has just tried it;
+  or `--measure` has just tried it; or `make gpu` timed its parts on the device that is reckoned with (config/speeds/);
 - scaled: the nearest job of the same kind (stage, algorithm, sequence model) on the same device was measured, at whatever
-  scale or environment; its time is multiplied by the ratio of the two in recollect.stages.workload's rule;
+  scale or environment; its time is multiplied by the ratio of the two in recollect.stages.workload's rule. Where `make gpu`
+  timed no job of the kind, one of the same paper and sequence model counts;
 - recorded, assumed: that rule with the constants of config/speeds.yaml, which names the machine they are of.
 """
 
@@ -15,6 +16,7 @@ import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from graphlib import TopologicalSorter
 from statistics import median
 from typing import Literal, NamedTuple
@@ -26,12 +28,13 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import environment_mapping, names
 from recollect.settings.schema import Frozen
+from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, speeds_of, work_then
 from recollect.stages.plan import Plan, plan
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record, records
 from recollect.stages.stage import Job, is_large
 from recollect.stages.table import STAGES
-from recollect.stages.workload import kind_of, work_of
+from recollect.stages.workload import family_of, kind_of, work_of
 
 Source = Literal["measured", "scaled", "recorded", "assumed"]
 SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
@@ -124,10 +127,11 @@ class Estimator:
 
     Args:
         measured: what finished jobs took.
-        device: `cpu`: as if no job had a GPU; `auto`: each as its rule asks.
+        device: `cpu`: as if no job had a GPU; anything else: each as its rule asks.
+        timed: what `make gpu` timed on the GPU.
     """
 
-    def __init__(self, measured: Mapping[Job, Record], device: str = "auto") -> None:
+    def __init__(self, measured: Mapping[Job, Record], device: str = "auto", timed: DeviceSpeeds | None = None) -> None:
         self.device = device
         self.machines = machines()
         self._known: dict[Job, Estimate] = {}
@@ -136,14 +140,29 @@ class Estimator:
         for job, record in measured.items():
             shape = job.shape
             self._same[shape, record.device].append(record.seconds)
-        # Seconds of jobs of one kind on a device: by the rule, and measured.
+        # Seconds of jobs of one kind on a device, by the rule and measured; and of those that `make gpu` timed, by their
+        # paper and sequence model.
         self._like = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
+        self._related = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
         for (job, on), seconds in self._same.items():
             machine = self.machines.get(on)
             by_rule = machine.takes(job, work_of(job)) if machine else 0.0
             if by_rule:
                 kind = kind_of(job)
                 self._like[kind, on].append((by_rule, median(seconds)))
+        for one in () if timed is None else timed.jobs:
+            self._add(one)
+
+    def _add(self, timed: TimedJob) -> None:
+        """A job whose parts were timed. One that was finished here is known better."""
+        job, on = timed.job, "cuda"
+        seconds = self.machines[on].startup + timed.seconds
+        if timed.is_of_today:
+            self._same.setdefault((job, on), [seconds])
+        with suppress(UserError):  # what it was about is configured no more
+            pair = self.machines[on].takes(job, work_then(timed)), seconds
+            self._like[kind_of(job), on].append(pair)
+            self._related[family_of(job), on].append(pair)
 
     def __call__(self, job: Job) -> Estimate:
         """What a job will take; the same for all seeds and tasks."""
@@ -168,7 +187,7 @@ class Estimator:
             return Estimate(median(self._same[job, on]), "measured", gpu, work.disk, work.scratch)
         machine = self.machines[on]
         by_rule = machine.takes(job, work)
-        like = self._like.get((kind_of(job), on))
+        like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on))
         if like:
             near, seconds = min(like, key=lambda pair: abs(math.log(pair[0] / by_rule)))
             return Estimate(seconds * by_rule / near, "scaled", gpu, work.disk, work.scratch)
@@ -241,6 +260,7 @@ class Forecast(NamedTuple):
     wall: float
     memory: float  # MB of the largest job
     memory_measured: bool
+    timed: str = ""  # the device that `make gpu` was run on, and when, where that counts
 
     def seconds(self, jobs: Iterable[Job] | None = None, *, gpu: bool | None = None) -> float:
         """Seconds of some jobs, or of all, one after the other."""
@@ -265,18 +285,18 @@ def forecast(
     Args:
         scale, figures: names.
         devices: how many jobs that ask for a GPU run side by side; at scales without GPUs: how many jobs.
-        device: `auto`, or `cpu` to reckon without GPUs.
+        device: `auto`; `cpu` to reckon without GPUs; or one that `make gpu` was run on (a file of config/speeds/).
         measured: what finished jobs took; default: those of this folder.
 
     Raises:
         UserError: an unknown name, or no device.
     """
-    if devices < 1 or device not in ("auto", "cpu"):
-        what = f"{devices} devices of kind '{device}' are not known"
-        raise UserError(what, where="recollect forecast", do="name at least one, and `auto` or `cpu`")
+    if devices < 1:
+        raise UserError(f"{devices} devices", where="recollect forecast", do="name at least one")
+    timed = speeds_of(device)
     found = plan(scale, figures)
     known = measurements() if measured is None else measured
-    estimator = Estimator(known, device)
+    estimator = Estimator(known, device, timed)
     estimates = {job: estimator(job) for job in found.needs}
     some = any(estimate.gpu for estimate in estimates.values())
 
@@ -288,7 +308,8 @@ def forecast(
     )
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
     memory, is_measured = memory_of_largest(found, ran_here)
-    return Forecast(scale, found, estimates, devices, wall, memory, is_measured)
+    on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
+    return Forecast(scale, found, estimates, devices, wall, memory, is_measured, on)
 
 
 def _lines(cost: Forecast) -> Iterable[str]:
@@ -322,9 +343,10 @@ def _lines(cost: Forecast) -> Iterable[str]:
     yield ""
     shares = {source: sum(e.seconds for e in of.values() if e.source == source) for source in SOURCES}
     total = sum(shares.values()) or 1.0
+    by_parts = f", or its parts were timed on {cost.timed}" if cost.timed else ""
     meaning = {
-        "measured": "the same job was finished here",
-        "scaled": "from finished jobs of the same kind here, by operations and passes",
+        "measured": "the same job was finished here" + by_parts,
+        "scaled": f"from {'such' if cost.timed else 'finished'} jobs of the same kind here, by operations and passes",
         "recorded": f"config/speeds.yaml, fitted to {machines()['cpu'].name}",
         "assumed": f"config/speeds.yaml, nothing timed: {machines()['cuda'].name}",
     }

@@ -41,6 +41,7 @@ STAGE = Stage(
     # The keys, a normalised copy, and the index: three times the embeddings.
     asks=Resources((1000, 4000), (30, 120), threads=(1, 4)),
     priority=45,
+    beside="embed",
     keeps=True,
     run=index,
 )

@@ -1,4 +1,6 @@
-"""packs: how many seeds of one method a job takes one after the other, by the forecast, at scales of large runs.
+"""packs: how many seeds of one method a job takes, by the forecast, at scales of large runs.
+
+It trains them one after the other, or together, as an ensemble; then all that the same figures want are one pack.
 
 Thousands of runs are minutes long and thousands take a day; which is which stands in no file, so it is forecast, for
 all runs of all figures at once. That imports every algorithm (seconds), so it is done only when the configuration or
@@ -19,7 +21,7 @@ from recollect.stages.check import kept
 from recollect.stages.inputs import figure_runs, is_trained, untrained_methods
 from recollect.stages.paths import WILDCARDS
 from recollect.stages.selection import JOB_HOURS
-from recollect.stages.stage import is_large
+from recollect.stages.stage import is_ensemble, is_large
 
 PACK_HOURS = 20  # of a job's hours that a pack takes by the forecast, which may be wrong
 
@@ -55,7 +57,9 @@ def packs(scale: str, job_hours: float = JOB_HOURS, most: int | None = None) -> 
         return found
     for pair, seeds_of_figures in _seeds(scale).items():
         for seeds in seeds_of_figures:
-            size = min(fitting(scale, *pair, job_hours), most or len(seeds))
+            # An ensemble takes hardly longer with all seeds than with one, so all are one pack.
+            fit = len(seeds) if is_ensemble(scale, pair[1]) else fitting(scale, *pair, job_hours)
+            size = min(fit, most or len(seeds))
             for pack in _evenly(seeds, size):
                 if len(pack) > 1:
                     found.setdefault(pack, []).append(pair)

@@ -70,17 +70,22 @@ def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> ob
         check_writable(path)
     settings, begun = digest(stage.settings_text(job)), time.perf_counter()
     returned = work()
+    note(job, device, settings, seconds=time.perf_counter() - begun, resumed=returned is True)
+    return returned
+
+
+def note(job: Job, device: str, settings: str, *, seconds: float, resumed: bool) -> None:
+    """Write down what a job took."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     known = Record(
         job,
-        seconds=round(time.perf_counter() - begun, 3),
-        resumed=returned is True,
+        seconds=round(seconds, 3),
+        resumed=resumed,
         megabytes=round(peak / (1e6 if sys.platform == "darwin" else 1e3), 1),
         device=device,
         settings=settings,
     )
     write_json(place(job), known._asdict(), kind=KIND)
-    return returned
 
 
 def read(path: Path) -> Record | None:

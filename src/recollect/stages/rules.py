@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from recollect.settings.resolve import environment_mapping, source_family
 from recollect.stages import packs
 from recollect.stages.packs import Seeds
 from recollect.stages.provenance import digest
-from recollect.stages.selection import JOB_HOURS
+from recollect.stages.selection import JOB_HOURS, JobResources
 from recollect.stages.stage import Job, is_large, job_of
 from recollect.stages.table import STAGES
 
@@ -34,9 +34,10 @@ class StageRule:
     Args:
         name: of the stage.
         figures: what more a job is about, of a stage that reads figures.
-        seeds: of a job that takes these seeds one after the other; none: each has a job of its own.
+        seeds: of a job that takes these seeds; none: each has a job of its own.
         job_hours: of the longest job at scales of large runs.
         packages: the conda environment of jobs that make no world.
+        jobs: what a job asks for of a cluster besides.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class StageRule:
         seeds: Seeds = (),
         job_hours: float = JOB_HOURS,
         packages: str = "base",
+        jobs: JobResources | None = None,
     ) -> None:
         self.stage, self.figures, self.seeds = STAGES[name], figures, seeds
         self.job_hours, self.packages = job_hours, packages
+        self.jobs = jobs or JobResources()
         self.files = cache(self._files)
         self.hashes = cache(self._hashes)
 
@@ -139,9 +142,19 @@ class StageRule:
         return int(self.stage.on_gpu(self.job(wildcards)))
 
     @property
-    def resources(self) -> dict[str, Callable[..., int]]:
-        asked: dict[str, Callable[..., int]] = {"mem_mb": self.mem_mb, "runtime": self.runtime}
-        return {**asked, "gpu": self.gpu} if self.stage.asks.gpu else asked
+    def resources(self) -> dict[str, Callable[..., Any]]:
+        asked: dict[str, Callable[..., Any]] = {"mem_mb": self.mem_mb, "runtime": self.runtime}
+        if self.stage.asks.gpu:
+            asked["gpu"] = self.gpu
+        if not self.stage.local:
+            asked |= {name: partial(self._of_cluster, name) for name in {**self.jobs.cpu, **self.jobs.gpu}}
+        return asked
+
+    def _of_cluster(self, name: str, wildcards: Wildcards) -> str | int | None:
+        """What a kind of job asks for; nothing where its kind says nothing. A job of another's asks for what that does."""
+        stage = STAGES[self.stage.beside] if self.stage.beside else self.stage
+        kind = self.jobs.gpu if stage.on_gpu(self.job(wildcards)) else self.jobs.cpu
+        return kind.get(name)
 
     def priority(self, wildcards: Wildcards) -> int:
         """Of jobs that could start, the highest goes first."""

@@ -8,15 +8,16 @@ command has ended well: where one of its seeds fails, Snakemake may take away wh
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.resolve import names
 from recollect.stages import evaluate, paths, train
 from recollect.stages.inputs import has_memory, is_trained, learns_from_histories, train_inputs
-from recollect.stages.provenance import embedder_of
-from recollect.stages.records import kept, timed
-from recollect.stages.stage import Job, Resources, Stage, Trust
+from recollect.stages.provenance import digest, embedder_of
+from recollect.stages.records import kept, note, timed
+from recollect.stages.stage import Job, Resources, Stage, Trust, is_ensemble, is_large
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,32 @@ def run(scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust
         if not kept(part, step):
             told = {"trust_checkpoint": True} if part is train.STAGE and trust_checkpoint else {}
             timed(part, step, device, partial(part.run, scale, env, method, seed, device=device, **told))
+
+
+def ahead(
+    scale: str, env: str, method: str, seeds: list[int], *, trust_checkpoint: bool = False, device: str = "cpu"
+) -> None:
+    """Train several seeds as an ensemble, where the scale asks for it. Then `run` finds them trained, and scores them.
+
+    Large runs are so on GPUs only: on a CPU their updates together take longer than one after the other (docs/scale.md).
+    What does not come to its end here is left to `run`, which trains it alone, from its newest checkpoint.
+    """
+    if not is_ensemble(scale, method) or (device == "cpu" and is_large(scale)):
+        return
+    jobs = {seed: Job("train", scale, env, method, str(seed)) for seed in dict.fromkeys(seeds)}
+    wanted = [seed for seed, job in jobs.items() if not train.STAGE.is_made(job)]
+    if len(wanted) < 2:
+        return
+    settings, begun = digest(train.STAGE.settings_text(jobs[wanted[0]])), time.perf_counter()
+    try:
+        trained = train.train_together(scale, env, method, wanted, trust_checkpoint=trust_checkpoint, device=device)
+    except Exception as error:
+        said = as_user_error(error)
+        log.warning("seeds are trained one after the other: %s", said or error, exc_info=said is None)
+        return
+    share = (time.perf_counter() - begun) / len(wanted)  # of the device, that each of them had
+    for seed, resumed in trained.items():
+        note(jobs[seed], device, settings, seconds=share, resumed=resumed)
 
 
 def ended(scale: str, env: str, method: str, seed: int) -> None:
@@ -67,6 +94,7 @@ STAGE = Stage(
     asks=Resources((1500, 16000), (180, 1680), threads=(1, 4), gpu=True, resumes=True),
     priority=priority,
     packages="world",
+    ahead=ahead,
     ended=ended,
     run=run,
 )

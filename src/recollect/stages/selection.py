@@ -25,6 +25,13 @@ from recollect.stages.paths import Place
 JOB_HOURS = 28  # of a run at a large scale: 24 of training and four for its scores
 
 
+class JobResources(Frozen):
+    """Resources of Snakemake that only a cluster knows, for jobs of either kind."""
+
+    cpu: dict[str, str | int] = Field(default_factory=dict, description="Of jobs that need no GPU.")
+    gpu: dict[str, str | int] = Field(default_factory=dict, description="Of jobs that need one.")
+
+
 class Selection(Frozen):
     """What `snakemake` makes when no target is named: config/config.yaml, and `--config` on the command line."""
 
@@ -36,6 +43,9 @@ class Selection(Frozen):
     job_hours: float = Field(JOB_HOURS, ge=1, description="Longest job at a large scale; docs/cluster.md.")
     seeds_together: int | None = Field(
         None, ge=1, description="At most so many seeds in one job; 1: each for itself; null: as many as fit."
+    )
+    jobs: JobResources = Field(
+        default_factory=JobResources, description="What a job asks for of a cluster: partition, kind of GPU."
     )
     packages: Literal["base", "gpu"] = Field(
         "base", description="With `--sdm conda`: envs/gpu.yaml in place of base.yaml."

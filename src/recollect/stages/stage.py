@@ -80,6 +80,11 @@ def is_large(scale: str) -> bool:
     return scale_settings(scale).resources == "large"
 
 
+def is_ensemble(scale: str, method: str) -> bool:
+    """Whether seeds of a method that share a job are trained together."""
+    return method in scale_settings(scale).ensembles
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage.
@@ -98,8 +103,10 @@ class Stage:
         only: names without seed -> whether there is such a job; another stage may make the same kind of artifact.
         parts: stages that a job runs one after the other.
         keeps: what is there and of today is kept, by each part; so its rule updates its outputs and does not delete them.
+        ahead: names of a job with a list of seeds -> is called before the work of each seed, where a command has several.
         ended: names of a job -> is called when all jobs of a command have ended well.
         priority: of jobs that could start, the highest goes first: a number, or a function of the job's names.
+        beside: a stage whose cluster jobs its own share, so that both ask for the same partition.
         packages: the conda environment of its jobs: `base`, that of the world that they make, or that which the source of
             histories declares (`FAMILY`; else that of the world).
         local: it takes seconds or needs the network, so it runs where Snakemake runs.
@@ -118,8 +125,10 @@ class Stage:
     only: Callable[..., bool] = lambda *names: True
     parts: tuple[Stage, ...] = ()
     keeps: bool = False
+    ahead: Callable[..., None] = lambda *names, **options: None
     ended: Callable[..., None] = lambda *names: None
     priority: int | Callable[..., int] = 0
+    beside: str = ""
     packages: Literal["base", "world", "source"] = "base"
     local: bool = False
     changes: bool = False

@@ -6,7 +6,10 @@ Killed at any instant, the same command goes on from the newest checkpoint and e
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recollect.settings.errors import UserError
@@ -19,7 +22,11 @@ from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
 if TYPE_CHECKING:
     import pandas as pd
 
+    from recollect.artifacts.inputs import Inputs
+    from recollect.artifacts.run import Run
     from recollect.artifacts.scoring import Scoring
+
+log = logging.getLogger(__name__)
 
 
 def evaluator(settings: Settings) -> Callable[[Any, int, Scoring], pd.DataFrame]:
@@ -44,11 +51,74 @@ def train(
     scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust = False, device: str = "cpu"
 ) -> bool:
     """Train one run, or go on with it."""
-    from recollect.artifacts.finite import check_arrays
+    with prepared(scale, env, method, seed, trust_checkpoint, device) as one:
+        with one.run.going_on():
+            policy = one.algorithm.train(one.settings, one.inputs, one.run)
+        one.finish(policy)
+    return one.run.resumed
+
+
+def train_together(
+    scale: str, env: str, method: str, seeds: list[int], *, trust_checkpoint: bool = False, device: str = "cpu"
+) -> dict[int, bool]:
+    """Train several seeds of a run as an ensemble, or go on with them; one that fails is said, and stops no other.
+
+    Returns:
+        the seeds that are trained now -> whether they went on from a checkpoint.
+    """
+    ended: dict[int, bool] = {}
+    with ExitStack() as held:
+        members: list[Training] = []
+        for seed in seeds:
+            try:
+                members.append(held.enter_context(prepared(scale, env, method, seed, trust_checkpoint, device)))
+            except UserError as error:
+                log.warning("seed %d is not trained with the others: %s", seed, error)
+        if not members:
+            return ended
+
+        def finished(place: int, policy: Any) -> None:
+            members[place].finish(policy)
+            ended[members[place].settings.seed] = members[place].run.resumed
+
+        settings, runs = [one.settings for one in members], [one.run for one in members]
+        failed = members[0].algorithm.train_together(settings, members[0].inputs, runs, finished)
+    for place, reason in failed.items():
+        log.warning("seed %d is no longer trained with the others: %s", settings[place].seed, reason)
+    return ended
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that is about to be trained, whose folder this process holds."""
+
+    algorithm: Any
+    settings: Settings
+    inputs: Inputs
+    run: Run
+    known: Mapping[str, Any]
+    """What the manifests of its artifacts hold."""
+
+    def finish(self, policy: Any) -> None:
+        """Write its policy and its training table."""
+        from recollect.artifacts.finite import check_arrays
+        from recollect.artifacts.sealed import write_arrays, write_table
+
+        of = (self.settings.scale, self.settings.environment.name, self.settings.method.name, self.settings.seed)
+        arrays = policy.arrays()
+        check_arrays(arrays, paths.policy(*of))
+        known = {**self.known, "seed": self.settings.seed} | ({TRUSTED: self.run.trusted} if self.run.trusted else {})
+        write_table(paths.train_table(*of), self.run.table(), kind="train", provenance=known)
+        write_arrays(paths.policy(*of), arrays, kind="policy", provenance=known)
+        self.run.forget_scorings()
+
+
+@contextmanager
+def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: bool, device: str) -> Iterator[Training]:
+    """Everything that training one run needs; its folder is held for as long as the block lasts."""
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
-    from recollect.artifacts.sealed import write_arrays, write_table
 
     settings = resolve(scale, env, method, seed)
     if settings.method.evaluation_only:
@@ -75,14 +145,7 @@ def train(
             method=method,
             seed=seed,
         )
-        with run.going_on():
-            arrays = module.train(settings, inputs, run).arrays()
-        check_arrays(arrays, paths.policy(scale, env, method, seed))
-        known = {**known, "seed": seed} | ({TRUSTED: run.trusted} if run.trusted else {})
-        write_table(paths.train_table(scale, env, method, seed), run.table(), kind="train", provenance=known)
-        write_arrays(paths.policy(scale, env, method, seed), arrays, kind="policy", provenance=known)
-        run.forget_scorings()
-    return run.resumed
+        yield Training(module, settings, inputs, run, known)
 
 
 STAGE = Stage(

@@ -32,6 +32,16 @@ def kind_of(job: Job) -> str:
     return " ".join(word for word in words if word)
 
 
+def family_of(job: Job) -> str:
+    """What must agree at the least, where no job of a kind was timed: stage, paper and sequence model: `train memory_rl gpt`."""
+    if not job.method or job.stage.startswith("generate"):
+        return kind_of(job)
+    method = settings_of(job.scale, job.env, job.method).method
+    room = module_of("method", method.algorithm, where="a method's algorithm").rpartition(".")[0].rpartition(".")[2]
+    sequence = getattr(getattr(method.hyperparameters, "sequence", None), "kind", "")
+    return " ".join(word for word in (job.stage, room, sequence) if word)
+
+
 @cache
 def settings_of(scale: str, env: str, method: str) -> Settings:
     return resolve(scale, env, method, 0)

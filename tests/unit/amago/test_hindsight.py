@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recollect.amago.cuts import cut_at, cut_out, everything
 from recollect.amago.hindsight import WAYS, Rarity, Relabeler, chances
 from recollect.environments.goal_sequences import GoalPart, replay_goals, shown_goals
 from recollect.settings.errors import UserError
@@ -172,3 +174,33 @@ def test_rare_goals_are_preferred_and_their_counts_survive_a_restart() -> None:
     again = Rarity()
     again.load(rare.rarity.saved())
     assert again.counts == rare.rarity.counts and again.seen == rare.rarity.seen > 100
+
+
+@pytest.mark.parametrize("importance", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_window_of_a_relabelled_trajectory_is_the_one_cut_behind_relabelling(importance: bool, before: bool) -> None:
+    part, outcomes = GoalPart(PART.where, 3, 2, before=before), set()
+    original = played([3, 50, 60], [*range(20), *range(20)], part)
+    for seed in range(60):
+        at = np.random.default_rng(seed)
+        cut = cut_at(float(at.random()), int(at.integers(1, 45)))
+        mode: Any = ("none", "some", "all", "all_or_nothing")[seed % 4]
+        whole, window = (
+            Relabeler(mode, part, importance=importance)(original, np.random.default_rng(seed), how)
+            for how in (everything, cut)
+        )
+        same(window, cut_out(whole, cut))
+        outcomes.add((bool(whole["done"][-1]), bool(window["done"][-1]), len(window["time"]) == len(whole["time"])))
+    assert {(True, True, False), (True, False, False), (False, False, False), (True, True, True)} <= outcomes
+
+
+def test_no_more_of_observations_is_copied_than_the_window() -> None:
+    original = played([3, 50, 60], list(range(40)))
+    wide = np.zeros((40, 100_000), np.float32)  # 16 MB
+    wide[:, :7] = original["observation"]
+    original["observation"] = wide
+    tracemalloc.start()
+    window = Relabeler("all", PART)(original, np.random.default_rng(0), lambda rows: (1, 4))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert window["observation"].shape == (3, 100_000) and peak < 2 * window["observation"].nbytes

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recollect.amago.cuts import Cut, cut_out
 from recollect.amago.recorder import Recorder
 from recollect.amago.trajectory_files import Batch, TrajectoryFiles
 from recollect.artifacts.sealed import manifest_path
@@ -225,9 +226,9 @@ def test_named_observations_continuous_actions_and_goals_come_back(tmp_path: Pat
     files.add([{**trajectory(i, 6, named=True, continuous=True), "goals": goals + i} for i in range(3)])
     seen: list[Any] = []
 
-    def look(whole: Any, draws: np.random.Generator) -> Any:
+    def look(whole: Any, draws: np.random.Generator, cut: Cut) -> Any:
         seen.append(whole)
-        return whole
+        return cut_out(whole, cut)
 
     batch = files.sample(8, 4, seed=0, counter=0, relabel=look)
     assert isinstance(batch.observation_BTD, dict)
@@ -236,15 +237,15 @@ def test_named_observations_continuous_actions_and_goals_come_back(tmp_path: Pat
         np.testing.assert_array_equal(whole["goals"], goals + shown)
 
 
-def test_a_relabeler_sees_whole_trajectories_before_the_window_is_cut(tmp_path: Path) -> None:
+def test_a_relabeler_sees_whole_trajectories_and_cuts_the_window(tmp_path: Path) -> None:
     files = TrajectoryFiles(tmp_path, 9)
     files.add([trajectory(0, 30)])
 
-    def cut(whole: Any, draws: np.random.Generator) -> Any:
+    def shortened(whole: Any, draws: np.random.Generator, cut: Cut) -> Any:
         assert len(whole["time"]) == 31
-        return {name: column[: 6 + int(draws.integers(3))] for name, column in whole.items()}
+        return cut_out({name: column[: 6 + int(draws.integers(3))] for name, column in whole.items()}, cut)
 
-    batch = files.sample(40, 20, seed=0, counter=0, relabel=cut)
+    batch = files.sample(40, 20, seed=0, counter=0, relabel=shortened)
     assert sorted(set(batch.length_B.tolist())) == [6, 7, 8]
 
 

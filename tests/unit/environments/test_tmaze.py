@@ -181,3 +181,48 @@ def test_optimal_return_is_known_only_where_the_published_plan_is_the_best() -> 
     assert tmaze.World(tasks, seeds=np.zeros(1), length=5).optimal_return().tolist() == [1.0]
     with pytest.raises(UserError, match="optimal return"):
         tmaze.World(tasks, seeds=np.zeros(1), length=5, distract_reward=0.5).optimal_return()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["passive", "active"]),
+    st.integers(1, 5),
+    st.sampled_from(["behind", "not_right"]),
+    st.sampled_from([0.0, 0.1]),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_a_single_maze_is_a_row_of_a_batch_to_the_bit(
+    variant: str, length: int, late: str, distract_reward: float, exposed: bool, seed: int
+) -> None:
+    options = {
+        "variant": variant,
+        "length": length,
+        "late": late,
+        "distract_reward": distract_reward,
+        "goal_reward": 0.7,
+    }
+    options |= dict.fromkeys(("expose_goal", "expose_position", "expose_timestep"), exposed)
+    task = tmaze.tasks("train", **options)
+    seeds = np.array([seed, seed + 1], np.uint64)
+    one = tmaze.World(task, seeds=seeds[:1], **options)
+    two = tmaze.World(task * 2, seeds=seeds, **options)
+    draws = np.random.default_rng(seed)
+    for _ in range(2):
+        np.testing.assert_array_equal(one.reset()[0][0], two.reset()[0][0])
+        ended = False
+        while not ended:
+            action = draws.integers(0, 4, 2)
+            found, expected = one.step(action[:1]), two.step(action)
+            for mine, theirs in zip(found[:4], expected[:4], strict=True):
+                assert mine.dtype == theirs.dtype and mine.shape == (1, *theirs.shape[1:])
+                np.testing.assert_array_equal(mine[0], theirs[0])
+            assert found[4] == expected[4] == {}
+            ended = bool(found[2][0])
+            for name, array in two.get_state().items():
+                np.testing.assert_array_equal(one.get_state()[name][0], array[0], err_msg=name)
+        with pytest.raises(UserError, match="have ended"):
+            one.step(action[:1])
+    one.reset()
+    with pytest.raises(UserError, match="actions must be"):
+        one.step(np.array([4]))

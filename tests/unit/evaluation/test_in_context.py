@@ -15,6 +15,7 @@ from recollect.environments.base import Task
 from recollect.environments.base import World as BaseWorld
 from recollect.evaluation import in_context
 from recollect.evaluation.in_context import evaluate, play_in_context
+from recollect.radt.acting import InContextPolicy
 from recollect.radt.episodic_memory import EpisodicSettings
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 from recollect.sources.source_policies import walk
@@ -129,6 +130,30 @@ def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, to
         alone = Watched(room.policy(settings, scale=20.0))
         assert play_in_context(alone, room.environment, [task], seed=3).tolist() == returns[i : i + 1].tolist()
         assert [a[0] for a in alone.actions] == [a[i] for a in together.actions]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_splits_in_one_batch_score_as_one_after_another(tiny: Any, method: str) -> None:
+    """As policies do on a GPU: the same table, in as many steps as one split takes."""
+    room = tiny()
+    evaluation = room.environment.evaluation.model_copy(update={"splits": ("eval", "train")})
+    environment = room.environment.model_copy(update={"evaluation": evaluation})
+    settings = settings_of(room, method)
+    tables, steps = [], []
+    for joins in (False, True):
+        acted = Watched(room.policy(settings, scale=20.0))
+        setattr(acted, "joins_splits", joins)  # noqa: B010
+        tables.append(evaluate(acted, environment, method=method, seed=3, step=7))
+        steps.append(len(acted.actions))
+    assert tables[0].equals(tables[1]) and set(tables[0]["split"]) == {"eval", "train"}
+    assert steps == [2 * 36, 36]
+
+
+def test_a_memory_that_tasks_share_is_of_one_split(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = tiny()
+    monkeypatch.setattr(InContextPolicy, "joins_splits", True)
+    assert room.policy(room.settings("radt")).joins_splits
+    assert not room.policy(room.settings("radt", acting=EpisodicSettings(shared=True))).joins_splits
 
 
 @pytest.mark.parametrize("method", METHODS)

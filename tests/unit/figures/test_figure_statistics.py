@@ -56,7 +56,6 @@ def test_one_run_has_no_interval() -> None:
     assert np.isnan(bounds.low).all() and np.isnan(bounds.high).all()
 
 
-
 def test_the_range_of_seeds_is_that_of_their_own_aggregates() -> None:
     scores_SN = np.array([[0.0, 10.0], [2.0, 4.0], [7.0, 9.0]])
     bounds = statistics.seed_range(scores_SN)
@@ -67,6 +66,7 @@ def test_one_seed_has_no_range() -> None:
     bounds = statistics.seed_range(np.ones((1, 20, 3)))
     assert bounds.value.shape == (3,)
     assert np.isnan(bounds.low).all() and np.isnan(bounds.high).all()
+
 
 def test_trailing_axes_are_aggregated_one_by_one() -> None:
     scores_SNE = rng(1).standard_normal((5, 4, 7))

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.radt.chunks import Chunks, ChunkSettings, cut_chunks, finished_chunks, window_rows
+from recollect.radt.value_windows import ValueWindows
 from recollect.settings.errors import UserError
 
 
@@ -61,7 +63,8 @@ def test_every_window_equals_the_loop(lengths, stride, context, past, future, fu
     assert list(zip(chunks.episode, chunks.cut, strict=True)) == [row[:2] for row in expected]
     everything = np.arange(len(chunks))
     key_rows, key_mask = chunks.key_windows(everything, context)
-    value_rows, value_mask = chunks.value_windows(everything, settings.value_length)
+    values = ValueWindows(chunks, settings.value_length).whole(torch.from_numpy(everything))
+    value_rows, value_mask = (part.numpy() for part in values)
     assert key_rows.shape == (len(expected), context) and value_rows.shape == (len(expected), past + future)
     assert real(key_rows, key_mask) == [row[2] for row in expected]
     assert real(value_rows, value_mask) == [row[3] for row in expected]

@@ -175,7 +175,7 @@ def test_a_run_logs_memory_retrieval_accuracy_and_learning_rate(tiny: Any, tmp_p
     train_supervised(
         network,
         batch_of=batch_of,
-        loss_of=lambda model, one: radt.radt_loss(model, one, chosen, tiny().environment.returns),
+        loss_of=lambda model, one: radt.radt_loss(model, one, chosen.return_loss, tiny().environment.returns),
         settings=chosen.optimisation,
         run=run,
         seed=0,

@@ -388,7 +388,7 @@ def test_training_reads_the_same_task_and_never_its_own_trajectory(tiny: Any, tm
                 i
                 for i in range(len(reader.chunks))
                 if torch.equal(
-                    store.windows(*reader.chunks.value_windows(np.array([i]), 8)).observation[0], context.observation[b]
+                    store.windows(*reader.values.whole(torch.tensor([i]))).observation[0], context.observation[b]
                 )
             ]
             assert len(value) == 1
@@ -462,9 +462,7 @@ def test_several_windows_are_read_one_behind_the_other(tiny: Any, tmp_path: Path
     best = single.read(window, rows, 1)[0].return_to_go
     # The best window is one of the three; which one depends on its return, by which the three are ordered.
     assert bool((parts == best[:, None]).all(2).any(1).all())
-    values = [
-        store.windows(*reader.chunks.value_windows(np.array([i]), 8)).return_to_go[0] for i in range(len(reader.chunks))
-    ]
+    values = [store.windows(*reader.values.whole(torch.tensor([i]))).return_to_go[0] for i in range(len(reader.chunks))]
     for b in range(32):
         totals = [
             [reader.chunks.total_return[i] for i, value in enumerate(values) if torch.equal(value, parts[b, j])]
@@ -531,9 +529,7 @@ def test_the_return_loss_is_cross_entropy_of_bins_over_real_steps(tiny: Any) -> 
     window, _ = batch(histories, store, 0, size=8)
     nothing = torch.zeros(8, dtype=torch.bool)
     with torch.no_grad():
-        loss, metrics = radt.radt_loss(
-            network, radt.Batch(window, window, nothing), of.method.hyperparameters, room.environment.returns
-        )
+        loss, metrics = radt.radt_loss(network, radt.Batch(window, window, nothing), 1.0, room.environment.returns)
         logits, returns = network(window)
     wanted = [
         -float(torch.log_softmax(returns[b, t].double(), 0)[min(int(window.return_to_go[b, t]), 11)])

@@ -16,7 +16,7 @@ from torch import nn
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
 from recollect.common.optimiser import Adam
-from recollect.radt import dt
+from recollect.radt import dt, supervised
 from recollect.radt.supervised import (
     ExperienceStore,
     Optimisation,
@@ -108,6 +108,21 @@ def test_windows_hold_the_rows_and_nothing_where_they_are_padded(tiny: Any) -> N
             assert window.timestep[b, t] == windows.end[b] - (9 - t)
     assert 0 < padded < 180
     assert window.mask.tolist() == windows.mask.tolist()
+
+
+def test_observations_that_would_fill_a_gpu_stay_on_the_host(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    histories = tiny().histories(lengths=(12, 5))
+    windows = WindowSampler(histories, context=9, batch_size=20, seed=1).batch(3)
+    plain, sending = (ExperienceStore(histories, actions=5) for _ in range(2))
+    sending.observation = histories.observation
+    for rows in (windows.rows, torch.from_numpy(windows.rows)):
+        wanted, found = (store.windows(rows, windows.mask).observation for store in (plain, sending))
+        assert torch.equal(wanted, found) and wanted.dtype == found.dtype
+    monkeypatch.setattr(supervised, "MOST_ON_A_GPU", 0)
+    assert isinstance(ExperienceStore(histories, actions=5).observation, torch.Tensor)
+    store = ExperienceStore(histories, actions=5, device="meta")
+    assert isinstance(store.observation, np.ndarray) and store.reward.device.type == "meta"
+    assert store.windows(windows.rows, windows.mask).observation.device.type == "meta"
 
 
 def test_the_batches_are_a_pure_function_of_seed_and_step(tiny: Any) -> None:

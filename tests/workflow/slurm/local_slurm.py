@@ -61,6 +61,7 @@ JobAcctGatherType=jobacct_gather/none
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=node1,node2,node3 Default=YES MaxTime=INFINITE State=UP
+PartitionName=gpu Nodes=node1,node2 MaxTime=INFINITE State=UP
 """
 
 
@@ -142,7 +143,7 @@ def configure(root: Path, folder: Path) -> None:
     ports = free_ports(len(NODES) + 1)
     nodes = []
     for name, port in zip(NODES, ports[1:], strict=True):
-        gpu = "Gres=gpu:fake:1 " if name in WITH_GPU else ""
+        gpu = "Gres=gpu:a100:1 " if name in WITH_GPU else ""
         address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
         nodes.append(f"NodeName={name} {address} CPUs=8 RealMemory=64000 {gpu}State=UNKNOWN")
         (folder / name).mkdir()
@@ -150,7 +151,7 @@ def configure(root: Path, folder: Path) -> None:
     plugins = next(root.glob("usr/lib/*/slurm-wlm"))
     known = {"host": host, "user": getpass.getuser(), "folder": folder, "plugins": plugins, "ctld": ports[0]}
     (folder / "slurm.conf").write_text(CONF.format(**known, nodes="\n".join(nodes)))
-    (folder / "gres.conf").write_text(f"NodeName={','.join(WITH_GPU)} Name=gpu Type=fake File=/dev/null\n")
+    (folder / "gres.conf").write_text(f"NodeName={','.join(WITH_GPU)} Name=gpu Type=a100 File=/dev/null\n")
     (folder / "plugstack.conf").touch()
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o600)

@@ -201,17 +201,23 @@ def test_seeds_go_as_arrays_where_they_are_asked_for(cluster: LocalSlurm, finish
     assert len(trained) == len(runs) and len({job["ArrayJobId"] for job in trained}) == 1
 
 
+@pytest.mark.parametrize("edited", [False, True])
 def test_at_paper_scale_a_gpu_job_asks_for_one_gpu_and_for_what_its_rules_say(
-    cluster: LocalSlurm, finished: Any
+    edited: bool, cluster: LocalSlurm, finished: Any
 ) -> None:
-    """The DAG of a paper's figure through sbatch, with stand-ins for the commands."""
+    """The DAG of a paper's figure through sbatch, with stand-ins for the commands; `edited`: with the lines marked HERE."""
+    config = finished.folder / "config/config.yaml"
+    if edited:
+        config.write_text(re.sub(r"\{\} # HERE: (.*)", r"\1", config.read_text()))
+    gpu = "gres:gpu:a100:1" if edited else "gres:gpu:1"
     target = ["--config", "scale=paper", "--", "results/paper/figures/radt_attention.pdf"]
     before = len(cluster.jobs())
     finished.run("snakemake", "--profile", "cluster", *PACE, *target, timeout=1200)
     jobs = cluster.jobs()[before:]
     runs = of_rule(jobs, "run")
-    assert runs and {gpus(job) for job in runs} == {"gres:gpu:1"}
-    assert {gpus(job) for job in of_rule(jobs, "memory")} <= {"gres:gpu:1"}
+    assert runs and {gpus(job) for job in runs} == {gpu}
+    assert {gpus(job) for job in of_rule(jobs, "memory")} <= {gpu}
+    assert {job["Partition"] for job in runs} == {"gpu" if edited else "main"}
     assert {gpus(job) for job in of_rule(jobs, "generate")} == {None}
     assert {job["MinMemoryNode"] for job in runs} == {"16000M"}
     assert {job["NumCPUs"] for job in runs} == {"4"}

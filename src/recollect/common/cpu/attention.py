@@ -40,7 +40,9 @@ class CPUAttention(Attention):
 
     def own(self, layer: int, qkv: Tensor) -> Tensor:
         if self._p:
-            return self_attention(qkv, self.heads, self._p, self._dropout, self._packing)
+            return self._dropout.each(
+                lambda rows, dropout: self_attention(rows, self.heads, self._p, dropout, self._packing), qkv
+            )
         assert self._packing is not None, "without dropout and padding FusedAttention is as fast"
         blocks = [fused_self_attention(block, self.heads) for block in spread(qkv, self._packing)]
         return gather(blocks, self._packing)

@@ -8,7 +8,11 @@ On CUDA the fused kernels can only draw from the device's default generator; `re
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +34,20 @@ class Dropout:
         self._ahead = torch.empty(0, dtype=torch.int16)  # drawn, not yet used
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
+
+    def held(self) -> dict[str, Any]:
+        """Where the stream stands now."""
+        return copy.deepcopy(vars(self))
+
+    @contextmanager
+    def replaying(self, held: dict[str, Any]) -> Iterator[None]:
+        """Inside, the stream is drawn from where it stood then; afterwards it is where it was before."""
+        now = dict(vars(self))
+        vars(self).update(copy.deepcopy(held))
+        try:
+            yield
+        finally:
+            vars(self).update(now)
 
     @staticmethod
     def scale(p: float) -> float:
@@ -57,6 +75,10 @@ class Dropout:
         self._ahead = self._ahead[count:]
         return bits
 
+    def each(self, work: Callable[[Tensor, Dropout], Tensor], x: Tensor) -> Tensor:
+        """``work(x, self)``, for what draws in its own order; of a stack, for each member's rows with its own stream."""
+        return work(x, self)
+
     def __call__(self, x: Tensor, p: float) -> Tensor:
         """Zero each element with probability p and scale the others by 1/(1-p)."""
         if x.device.type != "cpu":
@@ -68,3 +90,24 @@ class Dropout:
         if x.device.type != "cpu":
             return x + F.dropout(y, p, training=True)
         return torch.addcmul(x, y, self.keep(y.shape, p).to(y.dtype), value=self.scale(p))
+
+
+class StackedDropout(Dropout):
+    """Of rows that belong to k members, one behind the other: on a CPU each draws what it would draw alone.
+
+    On CUDA the rows of all members draw from the device's generator.
+    """
+
+    def __init__(self, members: Sequence[Dropout]) -> None:
+        self._members = members
+
+    def reseed(self, seed: int) -> None:
+        raise NotImplementedError("each member is reseeded by itself")
+
+    def keep(self, shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
+        own = (shape[0] // len(self._members), *shape[1:])
+        return torch.cat([member.keep(own, p) for member in self._members])
+
+    def each(self, work: Callable[[Tensor, Dropout], Tensor], x: Tensor) -> Tensor:
+        parts = x.chunk(len(self._members))
+        return torch.cat([work(part, member) for part, member in zip(parts, self._members, strict=True)])

@@ -1,0 +1,174 @@
+"""`python -m benchmarks.gpu [LINE ...]`: see `make gpu`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu import speeds, table
+from benchmarks.gpu.lines import COLUMNS, LINES
+from benchmarks.gpu.one_line import Measured, Row, measure
+from recollect.settings.errors import UserError, nearest
+
+MINUTES = 9.0
+PEAKS = "peaks"  # the name of what is measured before the lines
+LEAST = 20.0  # seconds that a line's process may take at least: it imports, and makes its inputs
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, write what forecasts read, and return the exit status: 1 where something failed."""
+    chosen = _parser().parse_args(arguments)
+    device = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if chosen.part_of is not None:
+        _measure_here(chosen, device)
+        return 0
+    for name in chosen.names:
+        if name not in LINES:
+            print(f"error: unknown line '{name}': {nearest(name, LINES)}", file=sys.stderr)
+            return 2
+    if device == "cuda" and not torch.cuda.is_available():
+        print("error: PyTorch sees no GPU here: `--device cpu --quick` shows that all works", file=sys.stderr)
+        return 2
+    began = time.perf_counter()
+    found = run(chosen.names or list(LINES), device, chosen.quick, 60 * chosen.minutes, chosen.variants)
+    print(table.text(found))
+    print(f"\n{time.perf_counter() - began:.0f} seconds in all.", end="")
+    print(" Sizes were shrunk (--quick): these are no results." if chosen.quick else "")
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps(found.as_json(), indent=1), encoding="utf-8")
+    if not chosen.quick and device != "cpu":
+        if chosen.names or chosen.variants:
+            print("Forecasts read runs of all lines in all ways: nothing was written.")
+        else:
+            print("\n".join(f"written: {path}" for path in speeds.write(found)))
+    return int(any(row.why and not row.why.startswith("no such setting") for row in found.rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    known = "\n".join(f"  {name:14} {line.what}" for name, line in LINES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description="Time each kind of work of the papers on a GPU. Lines:\n" + known,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="LINE", help="which lines; all if none is named")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that all works, not how fast it is")
+    parser.add_argument("--variants", nargs="+", choices=COLUMNS, help="only these; default: all that a line has")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all lines together (default {MINUTES:g})")
+    parser.add_argument("--json", metavar="PATH", help="also write all numbers to a file")
+    parser.add_argument("--part-of", metavar="PATH", help=argparse.SUPPRESS)  # one line, here: results go to this file
+    parser.add_argument("--seconds", type=float, default=LEAST, help=argparse.SUPPRESS)
+    return parser
+
+
+def _measure_here(chosen: argparse.Namespace, device: str) -> None:
+    """In a process of its own: one line, or the device's peaks, into a file, a JSON value in each row."""
+    with open(chosen.part_of, "a", encoding="utf-8") as file:
+
+        def hand_on(found: Row | dict[str, Any]) -> None:
+            file.write(json.dumps(asdict(found) if isinstance(found, Row) else found) + "\n")
+            file.flush()
+
+        for name in chosen.names:
+            if name == PEAKS:
+                from benchmarks.gpu.device import peaks
+
+                hand_on(peaks(device))
+            else:
+                measure(
+                    name,
+                    device=device,
+                    quick=chosen.quick,
+                    seconds=chosen.seconds,
+                    hand_on=hand_on,
+                    only=chosen.variants,
+                )
+
+
+def run(
+    names: Sequence[str], device: str, quick: bool, seconds: float, variants: Sequence[str] | None = None
+) -> table.Found:
+    """Measure line after line, each in a process of its own, within so many seconds.
+
+    A line gets its share of what is left by its weight; what it does not use goes to those behind it.
+    """
+    ends = time.perf_counter() + seconds
+    found = table.Found.of_this_machine(device, quick)
+    values, _ = _in_a_process(PEAKS, device, quick, variants, LEAST, seconds)
+    found.peaks.update(*values[:1])
+    for place, name in enumerate(names):
+        left = ends - time.perf_counter()
+        weights = [LINES[other].weight for other in names[place:]]
+        share = left * weights[0] / sum(weights)
+        if left < 1:
+            found.rows.append(Row(name, "", COLUMNS[0], why="no time was left"))
+            continue
+        values, why = _in_a_process(name, device, quick, variants, share, left)
+        measured = read(values)
+        found.rows.extend(measured.rows)
+        found.jobs[name] = measured.jobs
+        if why:
+            found.rows.append(Row(name, "", COLUMNS[0] if not measured.rows else "the rest", why=why))
+        print(f"{seconds - ends + time.perf_counter():5.0f} s  {name}{': ' + why if why else ''}", file=sys.stderr)
+    return found
+
+
+def read(values: Iterable[Any]) -> Measured:
+    """What a line's process has handed on."""
+    found = Measured()
+    for value in values:
+        if "line" in value:
+            found.rows.append(Row(**value))
+        else:
+            found.jobs.update(value)
+    return found
+
+
+def _in_a_process(
+    name: str, device: str, quick: bool, variants: Sequence[str] | None, share: float, left: float
+) -> tuple[list[Any], str]:
+    """What a process handed on, and why it did not end well, if so. It is killed after twice its share."""
+    with tempfile.TemporaryDirectory() as folder:
+        results, said = Path(folder) / "results", Path(folder) / "said"
+        command = [sys.executable, "-m", "benchmarks.gpu", name, "--part-of", str(results), "--device", device]
+        command += ["--seconds", str(share)] + ["--quick"] * quick
+        command += ["--variants", *variants] if variants else []
+        limit = min(max(2 * share, LEAST), max(left, 1.0))
+        why = ""
+        with said.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+            try:
+                if process.wait(timeout=limit):
+                    why = f"its process ended with status {process.returncode}: {_last_words(said)}"
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # with the compilers that it started
+                process.wait()
+                why = f"stopped after {limit:.0f} s"
+        rows = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+        return [json.loads(row) for row in rows if row.endswith("}")], why
+
+
+def _last_words(path: Path) -> str:
+    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1][:150] if lines else "it said nothing"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,172 @@
+"""The table of what is timed. A new line is an entry of `LINES`; a new way of computing, an entry of a line's variants.
+
+A variant changes settings by name, as `--set` does. One whose setting the code does not have is skipped, and the table says so;
+so an entry may stand here before the setting does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from recollect.stages.device_speeds import WAYS
+
+Peak = Literal["float32", "tf32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of computing.
+
+    Args:
+        changes: settings, by name.
+        optional: settings that are changed where the code has them.
+        extra: what is no setting of the method; see the family that reads it.
+        peak: the product that a share of the roofline is against.
+        tf32: whether products of float32 may be computed in TF32.
+    """
+
+    changes: Mapping[str, object] = field(default_factory=dict)
+    peak: Peak = "float32"
+    tf32: bool = False
+    optional: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+Variants = Mapping[str, Variant]
+AS_SET, *_ = COLUMNS = WAYS  # as set: what `recollect train` does on this device, with the settings of scale `paper`
+
+
+def ways(key: str, as_set: Peak = "bfloat16", plain: Mapping[str, object] | None = None, **more: Variant) -> Variants:
+    """Float32, TF32 and bfloat16 by the setting `key`, and more; `plain`: settings of the first two, where there are such."""
+    off = plain or {}
+    return {
+        AS_SET: Variant(peak=as_set),
+        "fp32": Variant({key: "float32"}, optional=off),
+        "TF32": Variant({key: "float32"}, "tf32", tf32=True, optional=off),
+        "bf16": Variant({key: "bfloat16"}, "bfloat16"),
+        **more,
+    }
+
+
+BF16: Peak = "bfloat16"
+KEY, LANGUAGE = "optimisation.precision", "language_precision"
+SUPERVISED = ways(KEY, compiled=Variant({KEY: BF16, "optimisation.compile": "true"}, BF16))
+# One run as an ensemble of one: there the update is one CUDA graph.
+OFF_POLICY_GPT = ways("precision", graph=Variant({"precision": BF16}, BF16, extra={"members": 1}))
+OFF_POLICY_LSTM = ways("precision", "float32", graph=Variant({"precision": "float32"}, extra={"members": 1}))
+TOGETHER: Variants = {AS_SET: Variant(peak=BF16), "TF32": Variant({"precision": "float32"}, "tf32", tf32=True)}
+AMAGO = ways(
+    "precision",
+    BF16,
+    {"tf32": "false", "cuda_graphs": "false"},
+    graph=Variant({"precision": BF16, "cuda_graphs": "true"}, BF16),
+)
+FROZEN = ways(
+    LANGUAGE,
+    "float32",
+    {"language_graph": "false"},
+    graph=Variant({LANGUAGE: BF16, "language_graph": "true"}, BF16),
+)
+SIGHT = {
+    AS_SET: Variant(peak=BF16),
+    "fp32": Variant(extra={"precision": "float32"}),
+    "TF32": Variant(peak="tf32", tf32=True, extra={"precision": "float32"}),
+    "bf16": Variant(peak=BF16, extra={"precision": BF16}),
+}
+EXACT: Variants = {AS_SET: Variant()}  # a search sees to its precision itself
+
+
+@dataclass(frozen=True)
+class Line:
+    """A kind of work.
+
+    Args:
+        what: in words.
+        builds: `module.function` of this package that makes a `Subject` of a `Case`.
+        env, method: of scale `paper`; what they stand for at scale `smoke` is `quick`.
+        small: settings with which a few steps are compared with a CPU's: small batches, nothing dropped out.
+        extra: what is no setting of the method.
+        weight: of the time that there is.
+    """
+
+    what: str
+    builds: str
+    env: str
+    method: str
+    quick: tuple[str, str]
+    variants: Variants
+    small: Mapping[str, object] = field(default_factory=dict)
+    quick_changes: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    weight: float = 1.0
+
+
+STILL = {"optimisation.batch_size": 4, "network.dropout": 0, "acting_dropout": "false"}
+READING = {**STILL, "query_dropout": 0}
+ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
+DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"
+
+
+def t_maze(length: int, sequence: str, members: int = 0) -> Line:
+    """Memory-RL at one memory length; with members: so many seeds as an ensemble in one process."""
+    alone = OFF_POLICY_GPT if sequence == "gpt" else OFF_POLICY_LSTM
+    small = {"batch_size": 2, **({"sequence.dropout": 0} if sequence == "gpt" else {})}
+    method, env, weight = f"dqn_{sequence}", f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
+    what = f"DQN-{sequence.upper()}, T-Maze {length}" + f", {members} seeds" * (members > 0)
+    return Line(
+        what,
+        "off_policy.learning",
+        env,
+        method,
+        ("tmaze_passive_5", method),
+        TOGETHER if members else alone,
+        small,
+        extra={"members": members},
+        weight=weight,
+    )
+
+
+T_MAZES = {
+    f"{sequence}_{length}" + f"_of_{members}" * (members > 0): t_maze(length, sequence, members)
+    for sequence in ("gpt", "lstm")
+    for length in (50, 1500)
+    for members in (0, 8, 64)
+}
+
+
+def amago(what: str, env: str, quick: str, weight: float) -> Line:
+    method, small = "amago_transformer", {"batch_size": 1, "actors": 1}
+    return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
+
+
+def in_context(what: str, env: str, method: str, small: Mapping[str, object], weight: float) -> Line:
+    return Line(what, "supervised.learning", env, method, (ROOM, method), SUPERVISED, small, weight=weight)
+
+
+LINES: dict[str, Line] = {
+    "radt": in_context(f"RA-DT, {ROOMS}", ROOM, "radt", READING, 4),
+    "radt_agnostic": in_context(f"RA-DT with BERT, {ROOMS}", ROOM, "radt_agnostic", READING, 4),
+    "ad": in_context(f"AD, {ROOMS}", ROOM, "ad", STILL, 2),
+    "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
+    **T_MAZES,
+    "amago_500": amago("500", DOORS, DOORS, 1.5),
+    "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
+    "helm": Line(
+        "HELM, memory 511",
+        "language.learning",
+        FRAMES,
+        "helm",
+        ("mini_grid_MemoryS7", "helm"),
+        FROZEN,
+        {"actors": 2},
+        {"language_model": "random-transfo-xl"},
+        weight=2,
+    ),
+    "clip": Line(
+        "CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SIGHT
+    ),
+    "search": Line("search, 320,000 keys, 128 queries", "searching.searching", ROOM, "radt", (ROOM, "radt"), EXACT),
+}
+"""Name -> line."""

@@ -1,0 +1,195 @@
+"""Measures one line, variant by variant, and hands each result on as soon as it is there: what a crash leaves is kept.
+
+A variant that fails is a row that says why, and the next begins; one whose setting does not exist is skipped with a word. What is
+begun when the time of the line is used up ends; nothing else begins.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.case import Case, NoSuchSetting, Subject, difference
+from benchmarks.gpu.device import tf32
+from benchmarks.gpu.lines import AS_SET, LINES, Line, Variant
+
+TOLERANCE = {"float32": 2e-3, "tf32": 5e-2, "bfloat16": 1e-1}
+"""How far what a few steps give may be from what the CPU gives in float32: see `case.difference`."""
+
+Units = dict[str, dict[str, float]]  # of a whole job: stage -> part -> how many
+
+
+@dataclass(frozen=True)
+class Row:
+    """One part of a line in one variant.
+
+    Args:
+        rate: units per second; None: it was not measured, and `why` says why.
+        megabytes: most memory of the device that the variant took; None on a CPU.
+        flop, moved: of a unit, see `Part`.
+        difference: from the CPU's float32, see `case.difference`.
+        within: whether that is within the tolerance.
+    """
+
+    line: str
+    part: str
+    variant: str
+    unit: str = ""
+    rate: float | None = None
+    peak: str = ""
+    flop: float = 0.0
+    moved: float = 0.0
+    megabytes: float | None = None
+    difference: float | None = None
+    within: bool | None = None
+    why: str = ""
+
+    def share(self, peaks: dict[str, float]) -> float | None:
+        """Of the rate that the device's own peaks would allow, the nearer of arithmetic and memory."""
+        if self.rate is None or self.peak not in peaks:
+            return None
+        return self.rate * max(self.flop / peaks[self.peak], self.moved / peaks["copy"])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a line gives: rows, and units of a whole job by stage and part."""
+
+    rows: list[Row] = field(default_factory=list)
+    jobs: Units = field(default_factory=dict)
+
+
+def subject_of(line: Line, case: Case) -> Subject:
+    module, _, function = line.builds.rpartition(".")
+    made: Subject = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)(case)
+    return made
+
+
+def measure(
+    name: str,
+    *,
+    device: str,
+    quick: bool,
+    seconds: float,
+    hand_on: Callable[[Row | Units], None],
+    only: Sequence[str] | None = None,
+) -> None:
+    """Measure a line in all its variants.
+
+    Args:
+        seconds: after which no further variant begins.
+        hand_on: gets each row, and the units of a whole job, as soon as they are known.
+        only: the variants; None: all.
+    """
+    line, began = LINES[name], time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="recollect_gpu_") as folder:
+        cases = Cases(line, device, quick, Path(folder))
+        told = False
+        for word, variant in line.variants.items():
+            if only and word not in only:
+                continue
+            if time.perf_counter() - began > seconds:
+                hand_on(Row(name, "", word, why="no time was left"))
+                continue
+            for found in cases.rows(name, word, variant):
+                if isinstance(found, Row):
+                    hand_on(found)
+                elif not told:
+                    told = True
+                    hand_on(found)
+
+
+@dataclass
+class Cases:
+    """The cases of one line; what the CPU gives is asked once."""
+
+    line: Line
+    device: str
+    quick: bool
+    folder: Path
+    wanted: np.ndarray | None = None
+
+    def case(self, variant: Variant, *, small: bool = False, device: str | None = None) -> Case:
+        line = self.line
+        env, method = line.quick if self.quick else (line.env, line.method)
+        changes = {**(line.quick_changes if self.quick else {}), **variant.changes, **(line.small if small else {})}
+        extra = {**line.extra, **variant.extra}
+        slow = any("compile" in key for key in changes)
+        return Case(
+            "smoke" if self.quick else "paper",
+            env,
+            method,
+            device or self.device,
+            self.folder,
+            changes,
+            variant.optional,
+            extra,
+            seconds=0.05 if self.quick else 1.5,
+            warm=1 if self.quick else 12 if slow else 4,
+        )
+
+    def rows(self, name: str, word: str, variant: Variant) -> Iterator[Row | Units]:
+        """The rows of a variant, and in front of them the units of a whole job."""
+        on_gpu = self.device != "cpu"
+        if on_gpu:
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            with tf32(variant.tf32):
+                subject = subject_of(self.line, self.case(variant))
+                yield {stage: dict(units) for stage, units in subject.jobs.items()}
+                asked = [part for part in subject.parts if part.often or word in (AS_SET, "graph")]
+                rates = [(part, part.rate()) for part in asked]
+            megabytes = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
+        except NoSuchSetting as error:
+            yield Row(name, "", word, why=f"no such setting: {error}")
+            return
+        except Exception as error:  # one variant's failure is a row
+            yield Row(name, "", word, why=_said(error))
+            return
+        far, why = self.compared(variant)
+        within = None if far is None else far <= TOLERANCE[variant.peak]
+        for part, rate in rates:
+            yield Row(
+                name,
+                part.name,
+                word,
+                part.unit,
+                rate,
+                variant.peak,
+                part.flop,
+                part.moved,
+                megabytes,
+                difference=far,
+                within=within,
+                why=why,
+            )
+
+    def compared(self, variant: Variant) -> tuple[float | None, str]:
+        """How far a few small steps are from what the CPU gives in float32; or why that is not known."""
+        try:
+            if self.wanted is None:
+                # As the settings stand a CPU computes in float32.
+                self.wanted = subject_of(self.line, self.case(Variant(), small=True, device="cpu")).numbers()
+            with tf32(variant.tf32):
+                found = subject_of(self.line, self.case(variant, small=True)).numbers()
+            return difference(found, self.wanted), ""
+        except Exception as error:
+            return None, f"not compared with the CPU: {_said(error)}"
+
+
+def _said(error: Exception) -> str:
+    """An exception in one line."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"[:200]

@@ -1,0 +1,75 @@
+"""Writes what forecasts and docs/scale.md read of a device: see `recollect.stages.device_speeds`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from benchmarks.gpu.lines import AS_SET, LINES
+from benchmarks.gpu.table import Found
+from recollect.artifacts.sealed import write_bytes
+from recollect.settings.layers import scale_settings
+from recollect.stages import device_speeds
+from recollect.stages.between_marks import put_between
+from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, TimedJob
+from recollect.stages.stage import Job
+
+SEEDS = 10  # of Memory-RL's runs at scale `paper`, where an ensemble trains them
+
+
+def write(found: Found) -> list[Path]:
+    """config/speeds/<device>.yaml, and the table of docs/scale.md made of all such files."""
+    path = device_speeds.path_of(found.device)
+    made = speeds_of(found).model_dump(mode="json")
+    head = "# Written by `make gpu`: what a device does of each kind of work, per second, and what whole jobs take at that.\n"
+    content = yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=150)
+    write_bytes(path, (head + content).encode())
+    return [path, *([PAGE] if write_page() else [])]
+
+
+def write_page() -> bool:
+    """Renew the table of the page, where there is one."""
+    if not PAGE.is_file():
+        return False
+    files = [device_speeds.read(path) for path in device_speeds.known().values()]
+    text = put_between(PAGE.read_text(encoding="utf-8"), MARKS, device_speeds.markdown(files), PAGE)
+    write_bytes(PAGE, text.encode())
+    return True
+
+
+def speeds_of(found: Found) -> DeviceSpeeds:
+    return DeviceSpeeds(
+        device=found.device,
+        commit=found.commit,
+        date=found.date,
+        torch=found.torch,
+        peaks=found.peaks,
+        jobs=tuple(jobs_of(found)),
+        rows=tuple(found.timed()),
+    )
+
+
+def jobs_of(found: Found) -> Iterator[TimedJob]:
+    """Whole jobs of scale `paper` of which every part was timed as the settings stand: of each the line that is nearest to how
+    the scale runs it, alone or as an ensemble of seeds."""
+    known: dict[Job, dict[int, float]] = {}
+    for name, stages in found.jobs.items():
+        line = LINES[name]
+        own = [row for row in found.rows if row.line == name and row.variant == AS_SET]
+        rates = {row.part: row.rate for row in own if row.rate}
+        for stage, units in stages.items():
+            if all(part in rates for part, count in units.items() if count):
+                seconds = sum(count / rates[part] for part, count in units.items() if count)
+                members = int(str(line.extra.get("members", 0)))
+                known.setdefault(Job(stage, "paper", line.env, line.method), {})[members] = seconds
+    together = getattr(scale_settings("paper"), "ensembles", ())
+    for job, by_members in known.items():
+        wanted = SEEDS if job.method in together else 0
+        nearest = min(by_members, key=lambda members: abs(members - wanted))
+        yield device_speeds.timed_job(job, by_members[nearest])
+
+
+if __name__ == "__main__":  # after a file was added by hand
+    write_page()

@@ -1,0 +1,123 @@
+"""What was found as one screen: a row for each part of a line, its fastest way marked, and below it why a number is missing."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.lines import COLUMNS, LINES
+from benchmarks.gpu.one_line import Row, Units
+from recollect.evaluation.speed import machine
+from recollect.stages.circumstances import commit, processor
+from recollect.stages.device_speeds import TimedRow, cell_text, ends, peaks_text
+
+WORDS = {"no such setting": "·", "no time was left": "time", "out of memory": "memory", "stopped": "time"}
+WHAT = 55  # letters of the first column
+
+
+@dataclass
+class Found:
+    """What was measured, and on what."""
+
+    device: str
+    commit: str
+    date: str
+    torch: str
+    quick: bool = False
+    peaks: dict[str, float] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    jobs: dict[str, Units] = field(default_factory=dict)
+
+    @classmethod
+    def of_this_machine(cls, device: str, quick: bool) -> Found:
+        name = machine(device) if device != "cpu" else f"{processor()}, {machine(device)}"
+        today = datetime.now(UTC).date().isoformat()
+        return cls(
+            name, commit() or "unknown", today, f"{torch.__version__}, Python {platform.python_version()}", quick
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
+
+    def timed(self) -> list[TimedRow]:
+        """The rows of the table: of each part of each line all ways of computing."""
+        found = []
+        for name in dict.fromkeys(row.line for row in self.rows if not _absent(row)):
+            own = [row for row in self.rows if row.line == name]
+            parts = dict.fromkeys(row.part for row in own if row.rate is not None) or {"": None}
+            found += [self._timed(name, part, own) for part in parts]
+        return found
+
+    def _timed(self, name: str, part: str, rows: Sequence[Row]) -> TimedRow:
+        there = [row for row in rows if row.part == part and row.rate is not None]
+        rates: dict[str, float | str] = {row.variant: _word(row.why) for row in rows if row.rate is None}
+        rates |= {row.variant: row.rate for row in there if row.rate is not None}
+        right = [row for row in there if row.within is not False]
+        best = max(right, key=lambda row: row.rate or 0.0, default=None)
+        share = best.share(self.peaks) if best and not self.quick else None
+        compared = [row.within for row in there if row.within is not None]
+        return TimedRow(
+            what=f"{LINES[name].what}" + f", {part}" * bool(part),
+            unit=there[0].unit if there else "",
+            rates=rates,
+            best=best.variant if best else "",
+            gigabytes=best.megabytes / 1e3 if best and best.megabytes else None,
+            roofline=100 * share if share is not None else None,
+            agrees=all(compared) if compared else None,
+        )
+
+
+def _absent(row: Row) -> bool:
+    """Whether it was not measured because the code has no such way of computing."""
+    return _word(row.why) == "·" and row.rate is None
+
+
+def _word(why: str) -> str:
+    return next((word for start, word in WORDS.items() if why.startswith(start)), "failed")
+
+
+def text(found: Found) -> str:
+    """The whole table."""
+    heads = ("work per second", *COLUMNS, "memory", "roofline", "as the CPU")
+    widths = (WHAT, *(8 for _ in COLUMNS), 8, 8, 10)
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        return " ".join([first.strip().ljust(WHAT), *others]).rstrip()
+
+    lines = [
+        f"{found.device}; commit {found.commit}, {found.date}, torch {found.torch}",
+        f"its own peaks: {peaks_text(found.peaks) or 'not measured'}",
+        "",
+        line(heads),
+        line(["-" * width for width in widths]),
+    ]
+    for row in found.timed():
+        cells = [cell_text(row.rates.get(way, "–")) + "*" * (way == row.best) for way in COLUMNS]
+        lines.append(line([": ".join(filter(None, (row.what, row.unit)))[:WHAT], *cells, *ends(row)]))
+    lines += [
+        "",
+        "* the fastest that agrees with the CPU; memory and roofline are of it. – not asked, · no such setting",
+        "as the CPU: losses and gradient norms, or outputs, of a few small steps from the same weights",
+    ]
+    return "\n".join(lines + _notes(found.rows))
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """Why numbers are missing, and how far what disagrees is from the CPU; each reason once."""
+    said: dict[str, list[str]] = {}
+    there = {row.line for row in rows if not _absent(row)}
+    for row in rows:
+        if row.line not in there:
+            said.setdefault(row.why, []).append(row.line)
+        elif row.why and not _absent(row):
+            said.setdefault(row.why, []).append(f"{row.line} {row.variant}")
+        if row.within is False:
+            what = f"{row.difference:.2g} of the CPU's numbers away from them"
+            said.setdefault(what, []).append(f"{row.line} {row.variant}")
+    return [f"{', '.join(dict.fromkeys(places))}: {why}" for why, places in said.items()]

@@ -1,0 +1,76 @@
+"""What the released code took where it was timed (`released.yaml`), scaled to the machine that runs now.
+
+A matrix product of 1024 x 1024 x 1024 was timed there; how much faster it is here scales the recorded time. That is fair where
+both codes multiply matrices, and rough where they do not. Nothing of the released code is needed to read this.
+"""
+
+from __future__ import annotations
+
+import datetime
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import model_validator
+
+from benchmarks.harness import Result
+from recollect.settings.schema import Frozen
+
+GEMM_FLOP = 2 * 1024**3
+
+
+class Line(Frozen):
+    """One line of the file; its fields are described there."""
+
+    of: str
+    unit: str
+    per_second: float | None = None
+    seconds: float | None = None
+    threads: int
+    date: datetime.date
+    gemm_seconds: float | Literal["unknown"]
+    goal: float | None
+    gflop: float | None = None
+    limit: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Line:
+        if (self.per_second is None) == (self.seconds is None):
+            raise ValueError("give either per_second or seconds")
+        return self
+
+    def factor(self, gemm_seconds: float) -> float | None:
+        """How many times as long things take now as then; None where that is unknown."""
+        return None if self.gemm_seconds == "unknown" else gemm_seconds / self.gemm_seconds
+
+    def scaled(self, gemm_seconds: float) -> float:
+        """Seconds per unit, as they would be now (as they were, where no factor is known)."""
+        recorded = self.seconds if self.per_second is None else 1 / self.per_second
+        assert recorded is not None
+        return recorded * (self.factor(gemm_seconds) or 1.0)
+
+
+@cache
+def lines() -> dict[str, Line]:
+    """All of them, by name."""
+    content = yaml.safe_load(Path(__file__).with_name("released.yaml").read_text())
+    return {name: Line.model_validate(line) for name, line in content["lines"].items()}
+
+
+def ratio_of(result: Result, gemm_seconds: float) -> float | None:
+    """How many times as fast ours is; None where the released code was not timed."""
+    return lines()[result.released].scaled(gemm_seconds) / result.ours_seconds if result.released else None
+
+
+def share_of(result: Result, peak_gflops: float) -> float | None:
+    """Which part of the fastest matrix product's rate ours computes at; None where its arithmetic was not counted."""
+    gflop = lines()[result.released].gflop if result.released else None
+    return None if gflop is None else gflop / result.ours_seconds / peak_gflops
+
+
+def met(result: Result, gemm_seconds: float) -> bool | None:
+    """Whether the line's goal is met; None without one."""
+    goal = lines()[result.released].goal if result.released else None
+    ratio = ratio_of(result, gemm_seconds)
+    return None if goal is None or ratio is None else ratio >= goal

@@ -1,0 +1,121 @@
+"""One step of acting as CUDA graphs: about a hundred small kernels, launched at once.
+
+`acting_step` is what a graph holds: a plain function of tensors that stay where they are, of fixed shapes, which asks the
+host for nothing. Rows may stand at different steps. A graph reads a fixed number of the ring's slots, so there is one per
+power of two up to the ring's length, captured when it is first needed; a rollout of 10,000 steps needs nine.
+
+On a CPU the same function can be called as it is (tests do), and equals `TransformerEncoder.step` up to the order of sums.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from recollect.amago.network import Network
+from recollect.amago.ring_cache import RingCache
+from recollect.amago.sigma_reparam import SigmaLinear
+from recollect.amago.timestep_encoders import Steps
+from recollect.amago.trajectory_encoders import TransformerEncoder
+
+log = logging.getLogger(__name__)
+WARM_UP = 3  # calls before a capture, as PyTorch asks for: libraries choose and allocate then
+NEAR = 1e-3  # how far what a graph gives may be from what the function gives
+
+
+@torch.no_grad()
+def acting_step(network: Network, steps: Steps, count_B: Tensor, state: RingCache, read: int) -> Tensor:
+    """The raw outputs [B, P] of the actor that acts, after one more time step per row.
+
+    It may be called again with the same arguments, which gives the same: it writes to the slots of these tokens, and
+    counts nothing.
+
+    Args:
+        steps: [B, ...] each.
+        count_B: int64, how many tokens each row has before.
+        read: `state.reach()`.
+    """
+    place = state.place_of(count_B, read)
+    x_BD = network.timestep_encoder(steps)
+    encoder = network.trajectory_encoder
+    assert isinstance(encoder, TransformerEncoder)
+    state_BE = encoder.step_at(place, x_BD, count_B, state)
+    raw: Tensor = network.actor(state_BE)[:, -1]
+    return raw
+
+
+class ActingGraph:
+    """Steps a network whose trajectory encoder is a Transformer, with the rows of `state`.
+
+    Attributes:
+        works: whether graphs can be captured here; the first that cannot is warned of, and none is tried again.
+    """
+
+    works: ClassVar[bool] = True
+
+    def __init__(self, network: Network, state: RingCache, device: torch.device) -> None:
+        self.network, self.state, self.device = network, state, device
+        self._count_B = torch.zeros(len(state.count_B), dtype=torch.int64, device=device)
+        self._steps: Steps | None = None
+        self._weights = [module for module in network.modules() if isinstance(module, SigmaLinear)]
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+
+    def __call__(self, steps: Steps) -> Tensor:
+        """Raw outputs [B, P] on the CPU; the state counts a token per row. `steps`: on the CPU."""
+        read = self.state.reach()
+        self._fill(steps)
+        for module in self._weights:
+            module.effective()  # outside of the graph, which reads what is computed here
+        raw_BP = self._computed(read).cpu()
+        self.state.count_B = self.state.count_B + 1
+        return raw_BP
+
+    def _fill(self, steps: Steps) -> None:
+        """Copy what a step begins with to where graphs read it."""
+        if self._steps is None:
+            own: dict[str, Any] = {}
+            for name, value in vars(steps).items():
+                own[name] = None if value is None else torch.empty_like(value, device=self.device)
+            self._steps = Steps(**own)
+        for name, value in vars(steps).items():
+            if value is not None:
+                getattr(self._steps, name).copy_(value, non_blocking=True)
+        self._count_B.copy_(torch.as_tensor(self.state.count_B), non_blocking=True)
+
+    def _step(self, read: int) -> Tensor:
+        assert self._steps is not None
+        return acting_step(self.network, self._steps, self._count_B, self.state, read)
+
+    def _computed(self, read: int) -> Tensor:
+        if self.device.type != "cuda" or not ActingGraph.works:
+            return self._step(read)
+        if read not in self._graphs:
+            try:
+                self._graphs[read] = self._captured(read)
+            except RuntimeError as error:
+                ActingGraph.works = False
+                log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
+                return self._step(read)
+        graph, raw_BP = self._graphs[read]
+        graph.replay()
+        return raw_BP
+
+    def _captured(self, read: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """A graph and where its replay leaves the raw outputs. Raises RuntimeError."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                expected_BP = self._step(read)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Threads that load batches may go on meanwhile: only this thread's calls are captured.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            raw_BP = self._step(read)
+        graph.replay()
+        if not torch.allclose(raw_BP, expected_BP, rtol=NEAR, atol=NEAR):
+            raise RuntimeError("a captured step gives other numbers than the step itself")
+        return graph, raw_BP

@@ -1,0 +1,29 @@
+"""torch.compile where there is a compiler, and the plain function where there is none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+
+log = logging.getLogger(__name__)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def compiled(function: Callable[Given, Result], device: torch.device | str) -> Callable[Given, Result]:
+    """The function as torch.compile makes it for tensors of fixed shapes; itself, with one warning, without a compiler.
+
+    On GPUs that is Triton, on CPUs a C++ compiler. Whether there is one is tried on a product and its gradient.
+    """
+    try:
+        x = torch.ones(2, 2, device=device, requires_grad=True)
+        torch.compile(lambda x: (x @ x).relu().sum(), dynamic=False)(x).backward()
+    except Exception as error:
+        log.warning(
+            "`compile` is left off, as torch.compile does not work here: %s", str(error).strip().splitlines()[0]
+        )
+        return function
+    return torch.compile(function, dynamic=False)

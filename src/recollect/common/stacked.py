@@ -1,0 +1,222 @@
+"""Networks of one shape as one network: weights stacked on a leading axis, rows of each network one behind the other.
+
+A GPU takes as long for ten products of these sizes as for one. So k networks read one batch of k * B rows, of which the
+first B belong to the first network, and each linear layer is one `bmm`. What has no weights runs as it is.
+
+The networks stay what they were: their parameters become views of the stacked ones. So each acts, is saved and is
+loaded by itself, and sees every update of the whole.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from recollect.common.cpu.dropout import StackedDropout
+from recollect.common.feedforward import ImageEmbedder
+from recollect.common.sequence_models import RecurrentSequence, RecurrentState
+from recollect.common.transformer import Transformer
+from recollect.settings.errors import UserError
+
+
+def stacked(members: Sequence[nn.Module]) -> Any:
+    """One module that does what k modules of one shape do: [k * B, ...] -> [k * B, ...].
+
+    Raises:
+        UserError: a module has weights of a kind that is not stacked.
+    """
+    first = members[0]
+    if isinstance(first, nn.Linear):
+        return StackedLinear(cast("Sequence[nn.Linear]", members))
+    if isinstance(first, nn.LayerNorm):
+        return StackedNorm(cast("Sequence[nn.LayerNorm]", members))
+    if isinstance(first, RecurrentSequence) and first.kind == "lstm":
+        return StackedLSTM(cast("Sequence[RecurrentSequence]", members))
+    if isinstance(first, RecurrentSequence | ImageEmbedder):
+        return OneAfterTheOther(members)
+    if any(parameter is not None for parameter in first._parameters.values()):
+        raise UserError(
+            f"the weights of a {type(first).__name__} cannot be stacked",
+            where="ensemble",
+            do="train the seeds one after the other: take the method out of the scale's `ensembles`",
+        )
+    whole: Any = copy.copy(first)
+    whole._modules = dict(first._modules)  # a child may be None
+    for name, _ in first.named_children():
+        whole._modules[name] = stacked([member.get_submodule(name) for member in members])
+    if isinstance(first, Transformer):
+        whole.dropout = StackedDropout([cast("Transformer", member).dropout for member in members])
+    return whole
+
+
+def stack_parameter(members: Sequence[Tensor]) -> nn.Parameter:
+    """Parameters [...] as one [k, ...], of which they are views from now on; `members` keeps them, for their gradients."""
+    whole = nn.Parameter(torch.stack([own.detach() for own in members]), members[0].requires_grad)
+    for own, view in zip(members, whole.data, strict=True):
+        own.data = view
+    whole.members = list(members)  # type: ignore[attr-defined]
+    return whole
+
+
+def spread_gradients(whole: nn.Module) -> None:
+    """Give each member's parameters their share of the gradients, as views."""
+    for parameter in whole.parameters():
+        if hasattr(parameter, "members"):
+            shares = [None] * len(parameter.members) if parameter.grad is None else parameter.grad.unbind(0)
+            for own, share in zip(parameter.members, shares, strict=True):
+                own.grad = share
+
+
+class StackedLinear(nn.Module):
+    def __init__(self, members: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = stack_parameter([member.weight for member in members])
+        self.bias = stack_parameter([member.bias for member in members])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_SND = x.reshape(len(self.weight), -1, x.shape[-1])
+        return torch.baddbmm(self.bias[:, None], x_SND, self.weight.transpose(1, 2)).view(*x.shape[:-1], -1)
+
+
+class StackedNorm(nn.Module):
+    def __init__(self, members: Sequence[nn.LayerNorm]) -> None:
+        super().__init__()
+        self.weight = stack_parameter([member.weight for member in members])
+        self.bias = stack_parameter([member.bias for member in members])
+        self.eps = members[0].eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = functional.layer_norm(x, x.shape[-1:], eps=self.eps)
+        normed_SND = normed.view(len(self.weight), -1, x.shape[-1])
+        return torch.addcmul(self.bias[:, None], normed_SND, self.weight[:, None]).view(x.shape)
+
+
+class StackedLSTM(RecurrentSequence):
+    """Whole sequences cell by cell, as cuDNN knows one network only; on a CPU one member after the other, which is faster
+    there. Always in float32.
+    """
+
+    def __init__(self, members: Sequence[RecurrentSequence]) -> None:
+        nn.Module.__init__(self)
+        first = members[0]
+        self.kind, self.layers = first.kind, first.layers
+        self.input_width, self.output_width = first.input_width, first.output_width
+        every = [dict(member.cells.named_parameters()) for member in members]
+        self.cells = nn.ParameterDict({name: stack_parameter([own[name] for own in every]) for name in every[0]})
+
+    def _weights(self, layer: int) -> list[nn.Parameter]:
+        """Of the inputs and of the hidden state [k, 4H, D] and [k, 4H, H], and the biases of both, [k, 4H]."""
+        return [self.cells[f"{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
+    def _layer(self, layer: int, x_SND: Tensor) -> tuple[Tensor, Tensor]:
+        """What the inputs [k, N, D] add to the gates [k, N, 4H], and the weights of the hidden state [k, H, 4H]."""
+        w_in, w_hidden, b_in, b_hidden = self._weights(layer)
+        return torch.baddbmm((b_in + b_hidden)[:, None], x_SND, w_in.transpose(1, 2)), w_hidden.transpose(1, 2)
+
+    def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
+        with torch.autocast(x_RTD.device.type, enabled=False):
+            if x_RTD.device.type == "cpu":
+                return self.one_after_the_other(x_RTD.float())
+            return self.cell_by_cell(x_RTD.float())
+
+    def one_after_the_other(self, x_RTD: Tensor) -> Tensor:
+        every = [weight.unbind(0) for layer in range(self.layers) for weight in self._weights(layer)]
+        k = len(every[0])
+        zero = x_RTD.new_zeros(self.layers, len(x_RTD) // k, self.output_width)
+        parts = []
+        for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
+            parts.append(torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0])
+        return torch.cat(parts)
+
+    def cell_by_cell(self, x_RTD: Tensor) -> Tensor:
+        k = len(self._weights(0)[0])
+        rows, T, width = x_RTD.shape
+        h_SND = x_RTD.view(k, rows // k, T, width).transpose(1, 2).reshape(k, -1, width)
+        for layer in range(self.layers):
+            gates, w_hidden = self._layer(layer, h_SND)
+            h_TSBH = _LSTM.apply(gates.view(k, T, rows // k, -1).transpose(0, 1), w_hidden)
+            h_SND = h_TSBH.transpose(0, 1).reshape(k, -1, self.output_width)
+        return h_SND.view(k, T, rows // k, -1).transpose(1, 2).reshape(rows, T, -1)
+
+    def step(self, x_RD: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        k = len(self._weights(0)[0])
+        hidden, cell = [], []
+        for layer, (h_RH, c_RH) in enumerate(zip(*state, strict=True)):
+            gates, w_hidden = self._layer(layer, x_RD.view(k, -1, x_RD.shape[-1]))
+            gates = torch.baddbmm(gates, h_RH.view(k, -1, self.output_width), w_hidden)
+            into, forget, new, out = gates.view(len(x_RD), -1).chunk(4, -1)
+            c_RH = torch.addcmul(into.sigmoid() * new.tanh(), forget.sigmoid(), c_RH)
+            x_RD = out.sigmoid() * c_RH.tanh()
+            hidden.append(x_RD)
+            cell.append(c_RH)
+        return x_RD, (torch.stack(hidden), torch.stack(cell))
+
+
+class _LSTM(torch.autograd.Function):
+    """Gates of the inputs [T, k, B, 4H] (input, forget, cell, output) and weights [k, H, 4H] -> hidden states [T, k, B, H].
+
+    The backward is written out: autograd's own adds the weights' gradient at every step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, w_hidden: Tensor) -> Tensor:
+        T, k, B, width = gates.shape
+        H = width // 4
+        gates = gates.clone(memory_format=torch.contiguous_format)
+        h, c, tanh_c = (gates.new_empty(T, k, B, H) for _ in range(3))
+        for t in range(T):
+            now = gates[t] if t == 0 else gates[t].baddbmm_(h[t - 1], w_hidden)
+            now[..., : 2 * H].sigmoid_()
+            now[..., 2 * H : 3 * H].tanh_()
+            now[..., 3 * H :].sigmoid_()
+            into, forget, cell, out = now.split(H, -1)
+            torch.mul(into, cell, out=c[t])
+            if t:
+                c[t].addcmul_(forget, c[t - 1])
+            torch.tanh(c[t], out=tanh_c[t])
+            torch.mul(out, tanh_c[t], out=h[t])
+        ctx.save_for_backward(gates, c, tanh_c, h, w_hidden)
+        return h
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
+        gates, c, tanh_c, h, w_hidden = ctx.saved_tensors
+        T, k, _, H = h.shape
+        into, forget, cell, out = gates.split(H, -1)
+        # What no later step changes, for all steps at once: dc of each gate before its activation, and of h.
+        before = torch.cat([torch.zeros_like(c[:1]), c[:-1]])
+        of_c = torch.cat(
+            [cell * into * (1 - into), before * forget * (1 - forget), into * (1 - cell * cell)], -1
+        ).unflatten(-1, (3, H))
+        of_h = tanh_c * out * (1 - out)
+        c_of_h = out * (1 - tanh_c * tanh_c)
+        d_gates = torch.empty_like(gates)
+        dc = torch.zeros_like(c[0])
+        w_back = w_hidden.transpose(1, 2)
+        for t in range(T - 1, -1, -1):
+            dh_t = dh[t] if t == T - 1 else torch.baddbmm(dh[t], d_gates[t + 1], w_back)
+            dc = torch.addcmul(dc, dh_t, c_of_h[t])
+            torch.mul(of_c[t], dc[..., None, :], out=d_gates[t, ..., : 3 * H].unflatten(-1, (3, H)))
+            torch.mul(dh_t, of_h[t], out=d_gates[t, ..., 3 * H :])
+            dc = dc * forget[t]
+        h_before = h[:-1].transpose(0, 1).reshape(k, -1, H)
+        d_after = d_gates[1:].transpose(0, 1).reshape(k, -1, 4 * H)
+        return d_gates, torch.bmm(h_before.transpose(1, 2), d_after)
+
+
+class OneAfterTheOther(nn.Module):
+    """What is not worth a stacked form: each member reads its own rows. Its weights are the members' own."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor, *more: Any) -> Tensor:
+        parts = x.chunk(len(self.members))
+        return torch.cat([member(part, *more) for member, part in zip(self.members, parts, strict=True)])

@@ -1,0 +1,295 @@
+"""Runs of one method that differ in their seed, trained together: one batched update for all.
+
+Each member is a run as it is alone (`OnlineTrainer`): it plays, is judged and saves by itself, from its own random streams,
+into its own replay. Its updates are made together with the others', on stacked weights (`recollect.common.stacked`), and
+read and write the very tensors of the members. So members need not be at the same place of their runs, a run that was
+begun alone goes on in an ensemble, and the other way round. Where all are at the same place, they also play together.
+
+A member's numbers are those of the run alone but for rounding: a batched product adds in another order than a single one.
+The first updates agree to 2e-6 of a tensor's largest number; later ones drift apart, as from one device to another.
+On CUDA dropout draws from the device's one generator, so there masks differ from those of the run alone, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.artifacts.progress import Progress
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs
+from recollect.common.masked_mean import masked_means
+from recollect.common.replay import STORES, EpisodeReplay
+from recollect.common.rollout import Episodes
+from recollect.common.stacked import OneAfterTheOther, spread_gradients, stacked
+from recollect.memory_rl import playing_together
+from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
+from recollect.memory_rl.off_policy import Learner, OnlineTrainer, trainer_of
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
+from recollect.settings.seeding import seed_of
+
+log = logging.getLogger(__name__)
+
+WARMING = 3
+"""Updates that CUDA wants to see before it captures one."""
+
+
+class Ensemble:
+    """The joint update of some members, whose networks, replays and sums of metrics become views of stacked tensors.
+
+    Raises:
+        UserError: the method's networks or its update cannot be stacked.
+    """
+
+    def __init__(self, members: Sequence[OnlineTrainer]) -> None:
+        self.members = members
+        first = members[0]
+        self.hp, self.device = first.hp, first.replay.device
+        self.window = self.hp.window(first.horizon)
+        self.learner = stacked_learner([member.learner for member in members])
+        self.replay = stacked_replay([member.replay for member in members])
+        self.adam = copy.copy(first.learner.optimiser)  # one call steps the parameters of all members
+        for name in ("parameters", "first", "second", "steps", "decays"):
+            joint = [tensor for member in members for tensor in getattr(member.learner.optimiser, name)]
+            setattr(self.adam, name, joint)
+        self.followed = [tensor for member in members for tensor in member.learner._followed]
+        self.targets = [tensor for member in members for tensor in member.learner._targets]
+        self.drawn_2R = torch.zeros(2, len(members) * self.hp.batch_size, dtype=torch.int64, device=self.device)
+        place_S = torch.arange(len(members), device=self.device)
+        self.first_row_R1 = (place_S * first.replay.capacity).repeat_interleave(self.hp.batch_size)[:, None]
+        self.sums: dict[str, Tensor] = {}
+        self.policy = HistoryPolicy(self.learner.network, self.device)
+        self.compute = Captured(self._compute) if self.device.type == "cuda" else self._compute
+
+    def update(self) -> None:
+        """One update of every member, of which each has one due."""
+        self._draw()
+        self._reseed("dropout", [member.at.updates for member in self.members])
+        self.learner.online.train()
+        self.compute()
+        for member in self.members:
+            member.at.updates += 1
+            member.at.updates_due -= 1
+            member.at.logged_updates += 1
+
+    def play(self) -> list[Episodes] | None:
+        """The evaluation, or round of episodes, that is next in every member's run; None where they play by themselves."""
+        if isinstance(self.learner.network.encoder.sequence, OneAfterTheOther):
+            return None
+        if all(member.at.evaluation_due for member in self.members):
+            return playing_together.evaluated(self.policy, self.members)
+        if any(member.at.evaluation_due or member.next_round()[0] for member in self.members):
+            return None
+        self._reseed("dropout while acting", [member.at.rounds for member in self.members])
+        return playing_together.round_of(self.policy, self.members)
+
+    def _draw(self) -> None:
+        """Each member's windows, from its own stream, onto the device in one copy that nothing waits for."""
+        drawn = []
+        for member in self.members:
+            drawn.append(
+                member.replay.draw(self.hp.batch_size, self.window, seed=member.seed, counter=member.at.updates)
+            )
+        both_2R = torch.from_numpy(np.concatenate(drawn, axis=1))
+        if self.device.type == "cuda":
+            both_2R = both_2R.pin_memory()
+        self.drawn_2R.copy_(both_2R, non_blocking=True)
+
+    def _reseed(self, purpose: str, counters: Sequence[int]) -> None:
+        """Begin each member's streams of dropout as the run alone does; on CUDA the one stream that there is."""
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(
+                seed_of(f"{purpose}, ensemble", *(member.seed for member in self.members), *counters)
+            )
+            return
+        for member, counter in zip(self.members, counters, strict=True):
+            if purpose == "dropout":
+                reseed_dropout(member.learner.target, seed_of("dropout in targets", member.seed, counter))
+            reseed_dropout(member.learner.online, seed_of(purpose, member.seed, counter))
+
+    def _compute(self) -> None:
+        """The update: a function of tensors that stay where they are. Never waits for the device, asks for no value."""
+        batch = self.replay.gather(self.drawn_2R, self.window, self.first_row_R1)
+        online = self.learner.online
+        online.zero_grad(set_to_none=True)
+        loss_S, metrics = self.learner.loss(batch, 0)
+        loss_S.sum().backward()  # type: ignore[no-untyped-call]
+        spread_gradients(online)
+        gradients = self.adam.gradients()
+        norms = torch.stack(torch._foreach_norm(gradients)).view(len(self.members), -1)
+        norm_S = torch.linalg.vector_norm(norms, dim=1)
+        if self.hp.gradient_clip is not None:
+            factor_S = (self.hp.gradient_clip / (norm_S + 1e-6)).clamp(max=1.0)
+            factors = factor_S.repeat_interleave(norms.shape[1]).unbind(0)
+            torch._foreach_mul_(gradients, factors)
+        self.adam.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(self.targets, self.followed, self.hp.polyak)
+            self._add({**metrics, "gradient_norm": norm_S})
+
+    def _add(self, metrics: dict[str, Tensor]) -> None:
+        """Add to the sums, of which each member's are views."""
+        if not self.sums:
+            self.sums = {name: torch.zeros(len(self.members), device=self.device) for name in metrics}
+            for place, member in enumerate(self.members):
+                for name, total_S in self.sums.items():
+                    total_S[place] = member.sums.get(name, 0.0)
+                member.sums = {name: total_S[place] for name, total_S in self.sums.items()}
+        for name, value_S in metrics.items():
+            self.sums[name].add_(value_S)
+
+
+def stacked_learner(learners: Sequence[Learner]) -> Learner:
+    """A learner whose loss is [k]: one of each member."""
+    whole: Any = copy.copy(learners[0])
+    if not whole.stacks:
+        raise UserError(
+            f"the update of {type(whole).__name__} with these hyperparameters is not made for several seeds at once",
+            where="ensemble",
+            do="train the seeds one after the other: take the method out of the scale's `ensembles`",
+        )
+    whole.online = stacked([learner.online for learner in learners])
+    whole.target = stacked([learner.target for learner in learners])
+    names = [name for name, module in learners[0].online.named_modules() if module is learners[0].network]
+    whole.network = whole.online.get_submodule(names[0])
+    whole.mean = partial(masked_means, members=len(learners))
+    return cast("Learner", whole)
+
+
+def stacked_replay(replays: Sequence[EpisodeReplay]) -> EpisodeReplay:
+    """Rings one behind the other, to gather from; the members' own become views of them."""
+    whole = copy.copy(replays[0])
+    for name in STORES:
+        store = torch.stack([getattr(replay, name) for replay in replays])
+        for replay, view in zip(replays, store, strict=True):
+            setattr(replay, name, view)
+        setattr(whole, name, store.flatten(0, 1))
+    return whole
+
+
+class Captured:
+    """On a GPU: a function without arguments that, from its fourth call on, is one CUDA graph."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls <= WARMING:
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                self.function()
+            torch.cuda.current_stream().wait_stream(aside)
+            return
+        if self.calls == WARMING + 1:
+            self._capture()
+        if self.graph is None:
+            self.function()
+        else:
+            self.graph.replay()
+
+    def _capture(self) -> None:
+        """Capturing computes nothing. Where it fails, each call launches its kernels one by one, as before."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.function()
+            self.graph = graph
+        except RuntimeError as error:
+            log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
+
+
+def train_together(
+    learner: Callable[..., Learner],
+    settings: Sequence[Settings],
+    inputs: Inputs,
+    runs: Sequence[Run],
+    finished: Callable[[int, HistoryPolicy], None],
+) -> dict[int, Exception]:
+    """Train runs that differ in their seed to their ends, each from its newest checkpoint.
+
+    Args:
+        inputs: of all of them.
+        finished: is told the place of each run that has ended, and its policy, at once.
+
+    Returns:
+        what broke, by the place of the run that it broke; the others went on without it.
+
+    Raises:
+        UserError: the method's updates cannot be made together.
+    """
+    trainers: dict[int, OnlineTrainer] = {}  # those that go on
+    failed: dict[int, Exception] = {}
+
+    def attempt(place: int, work: Callable[[], None]) -> None:
+        """Do what one member does by itself; where that fails, it alone stops."""
+        try:
+            with runs[place].going_on():
+                work()
+        except Exception as error:
+            failed[place] = error
+            trainers.pop(place, None)
+
+    def begin(place: int) -> None:
+        trainer = trainer_of(learner, settings[place], inputs.device)
+        checkpoint = runs[place].resume()
+        if checkpoint is not None:
+            trainer.load(checkpoint.arrays, checkpoint.state)
+        trainers[place] = trainer
+
+    def end(place: int) -> None:
+        trainer = trainers.pop(place)
+        trainer.learner.network.eval()
+        finished(place, trainer.policy)
+
+    def catch_up(ensemble: Ensemble | None) -> None:
+        """All that comes before the next update of each; runs that have ended leave."""
+        while True:
+            every(end, [place for place, trainer in trainers.items() if trainer.done])
+            waiting = [place for place, trainer in trainers.items() if not trainer.at.updates_due]
+            if not waiting:
+                return
+            all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
+            episodes = ensemble.play() if ensemble is not None and all_wait else None
+            if episodes is None:
+                every(lambda place: trainers[place].advance(runs[place]), waiting)
+                continue
+            for place, own in zip(waiting, episodes, strict=True):
+                attempt(place, partial(trainers[place].take, runs[place], own))
+
+    def save(place: int) -> None:
+        if not trainers[place].done:
+            runs[place].save(trainers[place].at.updates, *trainers[place].saved())
+
+    def every(work: Callable[[int], None], places: Sequence[int]) -> None:
+        for place in places:
+            attempt(place, partial(work, place))
+
+    every(begin, range(len(runs)))
+    made = {place: trainer.at.updates for place, trainer in trainers.items()}
+    planned = sum(trainer.planned_updates for trainer in trainers.values())
+    with Progress(planned, f"training {len(made)} seeds together", "updates", start=sum(made.values())) as progress:
+        catch_up(None)
+        while trainers:
+            going = list(trainers)
+            ensemble = Ensemble([trainers[place] for place in going])
+            while list(trainers) == going:  # one that has ended or failed leaves a smaller ensemble
+                ensemble.update()
+                made |= {place: trainer.at.updates for place, trainer in trainers.items()}
+                progress.update(sum(made.values()))
+                every_updates = ensemble.hp.checkpoint_every
+                if any(runs[place].due(made[place], every_updates) for place in going):
+                    every(save, going)
+                catch_up(ensemble)
+    return failed

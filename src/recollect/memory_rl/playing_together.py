@@ -1,0 +1,96 @@
+"""Rounds and evaluations that all members of an ensemble play at once: one pass of the stacked network for all of them.
+
+Each member's worlds, draws and counts are its own, and see what they would see if it played alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from recollect.artifacts.checkpoints import joined, part
+from recollect.common.rollout import Episodes, VectorWorld, play_episodes
+from recollect.memory_rl.history_policy import HistoryPolicy
+from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.settings.seeding import generator
+
+
+class SideBySide:
+    """Some worlds of one kind as one; the instances of each stand one behind the other.
+
+    A world whose instances have all ended an episode is stepped no more, as nobody would step it if it were alone.
+    """
+
+    def __init__(self, worlds: Sequence[VectorWorld]) -> None:
+        self.worlds = worlds
+        self.horizon, self.single_observation_space = worlds[0].horizon, worlds[0].single_observation_space
+        self.num_envs = sum(world.num_envs for world in worlds)
+        self._live_SB = np.ones((len(worlds), worlds[0].num_envs), bool)
+        shape = (*self._live_SB.shape, *self.single_observation_space.shape)
+        self._observation = np.zeros(shape, self.single_observation_space.dtype)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        assert options is not None
+        for place, mask_B in enumerate(options["reset_mask"].reshape(self._live_SB.shape)):
+            if mask_B.any() and self._live_SB[place].any():
+                self._observation[place] = self.worlds[place].reset(options={"reset_mask": mask_B})[0]
+        return self._observation.reshape(self.num_envs, *self._observation.shape[2:]).copy(), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        shape = self._live_SB.shape
+        reward, success = np.zeros(shape, np.float32), np.full(shape, np.nan)
+        terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+        for place, action_B in enumerate(actions.reshape(*shape, *actions.shape[1:])):
+            if self._live_SB[place].any():
+                stepped = self.worlds[place].step(action_B)
+                self._observation[place], reward[place], terminated[place], truncated[place], info = stepped
+                success[place] = info.get("success", np.nan)
+        self._live_SB &= ~(terminated | truncated)
+        observation = self._observation.reshape(self.num_envs, *self._observation.shape[2:]).copy()
+        return observation, reward.ravel(), terminated.ravel(), truncated.ravel(), {"success": success.ravel()}
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return joined(**{str(place): world.get_state() for place, world in enumerate(self.worlds)})
+
+    def set_state(self, state: Any) -> None:
+        for place, world in enumerate(self.worlds):
+            world.set_state(part(state, str(place)))
+
+
+def evaluated(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+    """The episodes of an evaluation of each member."""
+    world = SideBySide([member.evaluation_world for member in members])
+    policy.start(np.zeros(world.num_envs, np.uint64))
+    episodes = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
+    return apart(episodes, len(members))
+
+
+def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+    """A round of episodes of each member after its warm-up, with the behaviour policy."""
+    world = SideBySide([member.world for member in members])
+    policy.network.train(members[0].hp.dropout_while_acting)
+    policy.start(np.zeros(world.num_envs, np.uint64))
+    draws = [generator("behaviour", member.seed, member.at.rounds) for member in members]
+    counts = [member.next_round()[1] for member in members]
+    actors = np.arange(members[0].world.num_envs)
+
+    def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
+        outputs = policy.outputs(observation, reward, done).cpu().chunk(len(members))
+        actions = []
+        for place, live_B in enumerate(live.reshape(len(members), -1)):
+            counted_B = live_B & (actors < counts[place])
+            actions.append(members[place].explore(outputs[place], counted_B, draws[place]))
+        policy.took(np.concatenate(actions))
+        return np.concatenate(actions)
+
+    return [
+        part.first(count) for part, count in zip(apart(play_episodes(world, act), len(members)), counts, strict=True)
+    ]
+
+
+def apart(episodes: Episodes, members: int) -> list[Episodes]:
+    """The episodes of each member."""
+    columns = [np.split(getattr(episodes, name), members) for name in episodes.__dataclass_fields__]
+    return [Episodes(*own) for own in zip(*columns, strict=True)]

@@ -1,0 +1,179 @@
+"""config/speeds/*.yaml: what `make gpu` timed on a device, for `recollect forecast` and the table in docs/scale.md.
+
+A file holds rows (units of work per second, by way of computing) and jobs: what a whole job of scale `paper` takes at these
+rates, with today's settings and as `recollect train` runs it. Nothing in it is from a vendor's list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from recollect.common.work import Work
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.schema import Frozen
+from recollect.stages.provenance import digest
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+from recollect.stages.workload import work_of
+
+FOLDER = "speeds"
+
+
+class TimedJob(Frozen):
+    """A whole job, from the rates of its parts."""
+
+    stage: str
+    scale: str
+    env: str
+    method: str
+    seconds: float = Field(gt=0, description="Without the start of Python.")
+    settings: str = Field(description="A hash of the settings that it was timed with.")
+    work: tuple[float, float, float] = Field(
+        description="Operations, passes and environment steps, with these settings."
+    )
+
+    @property
+    def job(self) -> Job:
+        return Job(self.stage, self.scale, self.env, self.method)
+
+    @property
+    def is_of_today(self) -> bool:
+        try:
+            return self.settings == digest(STAGES[self.stage].settings_text(self.job))
+        except (KeyError, UserError):  # what it was about is configured no more
+            return False
+
+
+class TimedRow(Frozen):
+    """A row of the table: one part of a line, in each way of computing."""
+
+    what: str
+    unit: str
+    rates: dict[str, float | str] = Field(description="Units per second, or a word for why there is no number.")
+    best: str = Field("", description="The fastest way that agrees with the CPU.")
+    gigabytes: float | None = Field(None, description="Most memory of the device, of the best.")
+    roofline: float | None = Field(None, description="Share of what the device's own peaks allow, of the best.")
+    agrees: bool | None = Field(None, description="Whether all ways agree with the CPU within the tolerance.")
+
+
+class DeviceSpeeds(Frozen):
+    """What was timed on one device."""
+
+    device: str
+    commit: str
+    date: str
+    torch: str
+    peaks: dict[str, float] = Field(description="Operations per second by precision, and bytes per second of a copy.")
+    jobs: tuple[TimedJob, ...] = ()
+    rows: tuple[TimedRow, ...] = ()
+
+
+def slug(device: str) -> str:
+    """`NVIDIA H100 80GB HBM3` -> `nvidia_h100_80gb_hbm3`: the name of its file."""
+    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
+
+
+def path_of(device: str) -> Path:
+    return config_folder() / FOLDER / f"{slug(device)}.yaml"
+
+
+def known() -> dict[str, Path]:
+    """The devices that were timed: the name of a file without `.yaml` -> file."""
+    return {path.stem: path for path in sorted((config_folder() / FOLDER).glob("*.yaml"))}
+
+
+def read(path: Path) -> DeviceSpeeds:
+    return validated(DeviceSpeeds, read_yaml(path), where=path)
+
+
+def speeds_of(device: str) -> DeviceSpeeds | None:
+    """What was timed on a device.
+
+    Args:
+        device: a name as `known` has it; `auto`: this machine's GPU, or, where that was not timed, the only device that was;
+            `cpu`: none.
+
+    Raises:
+        UserError: an unknown name, or a file that is not one of these.
+    """
+    files = known()
+    if device == "cpu" or (device == "auto" and not files):
+        return None
+    if device != "auto":
+        if device not in files:
+            what = f"nothing was timed on a device '{device}'"
+            do = f"{nearest(device, ['auto', 'cpu', *files])}, or run `make gpu` on one"
+            raise UserError(what, where=config_folder() / FOLDER, do=do)
+        return read(files[device])
+    import torch
+
+    here = slug(torch.cuda.get_device_name()) if torch.cuda.is_available() else ""
+    only = next(iter(files)) if len(files) == 1 else ""
+    chosen = here if here in files else only
+    return read(files[chosen]) if chosen else None
+
+
+def timed_job(job: Job, seconds: float) -> TimedJob:
+    """The record of a job that would take so long with today's settings."""
+    flop, passes, env_steps = work_of(job)[:3]
+    said = digest(STAGES[job.stage].settings_text(job))
+    of = {"stage": job.stage, "scale": job.scale, "env": job.env, "method": job.method}
+    return TimedJob(**of, seconds=seconds, settings=said, work=(flop, passes, env_steps))
+
+
+def work_then(timed: TimedJob) -> Work:
+    """The work of a job as it was when it was timed."""
+    return Work(*timed.work)
+
+
+# ---------------------------------------------------------------------------------------------- the table of docs/scale.md
+
+PAGE, MARKS = Path("docs/scale.md"), "gpu speeds"
+WAYS = ("as set", "fp32", "TF32", "bf16", "compiled", "graph")
+NOTHING = "No GPU has been timed yet: `make gpu` writes this table."
+
+
+def markdown(found: Sequence[DeviceSpeeds]) -> str:
+    """The tables of all devices, from their files alone."""
+    return "\n\n".join(_table(one) for one in found) or NOTHING
+
+
+def _table(timed: DeviceSpeeds) -> str:
+    lines = [
+        f"**{timed.device}**, commit {timed.commit}, {timed.date}, torch {timed.torch}. Its own peaks: {peaks_text(timed.peaks)}.",
+        "",
+        f"| work per second | {' | '.join(WAYS)} | memory | roofline | as the CPU |",
+        f"|---|{'---|' * (len(WAYS) + 3)}",
+    ]
+    for row in timed.rows:
+        cells = [cell_text(row.rates.get(way, "–")) for way in WAYS]
+        if row.best in WAYS:
+            place = WAYS.index(row.best)
+            cells[place] = f"**{cells[place]}**"
+        lines.append(f"| {row.what}: {row.unit} | {' | '.join([*cells, *ends(row)])} |")
+    return "\n".join(lines)
+
+
+def peaks_text(peaks: Mapping[str, float]) -> str:
+    """``float32 51 TFLOP/s, ..., copy 2.6 TB/s``."""
+    said = [f"{name} {value / 1e12:.3g} TFLOP/s" for name, value in peaks.items() if name != "copy"]
+    return ", ".join([*said, *(f"copy {value / 1e12:.3g} TB/s" for name, value in peaks.items() if name == "copy")])
+
+
+def cell_text(value: float | str) -> str:
+    """Three digits, or the word."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def ends(row: TimedRow) -> tuple[str, str, str]:
+    """The last cells of a row: memory, share of the roofline, agreement."""
+    memory = "–" if row.gigabytes is None else f"{row.gigabytes:.3g} GB"
+    share = "–" if row.roofline is None else f"{row.roofline:.2g} %" if row.roofline < 10 else f"{row.roofline:.0f} %"
+    return memory, share, {True: "yes", False: "no", None: "–"}[row.agrees]

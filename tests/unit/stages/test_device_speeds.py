@@ -1,0 +1,93 @@
+"""What `make gpu` writes of a device: forecasts take it, say so, and the page shows what the files say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recollect.settings.errors import UserError
+from recollect.stages import device_speeds
+from recollect.stages.between_marks import between
+from recollect.stages.device_speeds import DeviceSpeeds, TimedRow, timed_job
+from recollect.stages.forecast import Forecast, forecast
+from recollect.stages.stage import Job
+
+ROOM = "dark_room_10x10"
+STARTUP = 1000
+RUN = Job("run", "paper", ROOM, "dt", "42")
+
+
+def part(stage: str, method: str = "dt", seconds: float = 5000.0) -> dict[str, object]:
+    return timed_job(Job(stage, "paper", ROOM, method), seconds).model_dump(mode="json")
+
+
+@pytest.fixture
+def made(workdir: Path) -> Path:
+    """A working directory with a figure of two runs of DT, and a GPU that takes 1000 seconds to start a job."""
+    path = workdir / "config/speeds.yaml"
+    speeds = yaml.safe_load(path.read_text())
+    speeds["machines"]["cuda"] |= {"startup": STARTUP}
+    path.write_text(yaml.safe_dump(speeds))
+    figure = yaml.safe_load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [42, 43], "references": []}
+    (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    return workdir
+
+
+def reckoned(made: Path, *jobs: dict[str, object], device: str = "auto") -> Forecast:
+    """The forecast with a device file that has these jobs."""
+    content = {"device": "Made-up GPU 80GB", "commit": "abc", "date": "2026-01-02", "torch": "2", "peaks": {}}
+    path = made / "config/speeds/made_up_gpu_80gb.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump({**content, "jobs": list(jobs)}))
+    return forecast("paper", ["one"], measured={}, device=device)
+
+
+def test_a_forecast_takes_what_was_timed_on_a_device_as_measured_and_names_it(made: Path) -> None:
+    for device in ("auto", "made_up_gpu_80gb"):
+        cost = reckoned(made, part("train"), part("evaluate", seconds=200), device=device)
+        run = cost.estimates[RUN]
+        assert (run.seconds, run.source) == (5200 + 2 * STARTUP, "measured")
+        rows = {line.split()[0]: line for line in cost.text().splitlines() if line}
+        assert rows["run"].endswith("measured 2") and rows["generate"].endswith("recorded 1")
+        assert "Made-up GPU 80GB (2026-01-02, commit abc)" in cost.text()
+    assert reckoned(made, part("train"), device="cpu").estimates[RUN].source != "measured"
+
+
+def test_what_was_not_timed_is_scaled_from_the_same_kind_and_else_from_the_same_paper(made: Path) -> None:
+    near = reckoned(made, part("train"), part("evaluate", "ad", 200)).estimates[RUN]
+    assert near.source == "scaled"  # as sure as its least sure part: DT's evaluation, from AD's
+    assert near.seconds > 5000 + 2 * STARTUP
+    unlike = reckoned(made, part("train"), part("evaluate", seconds=200), part("evaluate", "ad", 1e9)).estimates[RUN]
+    assert unlike.seconds == 5200 + 2 * STARTUP
+    half = {**part("train"), "settings": "of another day"}
+    half["work"] = [number / 2 for number in half["work"]]  # type: ignore[attr-defined]
+    changed = reckoned(made, half, part("evaluate", seconds=200)).estimates[RUN]
+    assert changed.source == "scaled" and changed.seconds > 5200 + 2 * STARTUP  # a run of twice the work
+
+
+def test_a_device_that_was_not_timed_is_refused_and_without_one_all_is_assumed(made: Path) -> None:
+    assert forecast("paper", ["one"], measured={}).estimates[RUN].source == "assumed"
+    with pytest.raises(UserError, match="made_up_gpu_80gb"):
+        reckoned(made, part("train"), device="made_up_gpu_8gb")
+
+
+def test_the_table_marks_the_fastest_and_says_where_a_number_is_missing() -> None:
+    rates: dict[str, float | str] = {"as set": 10.0, "bf16": 20.5, "compiled": "memory"}
+    row = TimedRow(
+        what="a line, update", unit="updates", rates=rates, best="bf16", gigabytes=1.5, roofline=40.0, agrees=True
+    )
+    one = DeviceSpeeds(device="G", commit="c", date="d", torch="t", peaks={"float32": 5e13, "copy": 2e12}, rows=(row,))
+    text = device_speeds.markdown([one])
+    assert "| a line, update: updates | 10 | – | – | **20.5** | memory | – | 1.5 GB | 40 % | yes |" in text
+    assert "float32 50 TFLOP/s, copy 2 TB/s" in text
+    assert device_speeds.markdown([]) == device_speeds.NOTHING
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_the_page_shows_what_the_files_of_this_repository_say() -> None:
+    page = device_speeds.PAGE.read_text(encoding="utf-8")
+    found = [device_speeds.read(path) for path in device_speeds.known().values()]
+    assert between(page, device_speeds.MARKS, device_speeds.PAGE) == device_speeds.markdown(found)

@@ -1,0 +1,127 @@
+"""`make gpu`: every line can be run, what fails is a row, and one that hangs loses nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
+
+from benchmarks.gpu import __main__, lines, one_line, speeds, table  # noqa: E402
+from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject  # noqa: E402
+from benchmarks.gpu.lines import AS_SET, COLUMNS, LINES, Line, Variant  # noqa: E402
+from benchmarks.gpu.one_line import Row  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("in_the_repository")
+
+
+def measured(name: str, only: list[str] | None = None) -> tuple[list[Row], dict[str, Any]]:
+    found: list[Any] = []
+    one_line.measure(name, device="cpu", quick=True, seconds=60, hand_on=found.append, only=only)
+    return [one for one in found if isinstance(one, Row)], next((one for one in found if isinstance(one, dict)), {})
+
+
+def test_a_line_of_training_is_timed_and_agrees_with_the_cpu_that_it_runs_on() -> None:
+    rows, jobs = measured("gpt_50", [AS_SET, "TF32"])
+    as_set = [(part, AS_SET) for part in ("update", "acting")]
+    assert [(row.part, row.variant) for row in rows] == [*as_set, ("update", "TF32")]
+    assert all(row.rate and row.rate > 0 and row.flop > 0 and row.difference == 0 and row.within for row in rows)
+    assert set(jobs["train"]) == {"update", "acting"}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_line_names_a_run_of_scale_paper_and_its_ways_are_columns(name: str, tmp_path: Path) -> None:
+    line = LINES[name]
+    assert set(line.variants) <= set(COLUMNS) and AS_SET in line.variants
+    if line.builds not in ("language.images", "searching.searching"):
+        for scale, of, changes in (
+            ("paper", (line.env, line.method), line.small),
+            ("smoke", line.quick, line.quick_changes),
+        ):
+            assert Case(scale, *of, "cpu", tmp_path, changes).settings.method.name.startswith(of[1])
+
+
+def broken(line: Line, case: Case) -> Subject:
+    """Runs as set; out of memory in TF32, wrong in bf16, unknown as a graph."""
+    way = case.changes.get("way", AS_SET)
+    if way == "graph":
+        raise NoSuchSetting("graphs")
+    if way == "TF32":
+        raise RuntimeError("CUDA error: something\nmore of it")
+    numbers = np.array([1.0, 2.0]) if way != "bf16" else np.array([1.0, 7.0])
+    return Subject((Part("", "things", lambda: 100.0, 1e9, 1e3),), lambda: numbers, {"train": {"": 5000.0}})
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> table.Found:
+    """What is found of one line some of whose ways fail."""
+    ways = {name: Variant({"way": name}) for name in (AS_SET, "fp32", "TF32", "bf16", "graph")}
+    line = Line("made up", "none.none", "dark_room_10x10", "dt", ("dark_room_10x10", "dt"), ways)
+    monkeypatch.setitem(lines.LINES, "made_up", line)
+    monkeypatch.setattr(one_line, "subject_of", broken)
+    rows, jobs = measured("made_up")
+    peaks = {"float32": 1e12, "tf32": 1e12, "bfloat16": 1e12, "copy": 1e12}
+    return table.Found("CPU", "abc", "2026-01-02", "2", False, peaks, rows, {"made_up": jobs})
+
+
+def test_what_fails_is_a_row_that_says_so_and_the_others_go_on(made: table.Found) -> None:
+    said = {row.variant: row for row in made.rows}
+    assert said["TF32"].why == "RuntimeError: CUDA error: something" and said["graph"].why == "no such setting: graphs"
+    assert said["bf16"].within is False and said["fp32"].within and said[AS_SET].rate == 100
+    (row,) = made.timed()
+    assert row.rates == {AS_SET: 100, "fp32": 100, "bf16": 100, "TF32": "failed", "graph": "·"}
+    assert row.best in (AS_SET, "fp32") and row.agrees is False
+    assert row.roofline == pytest.approx(10)  # 100 a second of 1e9 operations, where 1e12 are possible
+    text = table.text(made)
+    assert "made_up TF32: RuntimeError: CUDA error: something" in text
+    assert "made_up bf16: 2.2 of the CPU's numbers away from them" in text
+
+
+def test_a_whole_job_is_the_sum_of_its_parts_as_the_settings_stand(made: table.Found) -> None:
+    (job,) = speeds.speeds_of(made).jobs
+    assert (job.stage, job.env, job.method, job.seconds) == ("train", "dark_room_10x10", "dt", 50.0)
+    made.rows = [row for row in made.rows if row.variant != AS_SET]
+    assert speeds.speeds_of(made).jobs == ()
+
+
+def test_the_table_of_all_lines_is_one_screen() -> None:
+    rows = [
+        Row(name, part, way, "updates", 1234.5, "float32")
+        for name, line in LINES.items()
+        for part in ("update", "acting")
+        for way in line.variants
+    ]
+    text = table.text(table.Found("GPU", "abc", "2026-01-02", "2", False, {"float32": 1e12, "copy": 1e12}, rows))
+    assert max(map(len, text.splitlines())) <= 140 and len(text.splitlines()) <= 50
+
+
+def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = json.dumps({"line": "ad", "part": "update", "variant": AS_SET, "rate": 1.0})
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\n[ $3 = peaks ] && exit 3\necho '{row}' > $5\necho '{{\"half' >> $5\nsleep 60\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    monkeypatch.setattr(__main__, "LEAST", 0.3)
+    found = __main__.run(["ad", "search"], "cpu", True, 1.2)
+    assert [(row.line, row.rate) for row in found.rows if row.rate] == [("ad", 1.0)]
+    (hung, late) = (row.why for row in found.rows if not row.rate)
+    assert hung.startswith("stopped after") and late == "no time was left"
+
+
+@pytest.mark.slow
+def test_all_lines_run_on_a_cpu(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    ways = ["--variants", *(way for way in COLUMNS if way != "compiled")]
+    assert __main__.main(["--device", "cpu", "--quick", *ways, "--minutes", "20", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    absent = {row["line"] for row in rows if row["why"].startswith("no such setting")}
+    assert {row["line"] for row in rows if row["rate"]} | absent == set(LINES)
+    assert all(row["within"] for row in rows if row["rate"])
