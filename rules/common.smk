@@ -38,7 +38,12 @@ try:
 except UserError as error:
     sys.exit(f"error: {error}")
 
-rule_of = partial(StageRule, job_hours=SELECTED.job_hours, packages=SELECTED.packages, jobs=SELECTED.jobs)
+rule_of = partial(
+    StageRule,
+    job_hours=SELECTED.job_hours,
+    packages=SELECTED.packages,
+    jobs=SELECTED.jobs,
+)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recollect.amago.cuts import everything
 from recollect.amago.hindsight import WAYS, Relabeler, chances
 from recollect.environments.goal_sequences import GoalPart
 
@@ -27,11 +28,12 @@ def test_goals_are_shown_as_they_were_before_the_step_as_by_the_seed_code(number
     trajectory = {
         "observation": np.zeros((rows, 6), np.float32),
         "reward": np.zeros(rows, np.float32),
+        "time": np.arange(rows),
         "done": np.zeros(rows, bool),
         "achieved": achieved_T12,
         "goals": goals_K2,
     }
-    found = Relabeler("some", PART)._played_again(trajectory, goals_K2)
+    found = Relabeler("some", PART)._played_again(trajectory, goals_K2, everything)
     np.testing.assert_array_equal(found["observation"].reshape(rows, 3, 2), np.array(said["shown"], np.float32))
     np.testing.assert_array_equal(found["reward"], np.array(said["rewards"], np.float32))
     assert bool(found["done"][-1]) == (sum(said["rewards"]) == len(said["goals"]))

@@ -164,9 +164,9 @@ def test_a_figure_of_traces_inspects_its_runs_and_nothing_else(untouched: Any) -
     assert planned == sorted(
         [
             "figure radt_visits",
-            *(f"inspect {ROOM} {m} {seed}" for m in methods for seed in (0, 1)),
+            *(f"inspect {ROOM} {m} {seed}" for m in methods for seed in (0, 1, 2)),
             *new[:2],
-            *(f"{new[2]} {seed}" for seed in (0, 1)),
+            *(f"{new[2]} {seed}" for seed in (0, 1, 2)),
         ]
     )
 
@@ -250,7 +250,7 @@ def test_the_report_has_the_inspection_pages_of_figures_of_traces(finished: Any)
     assert last == "report radt_attention"
     assert set(before) == {
         "figure radt_attention",
-        *(f"{stage} {room} {seed}" for stage in ("inspect", "page") for seed in (0, 1)),
+        *(f"{stage} {room} {seed}" for stage in ("inspect", "page") for seed in (0, 1, 2)),
     }
 
 

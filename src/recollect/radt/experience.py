@@ -59,3 +59,10 @@ class Experience:
         order_BT = both["mask"].to(torch.int8).argsort(dim=1, stable=True)
         rows_B1 = torch.arange(len(order_BT), device=order_BT.device)[:, None]
         return Experience(**both).map(lambda field: field[rows_B1, order_BT])
+
+
+def numbers_learned(window: Experience) -> Tensor:
+    """How many numbers an action loss is the mean of: real steps, or of continuous actions the entries that count."""
+    if not window.action.is_floating_point():
+        return window.mask.sum()
+    return (window.mask[..., None] & ~window.action.isnan()).sum()

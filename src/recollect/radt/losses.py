@@ -77,13 +77,6 @@ def cross_entropy_where(real: Tensor, logits: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), ignore_index=IGNORED)
 
 
-def numbers_learned(window: Experience) -> Tensor:
-    """How many numbers an action loss is the mean of: real steps, or of continuous actions the entries that count."""
-    if not window.action.is_floating_point():
-        return window.mask.sum()
-    return (window.mask[..., None] & ~window.action.isnan()).sum()
-
-
 def gathers(window: Experience) -> bool:
     """Whether real steps are gathered; see the module."""
     return window.mask.device.type == "cpu"

@@ -31,8 +31,7 @@ from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
 from recollect.radt.ahead import batches
 from recollect.radt.decision_transformer import DecisionTransformer
-from recollect.radt.experience import Experience
-from recollect.radt.losses import numbers_learned
+from recollect.radt.experience import Experience, numbers_learned
 from recollect.radt.transfer import map_tensors, sent
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings

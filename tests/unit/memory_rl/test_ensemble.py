@@ -100,6 +100,22 @@ def test_updates_made_together_are_those_of_each_run_alone(kind: str, changes: d
         assert difference(one, other) < TOLERANCE
 
 
+@pytest.mark.parametrize("kind", ["gpt", "lstm"])
+def test_a_single_actor_acts_with_the_weights_that_an_ensemble_updates(kind: str) -> None:
+    members = begun(kind, learning_rate=0.1)
+    member = members[0]
+    assert member.alone is not None
+    member.play_round(False, 1)  # reads the weights
+    Ensemble(members).update()
+    first = member.world.reset(options={"reset_mask": np.ones(1, bool)})[0]
+    member.alone.begin(None)
+    found = member.alone.outputs(member.alone.no_action, 0.0, first[0]).copy()
+    member.learner.network.eval()
+    member.policy.start(np.zeros(1, np.uint64))
+    wanted = member.policy.outputs(first, np.zeros(1, np.float32), np.zeros(1, bool))[0]
+    np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

@@ -15,13 +15,12 @@ from recollect.artifacts.run import Run
 from recollect.radt import radt
 from recollect.radt.actions import NONE
 from recollect.radt.ahead import batches
-from recollect.radt.experience import Experience
+from recollect.radt.experience import Experience, numbers_learned
 from recollect.radt.losses import (
     action_loss,
     cross_entropy_where,
     loss_of_masked_steps,
     loss_of_steps,
-    numbers_learned,
     return_loss,
 )
 from recollect.radt.supervised import ExperienceStore, Gradients, Optimisation, train_supervised

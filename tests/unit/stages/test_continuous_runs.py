@@ -24,7 +24,7 @@ from recollect.common.contract import facts_of
 from recollect.common.histories import Histories
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
-from recollect.radt import dt
+from recollect.radt import actions, dt
 from recollect.radt.supervised import ExperienceStore, open_histories
 from recollect.radt.windows import WindowSampler
 from recollect.settings.errors import UserError
@@ -161,7 +161,7 @@ def test_acting_sees_what_training_sees(generated: Path, method: str) -> None:
     assert policy.action[:, : HORIZON - 1].isnan().any(1).tolist() == [[False] * 2 + [True] * 4, [False] * 6]
     with torch.no_grad():
         whole = policy.network(policy.window(HORIZON))[0][:, :-1]
-    chosen = whole if whole.dim() == 3 else dt.actions.middles(16)[whole.argmax(-1)]
+    chosen = whole if whole.dim() == 3 else actions.middles(16)[whole.argmax(-1)]
     np.testing.assert_allclose(chosen.numpy(), np.stack(played, 1), atol=1e-5)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from recollect.settings.errors import UserError
 from recollect.stages import packs
 
 ROOM, OTHER = "dark_room_10x10", "dark_room_20x20"
@@ -91,3 +92,16 @@ def test_the_rule_of_a_pack_matches_its_runs_only() -> None:
     for env, method in matched + others:
         found = pattern.match(f"results/paper/runs/{env}/{method}/seed_1/policy.safetensors")
         assert (found is not None and found["env"] == env) == ((env, method) in matched)
+
+
+def test_seeds_of_an_ensemble_are_one_pack_however_long_they_take(made: Path) -> None:
+    takes(made, hours=30)
+    assert packs.packs("paper") == {}
+    path = made / "config/scales/paper.yaml"
+    known = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**known, "ensembles": ["dt"]}))
+    assert packs.packs("paper") == {(0, 1): [(ROOM, "dt")]}
+    assert packs.packs("paper", most=1) == {}
+    path.write_text(yaml.safe_dump({**known, "ensembles": ["dqn_gtp"]}))
+    with pytest.raises(UserError, match="`ensembles` name 'dqn_gtp'"):
+        packs.packs("paper")
