@@ -95,15 +95,24 @@ def claim_settings(scale: str, claim: str) -> ClaimSettings:
         if name not in names("scales"):
             raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=nearest(name, names("scales")))
     settings = validated(ClaimSettings, {**_content(scale, claim), "name": claim}, where=path)
-    drawn = figure_settings(scale, settings.figure)
-    for contrast in settings.contrasts:
+    missing = _not_drawn(scale, settings)
+    if missing:
+        raise missing[0]
+    return settings
+
+
+def _not_drawn(scale: str, claim: ClaimSettings) -> list[UserError]:
+    """What the figure of a claim has not at a scale, of what is compared."""
+    drawn = figure_settings(scale, claim.figure)
+    found = []
+    for contrast in claim.contrasts:
         for env, method in sides(contrast):
             for name, known in ((env, drawn.environments), (method, drawn.methods)):
                 if name not in known:
-                    what = f"figure '{settings.figure}' at scale '{scale}' has no {name or 'name'}"
-                    where = f"{path}: {contrast.says}"
-                    raise UserError(what, where=where, do=nearest(name, known))
-    return settings
+                    what = f"figure '{claim.figure}' at scale '{scale}' has no {name or 'name'}"
+                    where = f"{config_path('claims', claim.name)}: {contrast.says}"
+                    found.append(UserError(what, where=where, do=nearest(name, known)))
+    return found
 
 
 def sides(contrast: ContrastSettings) -> list[tuple[str, str]]:
@@ -120,12 +129,22 @@ def claims_of(scale: str, figures: tuple[str, ...] | None = None) -> list[ClaimS
 
     Args:
         figures: None: all. Claims of other figures are not looked at, so that no wrong one stops a figure.
+
+    A scale that draws less of a figure than the scale which it extends has not the claims that need the rest.
     """
     judged = [name for name in names("claims") if is_judged(scale, name)]
     if figures is not None:
         judged = [name for name in judged if _content(scale, name).get("figure") in figures]
-    found = [claim_settings(scale, name) for name in judged]
+    found = [claim_settings(scale, name) for name in judged if not _left_out(scale, name)]
     return sorted(found, key=lambda claim: (PAPERS.index(claim.paper), not claim.headline, claim.name))
+
+
+def _left_out(scale: str, claim: str) -> bool:
+    """Whether a claim of the scale that this one extends compares what this one does not draw."""
+    *extended, _ = extended_scales(scale)
+    if not extended or not is_judged(extended[-1], claim) or _content(scale, claim) != _content(extended[-1], claim):
+        return False
+    return bool(_left_out(extended[-1], claim) or _not_drawn(scale, claim_settings(extended[-1], claim)))
 
 
 def _content(scale: str, claim: str) -> dict[str, Any]:

@@ -202,3 +202,16 @@ def test_claims_stand_paper_by_paper_and_headline_ones_first(said: dict[str, Any
     for name, (paper, headline) in kinds.items():
         Path(f"config/claims/{name}.yaml").write_text(yaml.safe_dump({**said, "paper": paper, "headline": headline}))
     assert [claim.name for claim in claims_of(SCALE, (FIGURE,))] == ["c", "d", "b", "a"]
+
+
+def test_a_scale_that_draws_less_than_the_one_it_extends_has_not_the_claims_of_the_rest(said: dict[str, Any]) -> None:
+    for name, that in (("one", 3.0), ("two", {"method": "dt"})):
+        Path(f"config/claims/{name}.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(that=that)}))
+    Path("config/scales/less.yaml").write_text(
+        yaml.safe_dump({"extends": SCALE, "description": "Less.", "figures": {FIGURE: {"methods": ["ad"]}}})
+    )
+    assert [claim.name for claim in claims_of(SCALE, (FIGURE,))] == ["one", "two"]
+    assert [claim.name for claim in claims_of("less", (FIGURE,))] == ["one"]
+    Path("config/claims/two.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(that={"method": "dtt"})}))
+    with pytest.raises(UserError, match="has no dtt"):
+        claims_of("less", (FIGURE,))
