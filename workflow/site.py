@@ -1,0 +1,56 @@
+"""What the documentation site has beyond the pages of docs/: its navigation, the gallery, and a page for each claim.
+
+A new page of docs/ is a how-to, and one of docs/reference/ is reference: there is no list to edit.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from recollect.stages.gallery import gallery
+from recollect.stages.recorded_tables import FOLDER
+
+ROOT = Path(__file__).resolve().parents[1]
+START, PAPERS, RESULTS = ["index", "tutorial"], ["radt", "memory_rl", "amago", "helm"], ["gallery", "claims", "costs"]
+REFERENCE = ["formats", "troubleshooting"]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Sections of pages, in the order in which a stranger needs them."""
+    docs = Path(config.docs_dir)
+
+    def there(folder: str) -> list[str]:
+        return sorted(path.relative_to(docs).as_posix() for path in docs.glob(f"{folder}*.md"))
+
+    placed = [f"{name}.md" for name in (*START, *PAPERS, *RESULTS, *REFERENCE)]
+    config.nav = [
+        {"Start": [f"{name}.md" for name in START]},
+        {"Papers": [f"{name}.md" for name in PAPERS]},
+        {"Results": [f"{name}.md" for name in RESULTS]},
+        {"How to": [page for page in there("") if page not in placed]},
+        {"Reference": [*there("reference/"), *(f"{name}.md" for name in REFERENCE)]},
+        {"Specifications": ["specifications/index.md", *(f"specifications/{name}.md" for name in PAPERS)]},
+        {"How the demo was sized": there("choices/")},
+    ]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The gallery, and the files of claims, which lie outside docs/."""
+    files.append(File.generated(config, "gallery.md", content=gallery(FOLDER / "demo")))
+    for path in sorted((ROOT / "config" / "claims").glob("*.yaml")):
+        text = f"# {path.stem}\n\nThe claim as `config/claims/{path.name}` states it ([what a verdict means](../claims.md)).\n\n"
+        text += f"```yaml\n{path.read_text(encoding='utf-8')}```\n"
+        files.append(File.generated(config, f"claims/{path.stem}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to a claim's file lead to its page, and links to a recorded run to its numbers."""
+    markdown = re.sub(r"\]\(((?:\.\./)*)\.\./config/claims/(\w+)\.yaml\)", r"](\1claims/\2.md)", markdown)
+    return re.sub(r"\]\((recorded/\w+)\)", r"](\1/numbers.csv)", markdown)
