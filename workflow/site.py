@@ -41,8 +41,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The gallery, and the files of claims, which lie outside docs/."""
-    files.append(File.generated(config, "gallery.md", content=gallery(FOLDER / "demo")))
+    """Files of claims, which lie outside docs/, as pages."""
     for path in sorted((ROOT / "config" / "claims").glob("*.yaml")):
         text = f"# {path.stem}\n\nThe claim as `config/claims/{path.name}` states it ([what a verdict means](../claims.md)).\n\n"
         text += f"```yaml\n{path.read_text(encoding='utf-8')}```\n"
@@ -51,6 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to a claim's file lead to its page, and links to a recorded run to its numbers."""
+    """The gallery; and links to a claim's file lead to its page, links to a recorded run to its numbers."""
+    if page.file.src_uri == "gallery.md":
+        markdown = gallery(FOLDER / "demo")
     markdown = re.sub(r"\]\(((?:\.\./)*)\.\./config/claims/(\w+)\.yaml\)", r"](\1claims/\2.md)", markdown)
     return re.sub(r"\]\((recorded/\w+)\)", r"](\1/numbers.csv)", markdown)

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )
+NESTED = sorted((ROOT / "docs").glob("*/**/*.md"))
 PAGE_IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PAPERS_AND_GUIDES = ("radt", "memory_rl", "amago", "adding", "formats", "reliability", "workflow")
 SPECIFIED = ("README.md", *(f"docs/{name}.md" for name in PAPERS_AND_GUIDES))
@@ -190,7 +191,7 @@ def test_every_snakemake_command_finds_its_jobs_in_a_dry_run(page: str, tmp_path
 # -------------------------------------------------------------------------------------------------------- links, images
 
 
-@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+@pytest.mark.parametrize("page", [*PAGES, *NESTED], ids=[*PAGE_IDS, *(page.stem for page in NESTED)])
 def test_every_relative_link_resolves(page: Path) -> None:
     links = re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", prose_of(page.read_text(encoding="utf-8")))
     for link in links:
@@ -235,8 +236,8 @@ def test_every_file_of_the_repository_that_is_named_exists(page: str) -> None:
 
 
 def test_no_page_names_a_path_of_a_machine() -> None:
-    for page in PAGE_IDS:
-        assert not re.findall(r"(?<![\w.])/(?:work|home|root|tmp|Users|opt)/", text_of(page)), page
+    for page in (*PAGES, *NESTED):
+        assert not re.findall(r"(?<![\w.])/(?:work|home|root|tmp|Users|opt)/", page.read_text(encoding="utf-8")), page
 
 
 def test_the_paths_of_the_formats_page_are_those_of_the_code() -> None:
