@@ -149,6 +149,17 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_program() -> No
             assert part.strip(" '") in said, message
 
 
+def test_the_tutorials_figure_needs_five_new_runs_and_shares_ten(workdir: Path) -> None:
+    from recollect.stages.plan import plan
+
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    (written,) = re.findall(r"```yaml\n# mine/(config/figures/short_memory.yaml)\n(.*?)```", page, re.DOTALL)
+    (workdir / written[0]).write_text(written[1])
+    needs = plan("demo", ["amago_dark_key_door", "short_memory"]).figures
+    first, own = ({job for job in jobs if job.stage == "run"} for jobs in needs.values())
+    assert (len(first), len(own - first), len(own & first)) == (10, 5, 10)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("scale", "figures"), [("demo", "demo_all"), ("paper", "all")])
 def test_the_table_of_costs_is_the_forecast_of_today(scale: str, figures: str) -> None:
@@ -159,4 +170,6 @@ def test_the_table_of_costs_is_the_forecast_of_today(scale: str, figures: str) -
     page = DOCS / "costs.md"
     held = between(page.read_text(encoding="utf-8"), f"forecast {scale} {figures}", page)
     today = cost_table(forecast(scale, chosen_figures([figures]), measured={}))
-    assert held == today, f"put there what `recollect forecast --scale {scale} {figures} --table` prints in a fresh clone"
+    assert held == today, (
+        f"put there what `recollect forecast --scale {scale} {figures} --table` prints in a fresh clone"
+    )
