@@ -17,25 +17,28 @@ from recollect.stages.recorded_tables import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
 START, PAPERS, RESULTS = ["index", "tutorial"], ["radt", "memory_rl", "amago", "helm"], ["gallery", "claims", "costs"]
-REFERENCE = ["formats", "troubleshooting"]
+REFERENCE = ["commands", "formats", "troubleshooting"]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Sections of pages, in the order in which a stranger needs them."""
     docs = Path(config.docs_dir)
 
-    def there(folder: str) -> list[str]:
+    def found(folder: str) -> list[str]:
         return sorted(path.relative_to(docs).as_posix() for path in docs.glob(f"{folder}*.md"))
 
-    placed = [f"{name}.md" for name in (*START, *PAPERS, *RESULTS, *REFERENCE)]
+    def there(names: list[str], folder: str = "") -> list[str]:
+        return [page for name in names if (docs / (page := f"{folder}{name}.md")).is_file()]
+
+    placed = there([*START, *PAPERS, *RESULTS, *REFERENCE])
     config.nav = [
-        {"Start": [f"{name}.md" for name in START]},
-        {"Papers": [f"{name}.md" for name in PAPERS]},
-        {"Results": [f"{name}.md" for name in RESULTS]},
-        {"How to": [page for page in there("") if page not in placed]},
-        {"Reference": [*there("reference/"), *(f"{name}.md" for name in REFERENCE)]},
-        {"Specifications": ["specifications/index.md", *(f"specifications/{name}.md" for name in PAPERS)]},
-        {"How the demo was sized": there("choices/")},
+        {"Start": there(START)},
+        {"Papers": there(PAPERS)},
+        {"Results": there(RESULTS)},
+        {"How to": [page for page in found("") if page not in placed]},
+        {"Reference": [*there(REFERENCE), *found("reference/")]},
+        {"Specifications": there(["index", *PAPERS], "specifications/")},
+        {"How the demo was sized": found("choices/")},
     ]
     return config
 
