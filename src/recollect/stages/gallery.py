@@ -55,7 +55,9 @@ def _judged(rows: list[Row]) -> Iterator[str]:
     yield "| | claim | difference (95 % interval), wanted |"
     yield "|---|---|---|"
     for row, found in verdicts(rows):
-        yield f"| {marked(row['verdict'])} | [{row['statement']}](../config/claims/{row['claim']}.yaml) | {found} |"
+        published = f" Published: {row['published']}." if row["published"] else ""
+        claim = f"[{row['statement']}](../config/claims/{row['claim']}.yaml){published}"
+        yield f"| {marked(row['verdict'])} | {claim} | {found} |"
 
 
 def _all(figures: list[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ COLUMNS = {
     RUN: ("what", "value"),
     CLAIMS: (
         "claim", "paper", "headline", "statement", "source", "differs", "figure", "verdict",
-        "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why",
+        "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why", "published",
     ),
     NUMBERS: ("figure", "title", "of", "panel", "method", "x", "y", "low", "high", "seeds", "tasks"),
 }  # fmt: skip
@@ -113,6 +113,8 @@ def _claims(rows: Sequence[Row], said: str) -> str:
         link = f"[{first['statement']}](../config/claims/{first['claim']}.yaml)"
         link = f"**{link}**" if first["headline"] else link
         claim = f"{link} {first['source'][0].upper()}{first['source'][1:]}. {first['differs']}".strip()
+        if first["published"]:
+            claim += f" Published: {first['published']}."
         for row in contrasts:
             value, interval, wanted = _cells(row)
             compared = row["says"] + (f" ({row['why']})" if row["why"] else "")
