@@ -218,6 +218,13 @@ def test_every_image_is_there_and_the_readme_shows_one_figure() -> None:
         assert (page.parent / image).read_bytes().startswith(b"\x89PNG"), image
 
 
+def test_the_first_screen_of_the_readme_has_a_command_and_what_it_takes() -> None:
+    screen = "\n".join(text_of("README.md").splitlines()[:20])
+    assert "```sh\nmake demo " in screen
+    for taken in ("minutes on two CPU", "GB of memory", "GB of disk"):
+        assert taken in " ".join(screen.split()), taken
+
+
 def test_the_head_of_the_readme_names_scale_seeds_device_and_commit_of_its_table() -> None:
     head = text_of("README.md").split("\n## ", 1)[0].split(f"({DEMO_PICTURE})", 1)[1]
     assert head.index("| claim |") < head.index("Scale `demo`, seeds "), head
