@@ -5,6 +5,7 @@ A new page of docs/ is a how-to, and one of docs/reference/ is reference: there 
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -53,8 +54,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The gallery; and links to a claim's file lead to its page, links to a recorded run to its numbers."""
+    """The gallery. And links stay inside: one to a claim's file leads to its page, and of another file its path is named."""
     if page.file.src_uri == "gallery.md":
         markdown = gallery(FOLDER / "demo")
-    markdown = re.sub(r"\]\(((?:\.\./)*)\.\./config/claims/(\w+)\.yaml\)", r"](\1claims/\2.md)", markdown)
-    return re.sub(r"\]\((recorded/\w+)\)", r"](\1/numbers.csv)", markdown)
+    folder = (Path(config.docs_dir) / page.file.src_uri).parent
+
+    def inside(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        path = Path(os.path.normpath(folder / target)).relative_to(ROOT)
+        up = "../" * page.file.src_uri.count("/")
+        if path.parts[:2] == ("config", "claims"):
+            return f"[{text}]({up}claims/{path.stem}.md)"
+        if path.parts[:2] == ("docs", "recorded"):
+            return f"[{text}]({target}/numbers.csv)"
+        return link[0] if path.parts[0] == "docs" else f"{text} (`{path}`)"
+
+    return re.sub(r"(?<!!)\[([^\]]*)\]\(((?![a-z]+:|#)[^)\s]+)\)", inside, markdown)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from browser import Unavailable, browser
@@ -71,6 +72,17 @@ def test_the_gallery_shows_each_picture_and_the_verdicts_of_the_recorded_run(sit
         assert (shown is not None) == (f"\n{claim.name}," in recorded), claim.name
         if shown:
             assert f",{shown[1]}," in next(line for line in recorded.splitlines() if line.startswith(f"{claim.name},"))
+
+
+def test_every_link_and_picture_is_in_the_site(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        if page.name == "404.html":
+            continue
+        for link in set(re.findall(r'(?:href|src)="([^"#?]+)', text)):
+            if not re.match(r"[a-z]+:", link):
+                target = (page.parent / unquote(link)).resolve()
+                assert target.is_relative_to(site.resolve()) and target.exists(), f"{page.name}: {link}"
 
 
 def test_nothing_is_fetched_from_the_network(site: Path) -> None:
