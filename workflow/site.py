@@ -13,6 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from recollect.settings.loading import read_yaml
 from recollect.stages.gallery import gallery
 from recollect.stages.recorded_tables import FOLDER
 
@@ -47,7 +48,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Files of claims, which lie outside docs/, as pages."""
     for path in sorted((ROOT / "config" / "claims").glob("*.yaml")):
-        text = f"# {path.stem}\n\nThe claim as `config/claims/{path.name}` states it ([what a verdict means](../claims.md)).\n\n"
+        claim = read_yaml(path)
+        text = f"# {claim['short']}\n\n{claim['statement']} ({claim['paper']}, {claim['source']})\n\n"
+        text += f"It is judged as `config/claims/{path.name}` says ([what a verdict means](../claims.md)):\n\n"
         text += f"```yaml\n{path.read_text(encoding='utf-8')}```\n"
         files.append(File.generated(config, f"claims/{path.stem}.md", content=text))
     return files
