@@ -25,7 +25,7 @@ from recollect.common import histories as columns
 from recollect.environments import registry
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
-from recollect.settings.resolve import algorithm_module, environment_settings, method_path, resolve
+from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
 from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.still import held_still
 from recollect.stages import inputs, paths
@@ -166,7 +166,7 @@ class Run:
         """Its trained policy: `start(seeds, horizon, episodes)`, then `act(observation, reward, done)` on a batch of rows.
 
         Args:
-            checkpoint: one that the run kept, `best`, `latest` or an epoch; None: the run's own.
+            checkpoint: one that the run kept: `best`, `latest`, `epoch_000050`; None: the run's own.
 
         Raises:
             UserError: the run is not trained, or a file is damaged.
@@ -178,7 +178,8 @@ class Run:
         with self.inside():
             files = {name: path.absolute() for name, path in inputs.evaluate_inputs(*self._of).items()}
             if checkpoint is not None:
-                files["policy"] = kept_policy(*self._of, checkpoint)
+                played = played_method(self.scale, self.env, self.method)
+                files["policy"] = kept_policy(self.scale, self.env, played, self.seed, checkpoint)
             module = algorithm_module(self.settings.method.algorithm, where=method_path(self.method))
             arrays = read_arrays(files["policy"], kind="policy")
             return module.load_policy(self.settings, arrays, Inputs(device=device, **files))
@@ -264,12 +265,11 @@ def histories(scale: str, env: str, *, make: bool = False, folder: str | Path | 
         environment = environment_settings(scale, env)
         if make:
             _make(Job("generate", scale, env), "auto")
-        path = paths.histories(scale, env)
-        found = columns.Histories.open(path)
+        found = Histories.open(paths.histories(scale, env))
         options = {**environment.options, **environment.training_options}
-        environment = environment.model_copy(update={"options": options})
-        split = "train" if environment.source is None else environment.source.split
-        return Histories(found.arrays(), where=path, environment=environment, split=split)
+        found.environment = environment.model_copy(update={"options": options})
+        found.split = "train" if environment.source is None else environment.source.split
+        return found
 
 
 def from_minari(dataset: str) -> Histories:

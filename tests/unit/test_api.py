@@ -251,6 +251,39 @@ def test_histories_come_from_a_dataset_as_a_source_and_what_cannot_be_of_the_wor
         source.generate(EVEN["world"], EVEN["options"], tasks, source.Hyperparameters(dataset="far-v0"), seed=0)
 
 
+def test_a_stranger_s_dataset_is_a_source_of_a_gymnasium_environment(datasets: Path) -> None:
+    import gymnasium
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    from recollect.sources import minari as source
+
+    env, buffers = gymnasium.make("CartPole-v1"), []
+    for seed in range(3):
+        seen, got = [env.reset(seed=seed)[0]], []
+        while True:
+            observation, reward, terminated, _, _ = env.step(seed % 2)
+            seen.append(observation)
+            got.append(float(reward))
+            if terminated:
+                break
+        over = [False] * (len(got) - 1) + [True]
+        acts = [seed % 2] * len(got)
+        buffers.append(EpisodeBuffer(None, seed, None, seen, acts, got, over, [False] * len(got)))
+    with pytest.warns(UserWarning):
+        minari.create_dataset_from_buffers("cartpole/constant-v0", buffers, env=env)
+    options = {"id": "CartPole-v1"}
+    chosen = source.Hyperparameters(dataset="cartpole/constant-v0")
+    made = source.generate("gymnasium", options, registry.tasks("gymnasium", options, "train"), chosen, seed=0)
+    found = recollect.Histories(made)
+    found.validate()
+    assert len(found.returns) == 3 and found.action.dtype == np.int8 and found.reward.dtype == np.float32
+    assert np.allclose(found.observation[0], buffers[0].observations[0])
+    (datasets / "cartpole" / "constant-v0" / "data" / "main_data.hdf5").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot be read"):
+        source.generate("gymnasium", options, registry.tasks("gymnasium", options, "train"), chosen, seed=0)
+
+
 # ------------------------------------------------------------------------------------------------------------ notebook
 
 

@@ -29,6 +29,7 @@ from recollect.settings.schema import Frozen
 from recollect.sources.columns import Columns
 from recollect.sources.published import broken, rows_of
 from recollect.sources.published_files import form_of
+from recollect.sources.published_recordings import DAMAGED
 from recollect.sources.recording import Run, in_order, tracked
 
 ROOT = "MINARI_DATASETS_PATH"  # Minari's own variable: where datasets lie, else ~/.minari/datasets
@@ -104,7 +105,7 @@ def read(dataset: str) -> dict[str, np.ndarray]:
     try:
         loaded = _minari().load_dataset(dataset)
         episodes = [_episode(one, loaded.observation_space, loaded.action_space, where) for one in loaded]
-    except (OSError, ValueError, KeyError, AssertionError, ImportError) as error:
+    except (*DAMAGED, AssertionError, AttributeError, ImportError) as error:
         message = f"the dataset cannot be read ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
         raise broken(message, where, do=f"get it again: `minari download {dataset}`") from error
     if not episodes:
