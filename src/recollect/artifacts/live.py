@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -135,7 +134,7 @@ def read_live(path: Path) -> tuple[dict[str, Any], Points]:
             if "values" in read:
                 points.setdefault(int(read["step"]), {}).update(read["values"])
             else:
-                head = read
+                head = dict(read)
         except (ValueError, TypeError, KeyError):
             continue
     return head, points

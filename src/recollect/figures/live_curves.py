@@ -12,7 +12,8 @@ from typing import Any
 from recollect.artifacts.live import Points, headline
 from recollect.settings.errors import UserError
 
-COLOURS = ((33, "#1f77b4"), (208, "#ff7f0e"), (35, "#2ca02c"), (196, "#d62728"), (135, "#9467bd"), (244, "#7f7f7f"))
+_PAGE = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
+COLOURS = tuple(zip((33, 208, 35, 196, 135, 94, 205, 244, 142, 37), _PAGE, strict=True))
 """Of runs in turn: of a terminal's 256, and the same for a page."""
 _WIDE = 100  # columns of a terminal from which two panels stand side by side
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -52,7 +53,7 @@ def terminal(runs: Sequence[WatchedRun], wanted: Sequence[str], width: int, heig
     try:
         import plotext
     except ImportError as error:
-        do = "pip install 'recollect[watch]', or use --page FILE.html, which needs nothing more"
+        do = "`pip install plotext`, or use --page FILE.html, which needs nothing more"
         raise UserError("plotext is not installed", where="recollect watch", do=do) from error
     from rich.console import Group
     from rich.table import Table

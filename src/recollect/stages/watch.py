@@ -20,7 +20,9 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import played_method, resolve
 from recollect.stages import paths
 
-_FOLDER = re.compile(r"results/(?P<scale>[^/]+)(/(runs|checkpoints)(/(?P<env>[^/]+)(/(?P<method>[^/]+)(/seed_(?P<seed>\d+))?)?)?)?")
+_FOLDER = re.compile(
+    r"results/(?P<scale>[^/]+)(/(runs|checkpoints)(/(?P<env>[^/]+)(/(?P<method>[^/]+)(/seed_(?P<seed>\d+))?)?)?)?"
+)
 _NAMES = ("scale", "env", "method", "seed")
 Names = dict[str, str]
 
@@ -71,7 +73,9 @@ def found(folders: Sequence[Path], names: Mapping[str, Sequence[str]]) -> list[t
             if not there and "*" in one.values():
                 said = " ".join(f"--{name} {value}" for name, value in one.items() if value != "*")
                 do = "start one (`recollect run`), or name all of scale, env, method and seed of one to come"
-                raise UserError("no run is in training" if not said else "there is no such run", where=said or ".", do=do)
+                raise UserError(
+                    "no run is in training" if not said else "there is no such run", where=said or ".", do=do
+                )
             if not there:
                 _check(one)
             for run in there or [one]:
@@ -98,7 +102,9 @@ def _each(selection: Mapping[str, Sequence[str]]) -> list[Names]:
 
 def _there(root: Path, names: Names, *, live: bool) -> list[Names]:
     """The runs of such names of which something is there; with `live` those that are in training."""
-    patterns = [paths.checkpoints.of(names) / FILE] if live else [paths.run_folder.of(names), paths.checkpoints.of(names)]
+    patterns = (
+        [paths.checkpoints.of(names) / FILE] if live else [paths.run_folder.of(names), paths.checkpoints.of(names)]
+    )
     runs: list[Names] = []
     for pattern in patterns:
         for path in sorted(root.glob(pattern.as_posix().replace("[", "[[]"))):
@@ -114,7 +120,9 @@ def _check(names: Names) -> None:
     scale, env, method = (names[name] for name in _NAMES[:3])
     if resolve(scale, env, method, int(names["seed"])).method.evaluation_only:
         played = played_method(scale, env, method)
-        raise UserError(f"'{method}' is not trained", where=f"--method {method}", do=f"watch '{played}', which it plays")
+        raise UserError(
+            f"'{method}' is not trained", where=f"--method {method}", do=f"watch '{played}', which it plays"
+        )
 
 
 def state_of(root: Path, run: Names) -> WatchedRun:
