@@ -15,7 +15,7 @@ from recollect.settings.errors import UserError
 _PAGE = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 COLOURS = tuple(zip((33, 208, 35, 196, 135, 94, 205, 244, 142, 37), _PAGE, strict=True))
 """Of runs in turn: of a terminal's 256, and the same for a page."""
-_WIDE = 100  # columns of a terminal from which two panels stand side by side
+_WIDE = 80  # columns of a terminal from which two panels stand side by side
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
