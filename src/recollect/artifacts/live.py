@@ -74,6 +74,8 @@ class Live:
         """Write the file anew, with what the run has logged up to its checkpoint."""
         known = read_live(self.path)[0].get("id") if resumed else None
         ident = str(known or secrets.token_hex(4))
+        if self._trackers is None:
+            self._trackers = Trackers(self._tracked, ident, after=max(points, default=-1))
         head = {"id": ident, **self._tracked.names}
         lines = [json.dumps(head), *(json.dumps(_line(step, values)) for step, values in points.items())]
         try:
@@ -81,9 +83,6 @@ class Live:
             self._writes = True
         except (OSError, UserError) as error:
             self._stop(error)
-        if self._trackers is None:
-            after = max(points, default=-1)
-            self._trackers = Trackers(self._tracked, ident, after=after)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Append what the run has logged at a step; whole lines, which other processes see at once."""

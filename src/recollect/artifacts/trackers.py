@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import BaseModel
+
 from recollect.settings.errors import UserError, nearest
 
 log = logging.getLogger(__name__)
@@ -34,12 +36,16 @@ class Tracked:
     Attributes:
         names: scale, env, method and seed.
         folder: for files of trackers; outside the results.
-        settings: hyperparameters, JSON-able.
+        settings: the model of its hyperparameters.
     """
 
     names: Mapping[str, Any]
     folder: Path
-    settings: Mapping[str, Any]
+    settings: BaseModel
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**self.names, **self.settings.model_dump(mode="json")}
 
     @property
     def title(self) -> str:
@@ -83,7 +89,7 @@ class Wandb:
             resume="allow",
             name=run.title,
             group=run.title.rpartition(" seed ")[0],
-            config={**run.names, **run.settings},
+            config=run.config,
             reinit="create_new",  # seeds that are trained together are runs side by side
             settings=wandb.Settings(console="off", save_code=False),
         )
@@ -107,7 +113,7 @@ class Trackio:
                 PROJECT,
                 name=f"{run.title} {ident}",
                 group=run.title.rpartition(" seed ")[0],
-                config={**run.names, **run.settings},
+                config=run.config,
                 resume="allow",
                 embed=False,
                 auto_log_cpu=False,

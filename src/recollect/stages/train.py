@@ -138,7 +138,7 @@ def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: boo
     known = STAGE.provenance(job, device)
     checkpoints = paths.checkpoints(scale, env, method, seed)
     names = {"scale": scale, "env": env, "method": method, "seed": seed}
-    tracked = Tracked(names, paths.tracking.of(names), settings.method.hyperparameters.model_dump(mode="json"))
+    tracked = Tracked(names, paths.tracking.of(names), settings.method.hyperparameters)
     with run_lock(checkpoints), Live(checkpoints, tracked) as live:
         run = Run(
             paths.run_folder(scale, env, method, seed),

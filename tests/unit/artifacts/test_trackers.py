@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from recollect.artifacts import trackers
 from recollect.artifacts.trackers import VARIABLE, Tracked, Trackers
@@ -23,9 +24,14 @@ def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
 
 
+class Hyperparameters(BaseModel):
+    rate: float = 0.1
+    widths: dict[str, int | None] = {"hidden": None}
+
+
 def tracked(folder: Path, seed: int = 0) -> Tracked:
     names = {"scale": "demo", "env": "room", "method": "dt", "seed": seed}
-    return Tracked(names, folder / f"seed_{seed}", {"rate": 0.1, "network": {"width": None}})
+    return Tracked(names, folder / f"seed_{seed}", Hyperparameters())
 
 
 def test_tensorboard_has_the_curves_and_after_a_kill_each_step_once(tmp_path: Path, monkeypatch: Any) -> None:

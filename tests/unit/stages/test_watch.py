@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from recollect import cli
 from recollect.artifacts.live import FILE, Live
@@ -35,7 +36,7 @@ def begun(seed: int, *, method: str = "dqn_ff", steps: int = 4) -> Run:
         paths.run_folder(*of),
         folder,
         settings_text="same",
-        live=Live(folder, Tracked(dict(zip(NAMES, of, strict=True)), paths.tracking(*of), {})),
+        live=Live(folder, Tracked(dict(zip(NAMES, of, strict=True)), paths.tracking(*of), BaseModel())),
     )
     run.resume()
     for step in range(10, 10 * steps + 1, 10):
