@@ -29,6 +29,7 @@ ALLOWED = {
     "warm": {"artifacts"},
     "cli": {"settings", "artifacts", "stages", "warm"},
     "launch": {"warm", "cli"},
+    "api": SCIENCE | {"sources", "evaluation", "stages"},  # what Python users import
 }
 LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}

@@ -187,6 +187,26 @@ def _holder_is_gone(path: Path) -> bool:
     return host == platform.node() and isinstance(pid, int) and not lives(pid)
 
 
+def worker(folder: str | Path) -> str:
+    """The host of the process that works in a folder, as its lock says; "" where there is none.
+
+    Nothing is locked to find that out. Of another host it is not known whether the process has ended.
+    """
+    path = Path(folder) / ".lock"
+    pid, host = _holder(path)
+    if host == "unknown" or _holder_is_gone(path):
+        return ""
+    if host == platform.node() and sys.platform.startswith("linux"):
+        try:
+            booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+            began = booted + int(facts_of(pid)[19]) / os.sysconf("SC_CLK_TCK")
+            if began > path.stat().st_mtime + 1:  # another process has got its number
+                return ""
+        except OSError:
+            return ""
+    return str(host)
+
+
 def _held(path: Path) -> UserError:
     time.sleep(_POLL_SECONDS)  # a holder writes its name just after it takes the lock
     pid, host = _holder(path)
