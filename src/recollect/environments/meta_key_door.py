@@ -168,5 +168,15 @@ class MetaKeyDoor(BaseWorld):
             parts.append((self._step_B == 0)[:, None])
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        _, key, door = (tuple(cell) for cell in self._place_B32[b].tolist())
+        taken = bool(self._has_key_B[b])
+        return {
+            "cells": (self.options.size, self.options.size),
+            "agent": self._cell_B2[b],
+            "marks": [("door", *door)] if taken else [("door", *door), ("key", *key)],
+            "faint": [("key", *key)] if taken else [],
+        }
+
 
 World = MetaKeyDoor
