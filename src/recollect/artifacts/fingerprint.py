@@ -133,9 +133,10 @@ def _read(file: Path, module: str, content: bytes) -> list[str]:
         raise UserError(f"not valid Python: {error}", where=file, do="mend the file") from error
     if _inside(module, "recollect.environments"):
         # How a world is drawn is part of its file, and of no result.
-        for holder in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
-            draws = [isinstance(node, ast.FunctionDef) and node.name in DRAWING for node in holder.body]
-            holder.body = [node for node, is_drawing in zip(holder.body, draws, strict=True) if not is_drawing]
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        holders: list[ast.Module | ast.ClassDef] = [tree, *classes]
+        for holder in holders:
+            holder.body = [s for s in holder.body if not (isinstance(s, ast.FunctionDef) and s.name in DRAWING)]
     parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
     imported = {name: None for given in imports_of(tree, parent) for name in _with_parents(given)}
     return [hashlib.sha256(running_text(tree).encode()).hexdigest(), *imported]

@@ -47,12 +47,14 @@ def drawn(world: Any, b: int) -> np.ndarray:
     except Exception as error:  # a package fails in its own way
         do = "install what it names; MuJoCo also wants MUJOCO_GL=egl (or osmesa) to be set before the start"
         raise UserError(f"its package cannot draw it: {type(error).__name__}: {error}", where=where, do=do) from error
+    if isinstance(shown, dict):
+        return grid(**shown)
     if shown is None and _is_image(world.single_observation_space):
         shown = world._observe()[b]
-    if shown is None:
+    if np.ndim(shown) != 3:  # nothing, or the text that some packages give
         do = "give its class a method `picture` (docs/adding.md), or choose another environment"
         raise UserError("this world cannot be drawn", where=where, do=do)
-    return grid(**shown) if isinstance(shown, dict) else enlarged(np.asarray(shown))
+    return enlarged(np.asarray(shown))
 
 
 def grid(

@@ -70,8 +70,8 @@ def play(
         tasks, row, seeds_1 = _begun(environment, split, task, episode, seed)
         world = world_as_met(environment, tasks, seeds_1, policy)
 
-        def told(_seen: Any, *step: np.ndarray, episode: int = episode) -> None:
-            note(*step[:3], episode)
+        def told(seen: Any, action_B: Any, reward_B: Any, done_B: Any, live: Any, *, episode: int = episode) -> None:
+            note(action_B, reward_B, done_B, episode)
 
         play_round(world, policy, seed=actions, first=row, kept=Scoring().part(""), watch=told)
         if progress is not None:

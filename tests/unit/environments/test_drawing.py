@@ -31,15 +31,16 @@ OURS: dict[str, dict[str, Any]] = {
     "visual_match": {"variant": "active"},
     "wind": {},
 }
-# Of each the package that plays it; `gymnasium` and `mini_grid` are always there.
+# Of each the package that plays it.
 PACKAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "crafter": ("crafter", {"observation": "textures"}),
     "gymnasium": ("gymnasium", {"id": "CartPole-v1"}),
     "mini_grid": ("minigrid", {}),
 }
+NEED_NOTHING = ("gymnasium", "mini_grid")
 NEED_MORE = {"dm_control", "meta_world", "meta_world_kshot"}  # OpenGL without a screen
 BY_IMAGE = {"mini_world", "procgen", "retro"}  # what the agent sees is shown
-OTHERS = {"partial_bullet", "popgym"}  # PyBullet's own camera; POPGym cannot draw
+OTHERS = {"partial_bullet", "popgym"}  # PyBullet's own camera; most of POPGym writes text
 
 
 def make(name: str, options: dict[str, Any]) -> World:
@@ -67,7 +68,7 @@ def play(name: str, options: dict[str, Any], *, draws: bool) -> tuple[list[Any],
     return found, pictures
 
 
-@pytest.mark.parametrize("name", [*OURS, *PACKAGES])
+@pytest.mark.parametrize("name", [*OURS, *NEED_NOTHING, pytest.param("crafter", marks=pytest.mark.slow)])
 def test_a_picture_follows_what_happens_and_changes_nothing(name: str) -> None:
     if name in PACKAGES:
         package, options = PACKAGES[name]
@@ -76,16 +77,17 @@ def test_a_picture_follows_what_happens_and_changes_nothing(name: str) -> None:
         options = OURS[name]
     plain, _ = play(name, options, draws=False)
     found, pictures = play(name, options, draws=True)
-    assert found == plain
+    assert repr(found) == repr(plain)  # NaN is NaN
     assert {(picture.dtype, picture.shape) for picture in pictures} == {(pictures[0].dtype, pictures[0].shape)}
     assert pictures[0].dtype == np.uint8 and pictures[0].ndim == 3 and pictures[0].shape[2] == 3
-    assert len({picture.tobytes() for picture in pictures}) > 2
+    assert len({picture.tobytes() for picture in pictures}) > 1
 
 
 def test_no_world_is_forgotten_here() -> None:
     assert set(registry.world_names()) == {*OURS, *PACKAGES, *NEED_MORE, *BY_IMAGE, *OTHERS}
 
 
+@pytest.mark.slow
 def test_crafter_at_night_draws_no_number_of_its_games() -> None:
     pytest.importorskip("crafter")
     world: Any = make("crafter", {"observation": "textures"})
@@ -129,12 +131,19 @@ class Unseen(DarkRoom):
         return None
 
 
+class Text(DarkRoom):
+    def picture(self, b: int) -> Any:
+        return "a board in letters"
+
+
 class Broken(DarkRoom):
     def picture(self, b: int) -> Any:
         raise RuntimeError("no display")
 
 
-@pytest.mark.parametrize(("world", "said"), [(Unseen, "cannot be drawn"), (Broken, "RuntimeError: no display")])
+@pytest.mark.parametrize(
+    ("world", "said"), [(Unseen, "cannot be drawn"), (Text, "cannot be drawn"), (Broken, "no display")]
+)
 def test_a_world_that_cannot_be_drawn_says_so(world: type[World], said: str) -> None:
     made = world(registry.tasks("dark_room", {}, "eval")[:1], seeds=np.zeros(1, np.uint64))
     with pytest.raises(UserError, match=said):
