@@ -6,6 +6,8 @@ that says nothing but shows images to its agent is drawn as the agent sees it.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from PIL import Image, ImageDraw
 from recollect.settings.errors import UserError
 
 SIDE = 384  # pixels along the longer side of a picture, or a little less
+LARGEST = 96  # pixels along a side of a cell
 MOST = 48  # cells along a side; of a larger world those around the agent are drawn
 FINER = 3  # edges are smoothed: all is drawn so many times as large at first
 FLOOR, WALL, LINE, AGENT = (255, 255, 255), (139, 146, 156), (217, 221, 227), (0, 114, 178)
@@ -41,7 +44,8 @@ def drawn(world: Any, b: int) -> np.ndarray:
     """
     where = f"world {type(world).__module__.rpartition('.')[2]}"
     try:
-        shown = world.picture(b)
+        with contextlib.redirect_stdout(io.StringIO()):  # some packages print text in place of a picture
+            shown = world.picture(b)
     except UserError:
         raise
     except Exception as error:  # a package fails in its own way
@@ -51,7 +55,7 @@ def drawn(world: Any, b: int) -> np.ndarray:
         return grid(**shown)
     if shown is None and _is_image(world.single_observation_space):
         shown = world._observe()[b]
-    if np.ndim(shown) != 3:  # nothing, or the text that some packages give
+    if np.ndim(shown) != 3:  # nothing, or text
         do = "give its class a method `picture` (docs/adding.md), or choose another environment"
         raise UserError("this world cannot be drawn", where=where, do=do)
     return enlarged(np.asarray(shown))
@@ -83,7 +87,7 @@ def grid(
     middle = (0.0, 0.0) if agent is None else agent
     (first_row, rows), (first_column, columns) = (_window(middle[axis], cells[axis]) for axis in (0, 1))
     colors = colors[first_row : first_row + rows, first_column : first_column + columns]
-    cell = min(SIDE // max(rows, columns), MOST) * FINER
+    cell = min(SIDE // max(rows, columns), LARGEST) * FINER
     canvas = Image.fromarray(np.ascontiguousarray(colors.repeat(cell, 0).repeat(cell, 1)))
     pen = ImageDraw.Draw(canvas)
     for place in range(1, max(rows, columns)):

@@ -105,7 +105,7 @@ def test_gymnasium_gives_pictures_where_they_are_asked_for() -> None:
     environment.reset(seed=0)
     environment.step(np.int64(1))
     now: Any = environment.render()
-    assert now.dtype == np.uint8 and now.shape == (4 * 48, 6 * 48, 3) and (now != at_first).any()
+    assert now.dtype == np.uint8 and now.shape == (4 * 64, 6 * 64, 3) and (now != at_first).any()
     assert gymnasium.make("recollect/DarkRoom-v0").render() is None
     several: Any = gymnasium.make_vec("recollect/TMazePassive-v0", num_envs=3, render_mode="rgb_array")
     several.reset()
