@@ -23,6 +23,7 @@ from recollect.stages import finished as ending
 from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
+from recollect.stages.play import COMMAND as PLAY
 from recollect.stages.records import kept, timed
 from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Stage, job_of
@@ -197,6 +198,7 @@ OWN_COMMANDS = ("fetch", "fetch_data", "claims", "report")  # below: they take w
 for _stage in STAGES.values():
     if _stage.name not in OWN_COMMANDS:
         add_command(_stage)
+add_command(PLAY)
 
 
 @app.command()
