@@ -61,6 +61,9 @@ Change = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
 Pack = Annotated[int, typer.Option(min=1, envvar="RECOLLECT_PACK", help="How many jobs may share one GPU.")]
+AtATime = Annotated[
+    int, typer.Option(min=1, help="How many of the seeds are at work at a time, each in a process of its own.")
+]
 Threads = Annotated[int, typer.Option(min=0, max=MOST_THREADS, help="CPU threads; 0: as many as cores.")]
 
 
@@ -69,19 +72,25 @@ def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
     """What every job does around its work: end with its scheduler, use its threads, hold its device."""
     from recollect.artifacts.lease import device_lease
     from recollect.artifacts.lock import dies_with_scheduler
+    from recollect.artifacts.stopping import saves_on_sigterm
 
     dies_with_scheduler()
     print(f"$ {' '.join(['recollect', *sys.argv[1:]])}", file=sys.stderr, flush=True)
     if device not in ("cpu", "cuda", "auto"):
         raise UserError(f"unknown device '{device}'", where="--device", do="use cpu, cuda or auto")
-    if threads:
-        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
-    with device_lease(device, pack) as held:  # type: ignore[arg-type]
-        import torch
-
-        if threads:
-            torch.set_num_threads(threads)
+    with saves_on_sigterm(), device_lease(device, pack) as held:  # type: ignore[arg-type]
+        use_threads(threads)
         yield held
+
+
+def use_threads(count: int) -> None:
+    """Let torch, which is imported here, use so many threads; 0: as many as cores."""
+    if count:
+        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
+    import torch
+
+    if count:
+        torch.set_num_threads(count)
 
 
 # ---------------------------------------------------------------------------------------------------- one per stage
@@ -97,7 +106,7 @@ def add_command(stage: Stage) -> None:
     }
     parameters: dict[str, tuple[Any, Any]] = {name: (WILDCARDS[name], inspect.Parameter.empty) for name in stage.over}
     if stage.parts:
-        parameters["seed"] = (Seeds, inspect.Parameter.empty)
+        parameters |= {"seed": (Seeds, inspect.Parameter.empty), "at_a_time": (AtATime, 1)}
     if stage.changes:
         parameters["change"] = (Change, None)
     parameters |= options
@@ -134,6 +143,7 @@ def _do(
     device: str | None = None,
     pack: int = 1,
     threads: int | None = None,
+    at_a_time: int = 1,
     **names: Any,
 ) -> None:
     """Run a stage for some names; of several seeds (see `Stage.ahead`) one that fails stops no other."""
@@ -145,20 +155,26 @@ def _do(
     if device == "auto" and not wants_gpu:
         device = "cpu"
     if threads is None:
-        return _one(stage, names, options, None)
+        return one(stage, names, options, None)
     with job(threads, device or "cpu", pack) as held:
         seeds = names.get("seed")
         if not isinstance(seeds, list):
-            return _one(stage, names, options, held if device else None)
+            return one(stage, names, options, held if device else None)
         if len(seeds) > 1:
             stage.ahead(*names.values(), **options, device=held)
-        together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
+        if at_a_time > 1:
+            from recollect.stages.side_by_side import side_by_side
+
+            side_by_side(stage, names, seeds, options, held, at_a_time, threads)
+        together(seeds, lambda seed: one(stage, {**names, "seed": seed}, options, held))
         for seed in seeds:
             stage.ended(*{**names, "seed": seed}.values())
     return None
 
 
-def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
+def one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
+    """Do one job."""
+
     def work() -> object:
         return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
@@ -336,13 +352,19 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 
 def main() -> None:
-    """Run a command; what a user can mend becomes one message and exit status 2."""
     _open_standard_streams()
+    with reported():
+        app()
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Do the work of a process; what a user can mend becomes one message and exit status 2."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("recollect").setLevel(logging.INFO)
     try:
         with held_still():  # a command is about the configuration as it stands when it starts
-            app()
+            yield
     except Exception as error:
         said = as_user_error(error)
         if said is None:

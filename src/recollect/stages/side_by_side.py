@@ -1,0 +1,169 @@
+"""Seeds of one command at work side by side, each in a process of its own with its share of the command's threads.
+
+So small runs share a GPU, which one of them leaves mostly idle, or the cores of a node. They use the device that the command
+holds, through NVIDIA's MPS where its program is there and works. What a seed says goes into the log that it would have alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import connection, get_context
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any
+
+from recollect.artifacts import stopping
+from recollect.artifacts.lock import dies_with_parent
+from recollect.stages import records
+from recollect.stages.stage import Job, Stage, job_of
+
+log = logging.getLogger("recollect")
+_GRACE = 3.0  # seconds that a seed has to end after Ctrl-C
+_MPS = "nvidia-cuda-mps-control"
+_MPS_FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+_PROBE = "import torch; torch.ones(1, device='cuda').item()"
+
+
+def side_by_side(
+    stage: Stage, names: dict[str, Any], seeds: list[int], options: dict[str, Any], device: str, count: int, threads: int
+) -> None:
+    """Do the jobs of the seeds whose training is not done yet, `count` at a time. One that fails is said, and stops no other.
+
+    Args:
+        names: of the command; `seed` is replaced.
+        device: the one that this process holds, cpu or cuda.
+        threads: of all together; 0: as many as cores.
+
+    Raises:
+        SystemExit: SIGTERM was received; each seed has saved where it stood and ended.
+    """
+    waiting = [seed for seed in seeds if not stage.parts[0].is_made(_job(stage.parts[0], names, seed))]
+    if len(waiting) < 2:
+        return
+    count = min(count, len(waiting))
+    share = max(1, (threads or os.cpu_count() or 1) // count)
+    at_work: dict[int, BaseProcess] = {}
+    stopped = failed = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+        for process in at_work.values():
+            process.terminate()
+
+    def start(seed: int) -> None:
+        said = records.place(_job(stage, names, seed)).with_suffix(".log")
+        said.parent.mkdir(parents=True, exist_ok=True)
+        what = (stage.name, {**names, "seed": seed}, options, device, count, share, str(said))
+        # Not a daemon: AMAGO may have a process of its own.
+        at_work[seed] = process = get_context("spawn").Process(target=_alone, args=what)
+        process.start()
+        log.info("seed %d has begun, see %s", seed, said)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with _mps(device):
+            while at_work or (waiting and not stopped):
+                while waiting and len(at_work) < count and not stopped:
+                    start(waiting.pop(0))
+                if stopped:  # again for one that had not started when the signal came
+                    stop(signal.SIGTERM, None)
+                connection.wait([process.sentinel for process in at_work.values()])
+                for seed, process in list(at_work.items()):
+                    if process.exitcode is not None:
+                        del at_work[seed]
+                        failed = failed or process.exitcode != 0
+                        log.info("seed %d %s", seed, _how(process.exitcode))
+    finally:
+        _end(at_work.values())
+        signal.signal(signal.SIGTERM, before)
+    if stopped and (waiting or failed):
+        stopping.end()
+
+
+def _job(stage: Stage, names: dict[str, Any], seed: int) -> Job:
+    return job_of(stage.name, {name: str(value) for name, value in {**names, "seed": seed}.items()})
+
+
+def _how(status: int) -> str:
+    if status == 0:
+        return "has ended well"
+    if status == stopping.STATUS:
+        return "has saved where it stood and ended"
+    return f"ended with status {status}: its log says why; it is tried once more, by itself"
+
+
+def _alone(
+    stage: str, names: dict[str, Any], options: dict[str, Any], device: str, count: int, threads: int, said: str
+) -> None:
+    """What the process of one seed does."""
+    dies_with_parent(signal.SIGKILL)
+    with open(said, "w") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    from recollect.cli import one, reported, use_threads
+    from recollect.stages.table import STAGES
+
+    use_threads(threads)
+    records.beside = count
+    with reported(), stopping.saves_on_sigterm():
+        one(STAGES[stage], names, options, device)
+
+
+def _end(processes: Iterable[BaseProcess]) -> None:
+    """End what is still at work, as after Ctrl-C, which a terminal sends to these processes too."""
+    left, end = list(processes), time.monotonic() + _GRACE
+    for process in left:
+        if process.is_alive() and process.pid:
+            os.kill(process.pid, signal.SIGINT)
+    for process in left:
+        process.join(max(0.0, end - time.monotonic()))
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def _mps(device: str) -> Iterator[None]:
+    """NVIDIA's MPS for the processes of a block, where it is installed, nobody has started it yet, and it works.
+
+    Without it they share the device as well; kernels of two of them then run one after the other.
+    """
+    program = shutil.which(_MPS)
+    if device != "cuda" or program is None or _MPS_FOLDERS[0] in os.environ or os.path.exists("/tmp/nvidia-mps"):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="recollect-mps-", ignore_cleanup_errors=True) as folder:
+        os.environ.update(dict.fromkeys(_MPS_FOLDERS, folder))
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        try:
+            works = subprocess.run([program, "-d"], **quiet).returncode == 0
+            works = works and subprocess.run([sys.executable, "-c", _PROBE], **quiet, timeout=120).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            works = False
+        log.info("the seeds share the GPU %s", "through MPS" if works else "without MPS, which does not work here")
+        try:
+            if not works:
+                _quit(program)
+            yield
+        finally:
+            if works:
+                _quit(program)
+
+
+def _quit(program: str) -> None:
+    """Let MPS end, and forget where it was."""
+    try:
+        subprocess.run([program], input=b"quit\n", capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("MPS could not be ended: %s", error)
+    for name in _MPS_FOLDERS:
+        os.environ.pop(name, None)
