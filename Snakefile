@@ -1,7 +1,7 @@
 """Regenerates the figures: all with `snakemake --cores 2`, one with `snakemake results/paper/figures/NAME.pdf`.
 
 One file of rules per stage, in the order in which data flows; rules/common.smk says what they share. Another workflow may
-use it as a module (docs/cluster.md).
+use it as a module (docs/workflow.md).
 """
 
 import os

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -23,6 +23,7 @@ from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
 from recollect.stages.records import kept, timed
+from recollect.stages.seeds import begin_alone, side_by_side, together
 from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Stage, job_of
 from recollect.stages.table import STAGES
@@ -163,9 +164,7 @@ def _do(
         if len(seeds) > 1:
             stage.ahead(*names.values(), **options, device=held)
         if at_a_time > 1:
-            from recollect.stages.side_by_side import side_by_side
-
-            side_by_side(stage, names, seeds, options, held, at_a_time, threads)
+            side_by_side(stage, names, seeds, options, held, count=at_a_time, threads=threads, work=alone)
         together(seeds, lambda seed: one(stage, {**names, "seed": seed}, options, held))
         for seed in seeds:
             stage.ended(*{**names, "seed": seed}.values())
@@ -186,26 +185,16 @@ def one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: st
         print(returned)
 
 
-def together(seeds: list[int], work: Callable[[int], None]) -> None:
-    """Do the work of each seed; when all have been tried, say which failed.
+def alone(
+    stage: str, names: dict[str, Any], options: dict[str, Any], device: str, threads: int, count: int, said: str
+) -> None:
+    """One job of several side by side, as a process."""
+    from recollect.artifacts.stopping import saves_on_sigterm
 
-    Raises:
-        UserError: some failed; of a single one what it raised itself.
-    """
-    if len(seeds) == 1:
-        return work(seeds[0])
-    failed: list[int] = []
-    for seed in seeds:
-        try:
-            work(seed)
-        except Exception as error:
-            failed.append(seed)
-            said = as_user_error(error)
-            logging.getLogger("recollect").error("seed %d failed: %s", seed, said or error, exc_info=said is None)
-    if failed:
-        what = f"{len(failed)} of {len(seeds)} runs failed: seeds {', '.join(map(str, failed))}"
-        raise UserError(what, where="the messages above", do="mend it and run the same command: what is made is kept")
-    return None
+    begin_alone(count, said)
+    use_threads(threads)
+    with reported(), saves_on_sigterm():
+        one(STAGES[stage], names, options, device)
 
 
 OWN_COMMANDS = ("fetch", "fetch_data", "claims", "report")  # below: they take what they are about in other ways
@@ -312,6 +301,14 @@ def record(figures: Figures = None, scale: DefaultScale = None) -> None:
     from recollect.stages.recorded_run import record as write
 
     print(write(scale or default_selection().scale, chosen_figures(figures)))
+
+
+@app.command()
+def schema() -> None:
+    """Write config/schemas: what may stand in the files of config/, for editors."""
+    from recollect.stages.schemas import write
+
+    print(write())
 
 
 @app.command()

@@ -16,6 +16,8 @@ import pytest
 import yaml
 from made_once import made_once
 
+from recollect.artifacts.stopping import STATUS
+
 RUNS = {
     "dt": ("dark_room_10x10", "dt"),
     "radt": ("dark_room_10x10", "radt"),
@@ -105,6 +107,24 @@ def test_resume_after_kill_is_bit_exact(
         kills += 1
     assert kills, "the run ended before it could be killed: make it longer"
     assert "going on from the checkpoint" in trained(name, smoke_workdir)
+    assert outputs(smoke_workdir, name) == expected
+
+
+@pytest.mark.parametrize("name", ["dt", *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS if name != "dt")])
+def test_sigterm_saves_and_the_run_ends_with_the_same_bytes(
+    name: str, smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]
+) -> None:
+    expected = whole(name)
+    process = start(name, smoke_workdir)
+    while process.poll() is None and not checkpoints(smoke_workdir, name):
+        time.sleep(0.002)
+    before = len(checkpoints(smoke_workdir, name))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == STATUS, said_in(smoke_workdir).read_text()
+    assert "with what was done so far saved" in said_in(smoke_workdir).read_text()
+    saved = checkpoints(smoke_workdir, name)[-1]
+    assert len(checkpoints(smoke_workdir, name)) > before or before == 2, "nothing was saved at SIGTERM"
+    assert f"checkpoint of step {int(saved.stem.removeprefix('step_'))}" in trained(name, smoke_workdir)
     assert outputs(smoke_workdir, name) == expected
 
 

@@ -18,7 +18,9 @@ from weakref import WeakSet
 
 log = logging.getLogger(__name__)
 STATUS = 75  # EX_TEMPFAIL of sysexits.h: not done, try it again
-_TOGETHER = 5.0  # seconds within which two SIGTERM are one: whoever ends a tree of processes may reach a job by two ways
+_TOGETHER = (
+    5.0  # seconds within which two SIGTERM are one: whoever ends a tree of processes may reach a job by two ways
+)
 _saving: WeakSet[Any] = WeakSet()  # those who ask `asked` before they go on
 _asked_at: float | None = None
 _orphan = False

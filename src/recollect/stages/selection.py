@@ -51,7 +51,8 @@ class Selection(Frozen):
         default_factory=JobResources, description="What a job asks for of a cluster: partition, kind of GPU."
     )
     container: str | None = Field(
-        None, description="With `--sdm apptainer`: the image in which jobs run, a file or docker://...; docs/cluster.md."
+        None,
+        description="With `--sdm apptainer`: the image in which jobs run, a file or docker://...; docs/cluster.md.",
     )
     packages: Literal["base", "gpu"] = Field(
         "base", description="With `--sdm conda`: envs/gpu.yaml in place of base.yaml."

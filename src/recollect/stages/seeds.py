@@ -1,7 +1,8 @@
-"""Seeds of one command at work side by side, each in a process of its own with its share of the command's threads.
+"""Seeds of one command: one after the other, or side by side, each in a process of its own with its share of the threads.
 
-So small runs share a GPU, which one of them leaves mostly idle, or the cores of a node. They use the device that the command
-holds, through NVIDIA's MPS where its program is there and works. What a seed says goes into the log that it would have alone.
+Small runs side by side share a GPU, which one of them leaves mostly idle, or the cores of a node. They use the device
+that the command holds, through NVIDIA's MPS where its program is there and works. What a seed says goes into the log that
+it would have alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
@@ -23,6 +24,7 @@ from typing import Any
 
 from recollect.artifacts import stopping
 from recollect.artifacts.lock import dies_with_parent
+from recollect.settings.errors import UserError, as_user_error
 from recollect.stages import records
 from recollect.stages.stage import Job, Stage, job_of
 
@@ -33,8 +35,38 @@ _MPS_FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 _PROBE = "import torch; torch.ones(1, device='cuda').item()"
 
 
+def together(seeds: list[int], work: Callable[[int], None]) -> None:
+    """Do the work of each seed; when all have been tried, say which failed.
+
+    Raises:
+        UserError: some failed; of a single one what it raised itself.
+    """
+    if len(seeds) == 1:
+        return work(seeds[0])
+    failed: list[int] = []
+    for seed in seeds:
+        try:
+            work(seed)
+        except Exception as error:
+            failed.append(seed)
+            said = as_user_error(error)
+            log.error("seed %d failed: %s", seed, said or error, exc_info=said is None)
+    if failed:
+        what = f"{len(failed)} of {len(seeds)} runs failed: seeds {', '.join(map(str, failed))}"
+        raise UserError(what, where="the messages above", do="mend it and run the same command: what is made is kept")
+    return None
+
+
 def side_by_side(
-    stage: Stage, names: dict[str, Any], seeds: list[int], options: dict[str, Any], device: str, count: int, threads: int
+    stage: Stage,
+    names: dict[str, Any],
+    seeds: list[int],
+    options: dict[str, Any],
+    device: str,
+    *,
+    count: int,
+    threads: int,
+    work: Callable[..., None],
 ) -> None:
     """Do the jobs of the seeds whose training is not done yet, `count` at a time. One that fails is said, and stops no other.
 
@@ -42,6 +74,8 @@ def side_by_side(
         names: of the command; `seed` is replaced.
         device: the one that this process holds, cpu or cuda.
         threads: of all together; 0: as many as cores.
+        work: does one job in a process of its own: (stage's name, names, options, device, its threads, and what
+            `begin_alone` takes).
 
     Raises:
         SystemExit: SIGTERM was received; each seed has saved where it stood and ended.
@@ -63,9 +97,9 @@ def side_by_side(
     def start(seed: int) -> None:
         said = records.place(_job(stage, names, seed)).with_suffix(".log")
         said.parent.mkdir(parents=True, exist_ok=True)
-        what = (stage.name, {**names, "seed": seed}, options, device, count, share, str(said))
+        what = (stage.name, {**names, "seed": seed}, options, device, share, count, str(said))
         # Not a daemon: AMAGO may have a process of its own.
-        at_work[seed] = process = get_context("spawn").Process(target=_alone, args=what)
+        at_work[seed] = process = get_context("spawn").Process(target=work, args=what)
         process.start()
         log.info("seed %d has begun, see %s", seed, said)
 
@@ -102,21 +136,17 @@ def _how(status: int) -> str:
     return f"ended with status {status}: its log says why; it is tried once more, by itself"
 
 
-def _alone(
-    stage: str, names: dict[str, Any], options: dict[str, Any], device: str, count: int, threads: int, said: str
-) -> None:
-    """What the process of one seed does."""
+def begin_alone(count: int, said: str) -> None:
+    """What the process of a seed does first: it ends with its parent, and says all into one file.
+
+    Args:
+        count: how many share the device.
+    """
     dies_with_parent(signal.SIGKILL)
     with open(said, "w") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
-    from recollect.cli import one, reported, use_threads
-    from recollect.stages.table import STAGES
-
-    use_threads(threads)
     records.beside = count
-    with reported(), stopping.saves_on_sigterm():
-        one(STAGES[stage], names, options, device)
 
 
 def _end(processes: Iterable[BaseProcess]) -> None:
