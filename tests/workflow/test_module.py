@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+ROOT = Path(__file__).resolve().parents[2]
 FIGURE = "results/smoke/figures/amago_dark_key_door.pdf"
-OUTER = """
-rule all:
-    input:
-        "paper.txt",
-
-module recollect:
-    snakefile:
-        "{snakefile}"
-    config:
-        config["recollect"]
-
-use rule * from recollect as recollect_*
-
-rule paper:
-    input:
-        "{figure}",
-    output:
-        "paper.txt",
-    shell:
-        "cp {{input}} {{output}}"
-"""
 
 
 @pytest.mark.slow
 def test_a_workflow_in_another_folder_uses_this_one_as_a_module(untouched: Any, tmp_path: Path) -> None:
-    outer = type(untouched)(tmp_path / "outer", untouched.commands)
+    """The example of docs/workflow.md."""
+    page = (ROOT / "docs/workflow.md").read_text().split("## From another workflow")[1]
+    example = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
+    outer = dataclasses.replace(untouched, folder=tmp_path / "outer")
     outer.folder.mkdir()
     (outer.folder / "src").symlink_to(untouched.folder / "src")
-    snakefile = untouched.folder / "workflow/Snakefile"
-    (outer.folder / "Snakefile").write_text(OUTER.format(snakefile=snakefile, figure=FIGURE))
-    (outer.folder / "config.yaml").write_text(yaml.safe_dump({"recollect": {"scale": "smoke"}}))
-    said = outer.snakemake("--cores", "1", "--configfile", "config.yaml")
+    (outer.folder / "Snakefile").write_text(example.replace("/path/to/recollect", str(untouched.folder)))
+    said = outer.snakemake("--cores", "1", "paper.pdf")
     assert "rule recollect_run:" in said and "localrule recollect_figure:" in said
     ran = outer.ran()
     assert ran[-1] == "figure amago_dark_key_door" and any(line.startswith("run amago") for line in ran)
-    assert (outer.folder / "paper.txt").read_bytes() == (outer.folder / FIGURE).read_bytes()
-    assert outer.planned("--configfile", "config.yaml") == []
+    assert (outer.folder / "paper.pdf").read_bytes() == (outer.folder / FIGURE).read_bytes()
+    assert "Nothing to be done" in outer.snakemake("--dry-run", "--cores", "1", "paper.pdf")
 
-    refused = outer.snakemake("--cores", "1", "--config", "recollect={scale: smoek}", check=False)
-    assert "smoke" in refused and "Traceback" not in refused
+    (outer.folder / "Snakefile").write_text(
+        example.replace("/path/to/recollect", str(untouched.folder)).replace('"smoke"}', '"smoek"}')
+    )
+    refused = outer.snakemake("--dry-run", "paper.pdf", check=False)
+    assert "did you mean 'smoke'?" in refused and "Traceback" not in refused
 
 
 def test_the_catalogue_finds_what_it_looks_for(root: Path) -> None:
