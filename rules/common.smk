@@ -15,7 +15,8 @@ wildcard_constraints:
     **paths.WILDCARDS,
 
 
-MAIN = workflow.modifier.is_main_snakefile()  # no other workflow uses this one as a module
+# No other workflow uses this one as a module.
+MAIN = workflow.modifier.is_main_snakefile()
 # Seconds each, not worth a place in a cluster's queue; what is fetched needs the network, which compute nodes often lack.
 LOCAL = ("fetch", "fetch_data", "figure", "page", "claims_table", "report_page")
 workflow.localrules(*map(workflow.modifier.modify_rulename, LOCAL))

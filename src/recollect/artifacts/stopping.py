@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,36 +17,32 @@ from weakref import WeakSet
 
 log = logging.getLogger(__name__)
 STATUS = 75  # EX_TEMPFAIL of sysexits.h: not done, try it again
-_TOGETHER = (
-    5.0  # seconds within which two SIGTERM are one: whoever ends a tree of processes may reach a job by two ways
-)
 _saving: WeakSet[Any] = WeakSet()  # those who ask `asked` before they go on
-_asked_at: float | None = None
+_asked = False
 _orphan = False
 
 
 @contextmanager
 def saves_on_sigterm() -> Iterator[None]:
-    """SIGTERM lets the work of this block save and end with the exit status `STATUS`; one five seconds later ends it at once."""
-    global _asked_at
+    """SIGTERM lets the work of this block save and end with the exit status `STATUS`."""
+    global _asked
     if threading.current_thread() is not threading.main_thread():  # where no handler can be set
         yield
         return
-    before, _asked_at = signal.signal(signal.SIGTERM, _received) or signal.SIG_DFL, None
+    before, _asked = signal.signal(signal.SIGTERM, _received) or signal.SIG_DFL, False
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        _asked_at = None
+        _asked = False
 
 
 def _received(number: int, frame: FrameType | None) -> None:
-    global _asked_at
-    now = time.monotonic()
-    if _orphan or not _saving or (_asked_at is not None and now - _asked_at > _TOGETHER):
+    global _asked
+    if _orphan or not _saving:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    _asked_at = _asked_at or now
+    _asked = True
 
 
 def can_save(who: object) -> None:
@@ -57,7 +52,7 @@ def can_save(who: object) -> None:
 
 def asked() -> bool:
     """Whether this process was asked to save and end."""
-    return _asked_at is not None
+    return _asked
 
 
 def end() -> NoReturn:

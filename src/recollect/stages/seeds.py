@@ -14,12 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
-from types import FrameType
 from typing import Any
 
 from recollect.artifacts import stopping
@@ -30,6 +30,7 @@ from recollect.stages.stage import Job, Stage, job_of
 
 log = logging.getLogger("recollect")
 _GRACE = 3.0  # seconds that a seed has to end after Ctrl-C
+_POLL_SECONDS = 0.2
 _MPS = "nvidia-cuda-mps-control"
 _MPS_FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 _PROBE = "import torch; torch.ones(1, device='cuda').item()"
@@ -86,13 +87,8 @@ def side_by_side(
     count = min(count, len(waiting))
     share = max(1, (threads or os.cpu_count() or 1) // count)
     at_work: dict[int, BaseProcess] = {}
-    stopped = failed = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-        for process in at_work.values():
-            process.terminate()
+    failed, told = False, threading.Event()
+    stopping.can_save(told)
 
     def start(seed: int) -> None:
         said = records.place(_job(stage, names, seed)).with_suffix(".log")
@@ -103,15 +99,16 @@ def side_by_side(
         process.start()
         log.info("seed %d has begun, see %s", seed, said)
 
-    before = signal.signal(signal.SIGTERM, stop)
     try:
         with _mps(device):
-            while at_work or (waiting and not stopped):
-                while waiting and len(at_work) < count and not stopped:
+            while at_work or (waiting and not told.is_set()):
+                while waiting and len(at_work) < count and not stopping.asked():
                     start(waiting.pop(0))
-                if stopped:  # again for one that had not started when the signal came
-                    stop(signal.SIGTERM, None)
-                connection.wait([process.sentinel for process in at_work.values()])
+                connection.wait([process.sentinel for process in at_work.values()], timeout=_POLL_SECONDS)
+                if stopping.asked() and not told.is_set():
+                    told.set()
+                    for process in at_work.values():
+                        process.terminate()
                 for seed, process in list(at_work.items()):
                     if process.exitcode is not None:
                         del at_work[seed]
@@ -119,8 +116,7 @@ def side_by_side(
                         log.info("seed %d %s", seed, _how(process.exitcode))
     finally:
         _end(at_work.values())
-        signal.signal(signal.SIGTERM, before)
-    if stopped and (waiting or failed):
+    if told.is_set() and (waiting or failed):
         stopping.end()
 
 
@@ -133,7 +129,7 @@ def _how(status: int) -> str:
         return "has ended well"
     if status == stopping.STATUS:
         return "has saved where it stood and ended"
-    return f"ended with status {status}: its log says why; it is tried once more, by itself"
+    return f"ended with status {status}: its log says why; it is tried once more by itself"
 
 
 def begin_alone(count: int, said: str) -> None:

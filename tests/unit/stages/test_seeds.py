@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from recollect.artifacts.processes import lives
-from recollect.artifacts.stopping import STATUS
+from recollect.artifacts.stopping import STATUS, saves_on_sigterm
 from recollect.stages.paths import Place
 from recollect.stages.seeds import begin_alone, side_by_side
 from recollect.stages.stage import Resources, Stage
@@ -39,7 +39,8 @@ def begin(seeds: list[int], count: int) -> int:
     if not pid:
         status = 1
         try:
-            side_by_side(WHOLE, {"seed": None}, seeds, {}, "cpu", count=count, threads=6, work=work)
+            with saves_on_sigterm():
+                side_by_side(WHOLE, {"seed": None}, seeds, {}, "cpu", count=count, threads=6, work=work)
             status = 0
         except SystemExit as end:
             status = int(end.code or 0)
