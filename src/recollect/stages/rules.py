@@ -18,6 +18,7 @@ from typing import Any
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings.resolve import environment_mapping, source_family
 from recollect.stages import packs
+from recollect.stages.inputs import learns_from_histories
 from recollect.stages.packs import Seeds
 from recollect.stages.provenance import digest
 from recollect.stages.selection import JOB_HOURS, JobResources
@@ -117,7 +118,7 @@ class StageRule:
         words += ["--device auto"] if self.stage.asks.gpu else []
         words += ["--threads {threads}"] if not self.stage.local else []
         # A resource, as `threads` is: another number is no other command, so it makes nothing again.
-        words += ["--at-a-time {resources.at_a_time}"] if len(self.seeds) > 1 else []
+        words += ["--at-a-time {resources.at_a_time}"] if self.seeds else []
         return " ".join([*words, "> {log} 2>&1"])
 
     def conda(self, wildcards: Wildcards) -> str:
@@ -134,9 +135,15 @@ class StageRule:
 
     def mem_mb(self, wildcards: Wildcards, attempt: int) -> int:
         """RAM in MB, of all that train side by side; more at each attempt."""
-        together = self.at_a_time > 1 and not is_ensemble(wildcards["scale"], wildcards["method"])
-        processes = self.at_a_time if together else 1
-        return self._at_scale(self.stage.asks.megabytes, wildcards) * processes * attempt
+        megabytes = self._at_scale(self.stage.asks.megabytes, wildcards) * attempt
+        if not self.seeds or is_ensemble(wildcards["scale"], wildcards["method"]):
+            return megabytes
+        return megabytes * self.seeds_at_a_time(wildcards)
+
+    def seeds_at_a_time(self, wildcards: Wildcards) -> int:
+        """How many of a pack's seeds train side by side. What learns from histories fills a GPU with one."""
+        fills = learns_from_histories(*(wildcards[name] for name in self.stage.shared))
+        return 1 if fills else self.at_a_time
 
     def runtime(self, wildcards: Wildcards, attempt: int) -> int:
         """Wall time in minutes. What resumes needs no more at the next attempt. A pack asks for what one run does."""
@@ -153,8 +160,8 @@ class StageRule:
         asked: dict[str, Callable[..., Any]] = {"mem_mb": self.mem_mb, "runtime": self.runtime}
         if self.stage.asks.gpu:
             asked["gpu"] = self.gpu
-        if len(self.seeds) > 1:
-            asked["at_a_time"] = lambda wildcards: self.at_a_time
+        if self.seeds:
+            asked["at_a_time"] = self.seeds_at_a_time
         if not self.stage.local:
             asked |= {name: partial(self._of_cluster, name) for name in {**self.jobs.cpu, **self.jobs.gpu}}
         return asked

@@ -19,7 +19,7 @@ from pydantic.json_schema import models_json_schema
 from recollect.settings.catalogue import known
 from recollect.settings.claims import ClaimSettings
 from recollect.settings.layers import method_path
-from recollect.settings.loading import DEFAULT, config_folder, names, read_yaml
+from recollect.settings.loading import DEFAULT, config_folder, read_yaml
 from recollect.settings.schema import (
     EnvironmentSettings,
     EvaluationSettings,
@@ -89,7 +89,8 @@ def schemas() -> dict[str, Schema]:
         typed = {"hyperparameters": ref(module.Hyperparameters), "evaluation": ref(EvaluationSettings)}
         typed |= {"memory": ref(module.Memory)} if hasattr(module, "Memory") else {}
         part[f"Method.{name}"] = _method(part["MethodSettings"], f"Method.{name}", typed)
-    of_method = {name: _typed(_algorithm_of(name), algorithms) for name in names("methods")}
+    methods = sorted(path.stem for path in (config_folder() / "methods").glob("*.yaml"))
+    of_method = {name: _typed(_algorithm_of(name), algorithms) for name in methods}
     part["ScaleSettings"]["properties"] |= {
         "environments": _each(_REF.format(model="EnvironmentSettings")),
         "figures": _each(_REF.format(model="FigureSettings")),
