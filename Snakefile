@@ -21,7 +21,7 @@ import stale_lock
 
 # A workflow that uses this one in a folder of its own has no such configuration. Jobs find it by this variable.
 if not os.path.isdir("config/scales"):
-    os.environ.setdefault("RECOLLECT_CONFIG", f"{HERE}/config")
+    os.environ.setdefault("RECOLLECT_CONFIG", os.path.abspath(f"{HERE}/config"))
 
 
 configfile: f"{config_folder()}/config.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ def test_a_workflow_in_another_folder_uses_this_one_as_a_module(untouched: Any, 
     page = (ROOT / "docs/workflow.md").read_text().split("## From another workflow")[1]
     example = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
     outer = dataclasses.replace(untouched, folder=tmp_path / "outer")
-    outer.folder.mkdir()
+    (outer.folder / ".snakemake").mkdir(parents=True)
+    for path in (untouched.folder / ".snakemake").glob("recollect-settings.json*"):
+        shutil.copy2(path, outer.folder / ".snakemake")  # the check of the configuration takes seconds
     (outer.folder / "src").symlink_to(untouched.folder / "src")
     example = example.replace("/path/to/recollect", str(untouched.folder))
     (outer.folder / "Snakefile").write_text(example)
