@@ -64,7 +64,7 @@ def texts() -> dict[Path, str]:
 def schemas() -> dict[str, Schema]:
     """Group of files, e.g. `methods` -> the schema of each of them."""
     algorithms, sources, kinds = _ours("method"), _ours("source"), _ours("figure")
-    own = [module.Hyperparameters for module in {**algorithms, **sources}.values()]
+    own = [module.Hyperparameters for module in (*algorithms.values(), *sources.values())]
     own += [module.Memory for module in algorithms.values() if hasattr(module, "Memory")]
     own += [module.Options for module in kinds.values()]
     of_model, shared = models_json_schema(
@@ -74,7 +74,7 @@ def schemas() -> dict[str, Schema]:
     def ref(model: type[BaseModel]) -> Schema:
         return of_model[model, "validation"]
 
-    whole: dict[str, Schema] = shared["$defs"]
+    whole: dict[str, Schema] = {name: _untitled(schema) for name, schema in shared["$defs"].items()}
     part = {name: _part(schema) for name, schema in whole.items()}
     options = {kind: {"options": ref(module.Options)} for kind, module in kinds.items()}
     part["FigureSettings"] = _without_name(part["FigureSettings"]) | _by("kind", options)
@@ -117,6 +117,15 @@ def _ours(kind: str) -> dict[str, ModuleType]:
     """Name -> module, without plug-ins and without the folder `mine`, which are not everybody's."""
     modules = {name: module for name, module in known(kind).items() if module.startswith("recollect.")}
     return {name: importlib.import_module(modules[name]) for name in sorted(modules)}
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_untitled(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {key: _untitled(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
 
 
 def _part(schema: Any) -> Any:
@@ -163,7 +172,8 @@ def _method(settings: Schema, name: str, typed: Mapping[str, Schema]) -> Schema:
     found = _without_name(settings)
     entries = _each(_REF.format(model=name))
     inner = {key: _or_default(schema) for key, schema in typed.items()}
-    found["properties"] = {**found["properties"], **inner, "base": _TEXT, "environments": entries, "variants": entries}
+    found["properties"] = {**found["properties"], **inner, "base": _TEXT, "environments": entries}
+    found["properties"] |= {"variants": entries, "subtitle": _TEXT}
     return found
 
 

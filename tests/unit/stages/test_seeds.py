@@ -82,6 +82,7 @@ def gone(pids: dict[str, int]) -> bool:
     return not any(lives(pid) for pid in pids.values())
 
 
+@pytest.mark.slow
 def test_so_many_at_a_time_share_the_threads_and_one_that_fails_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
