@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -25,6 +25,7 @@ from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
 from recollect.stages.play import COMMAND as PLAY
 from recollect.stages.records import kept, timed
+from recollect.stages.seeds import begin_alone, side_by_side, together
 from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Stage, job_of
 from recollect.stages.table import STAGES
@@ -63,6 +64,9 @@ Change = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
 Pack = Annotated[int, typer.Option(min=1, envvar="RECOLLECT_PACK", help="How many jobs may share one GPU.")]
+AtATime = Annotated[
+    int, typer.Option(min=1, help="How many of the seeds are at work at a time, each in a process of its own.")
+]
 Threads = Annotated[int, typer.Option(min=0, max=MOST_THREADS, help="CPU threads; 0: as many as cores.")]
 
 
@@ -71,19 +75,25 @@ def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
     """What every job does around its work: end with its scheduler, use its threads, hold its device."""
     from recollect.artifacts.lease import device_lease
     from recollect.artifacts.lock import dies_with_scheduler
+    from recollect.artifacts.stopping import saves_on_sigterm
 
     dies_with_scheduler()
     print(f"$ {' '.join(['recollect', *sys.argv[1:]])}", file=sys.stderr, flush=True)
     if device not in ("cpu", "cuda", "auto"):
         raise UserError(f"unknown device '{device}'", where="--device", do="use cpu, cuda or auto")
-    if threads:
-        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
-    with device_lease(device, pack) as held:  # type: ignore[arg-type]
-        import torch
-
-        if threads:
-            torch.set_num_threads(threads)
+    with saves_on_sigterm(), device_lease(device, pack) as held:  # type: ignore[arg-type]
+        use_threads(threads)
         yield held
+
+
+def use_threads(count: int) -> None:
+    """Let torch, which is imported here, use so many threads; 0: as many as cores."""
+    if count:
+        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
+    import torch
+
+    if count:
+        torch.set_num_threads(count)
 
 
 # ---------------------------------------------------------------------------------------------------- one per stage
@@ -99,7 +109,7 @@ def add_command(stage: Stage) -> None:
     }
     parameters: dict[str, tuple[Any, Any]] = {name: (WILDCARDS[name], inspect.Parameter.empty) for name in stage.over}
     if stage.parts:
-        parameters["seed"] = (Seeds, inspect.Parameter.empty)
+        parameters |= {"seed": (Seeds, inspect.Parameter.empty), "at_a_time": (AtATime, 1)}
     if stage.changes:
         parameters["change"] = (Change, None)
     parameters |= options
@@ -136,6 +146,7 @@ def _do(
     device: str | None = None,
     pack: int = 1,
     threads: int | None = None,
+    at_a_time: int = 1,
     **names: Any,
 ) -> None:
     """Run a stage for some names; of several seeds (see `Stage.ahead`) one that fails stops no other."""
@@ -147,20 +158,24 @@ def _do(
     if device == "auto" and not wants_gpu:
         device = "cpu"
     if threads is None:
-        return _one(stage, names, options, None)
+        return one(stage, names, options, None)
     with job(threads, device or "cpu", pack) as held:
         seeds = names.get("seed")
         if not isinstance(seeds, list):
-            return _one(stage, names, options, held if device else None)
+            return one(stage, names, options, held if device else None)
         if len(seeds) > 1:
             stage.ahead(*names.values(), **options, device=held)
-        together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
+        if at_a_time > 1:
+            side_by_side(stage, names, seeds, options, held, count=at_a_time, threads=threads, work=alone)
+        together(seeds, lambda seed: one(stage, {**names, "seed": seed}, options, held))
         for seed in seeds:
             stage.ended(*{**names, "seed": seed}.values())
     return None
 
 
-def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
+def one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
+    """Do one job."""
+
     def work() -> object:
         return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
@@ -172,26 +187,16 @@ def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: s
         print(returned)
 
 
-def together(seeds: list[int], work: Callable[[int], None]) -> None:
-    """Do the work of each seed; when all have been tried, say which failed.
+def alone(
+    stage: str, names: dict[str, Any], options: dict[str, Any], device: str, threads: int, count: int, said: str
+) -> None:
+    """One job of several side by side, as a process."""
+    from recollect.artifacts.stopping import saves_on_sigterm
 
-    Raises:
-        UserError: some failed; of a single one what it raised itself.
-    """
-    if len(seeds) == 1:
-        return work(seeds[0])
-    failed: list[int] = []
-    for seed in seeds:
-        try:
-            work(seed)
-        except Exception as error:
-            failed.append(seed)
-            said = as_user_error(error)
-            logging.getLogger("recollect").error("seed %d failed: %s", seed, said or error, exc_info=said is None)
-    if failed:
-        what = f"{len(failed)} of {len(seeds)} runs failed: seeds {', '.join(map(str, failed))}"
-        raise UserError(what, where="the messages above", do="mend it and run the same command: what is made is kept")
-    return None
+    begin_alone(count, said)
+    use_threads(threads)
+    with reported(), saves_on_sigterm():
+        one(STAGES[stage], names, options, device)
 
 
 OWN_COMMANDS = ("fetch", "fetch_data", "claims", "report")  # below: they take what they are about in other ways
@@ -325,6 +330,14 @@ def record(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 
 @app.command()
+def schema() -> None:
+    """Write config/schemas: what may stand in the files of config/, for editors."""
+    from recollect.stages.schemas import write
+
+    print(write())
+
+
+@app.command()
 def dvc() -> None:
     """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`."""
     print(pipeline(), end="")
@@ -362,13 +375,19 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 
 def main() -> None:
-    """Run a command; what a user can mend becomes one message and exit status 2."""
     _open_standard_streams()
+    with reported():
+        app()
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Do the work of a process; what a user can mend becomes one message and exit status 2."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("recollect").setLevel(logging.INFO)
     try:
         with held_still():  # a command is about the configuration as it stands when it starts
-            app()
+            yield
     except Exception as error:
         said = as_user_error(error)
         if said is None:
