@@ -27,7 +27,9 @@ ALLOWED = {
     "figures": SCIENCE,
     "stages": SCIENCE | PAPERS | {"sources", "evaluation", "figures"},
     "warm": {"artifacts"},
-    "cli": {"settings", "artifacts", "stages", "warm"},
+    "jobs": ARTIFACTS,
+    "options": BASE | {"stages"},
+    "cli": {"settings", "artifacts", "stages", "warm", "jobs", "options", "__version__"},
     "launch": {"warm", "cli"},
 }
 LONGEST = 400

@@ -11,6 +11,7 @@ value is a number, true, false, null, a word, or a list of these: `[0.9,0.99]`; 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -35,6 +36,17 @@ def method_with(method: str, changes: Iterable[str]) -> str:
     if named:
         said.insert(0, named)
     return f"{base}.{','.join(said)}" if said else base
+
+
+def grid(changes: Iterable[str]) -> list[dict[str, str]]:
+    """Every combination of some values of some keys (`KEY=VALUE,VALUE`): key -> value, each as it stands in names."""
+    axes: dict[str, dict[str, None]] = {}
+    for change in changes:
+        key, sign, values = change.partition("=")
+        for value in COMMA.split(values):
+            key, parsed = _pair(f"{key}{sign}{value}")
+            axes.setdefault(key, {})[_text(parsed)] = None
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def taken_apart(variant: str) -> tuple[str, dict[str, Any]]:
