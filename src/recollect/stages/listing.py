@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from recollect.settings.schema import EnvironmentSettings
 
 Row = tuple[str, ...]
-WIDTH = 110  # of the overview
+WIDTH, MOST_NAMES = 110, 100  # of the overview
 
 
 def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
@@ -44,8 +44,11 @@ def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
 
 def _overview(group: str) -> str:
     listed = GROUPS[group][1]()
+    head = f"{group} ({len(listed)}; `recollect list {group}` says more)"
+    if len(listed) > MOST_NAMES:
+        return head
     text = textwrap.fill(", ".join(listed), WIDTH, break_long_words=False, break_on_hyphens=False)
-    return f"{group} ({len(listed)}; `recollect list {group}` says more):\n{textwrap.indent(text, '  ')}"
+    return f"{head}:\n{textwrap.indent(text, '  ')}"
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -104,8 +107,12 @@ def _environment(name: str) -> Row:
     """At the default scale; one whose name may end in a size or an id as its file has it."""
     settings = environment_settings(default_selection().scale, name)
     ids = declaration("world", settings.world, "GYMNASIUM_IDS") or {}
-    own_id = [str(settings.options["id"])] if settings.world == "gymnasium" else []
-    return settings.world, settings.family, ", ".join([*ids, *own_id]), _spaces(settings)
+    fitting = [
+        id_ for id_, options in ids.items() if {**options, **settings.options} == {**settings.options, **options}
+    ]
+    if settings.world == "gymnasium":
+        fitting = [str(settings.options["id"])]
+    return settings.world, settings.family, ", ".join(fitting), _spaces(settings)
 
 
 def _spaces(environment: EnvironmentSettings) -> str:
@@ -140,7 +147,7 @@ def _variant(name: str) -> Row:
     scales = [scale for scale in names("scales") if name in _of(scale, name.partition(".")[0])]
     content = method_mapping(scales[0], _any_environment(), name)
     where = "all" if scales == names("scales") else ", ".join(scales)
-    return "acts otherwise" if content.get("evaluation_only") else "is trained", where, content["title"]
+    return "its method's" if content.get("evaluation_only") else "its own", where, content["title"]
 
 
 def _claim(name: str) -> Row:
@@ -157,7 +164,7 @@ GROUPS: dict[str, tuple[Row, Callable[[], Mapping[str, str]], Callable[[str], Ro
         _environment,
     ),
     "methods": (("name", "algorithm", "learns from", "variants", "title"), _files("methods"), _method),
-    "variants": (("name", "of its method, it", "scales", "title"), _variants, _variant),
+    "variants": (("name", "policy", "scales", "title"), _variants, _variant),
     "claims": (("name", "paper", "figure", "statement"), _files("claims"), _claim),
 }
 """Group -> headings, its names, and the row of one behind its name."""

@@ -6,7 +6,7 @@ tests/parity/published_settings. A test refuses pages that differ from these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import NoneType
@@ -52,15 +52,16 @@ def pages() -> dict[Path, str]:
     return {FOLDER / "hyperparameters.md": f"# Hyper-parameters\n\n{_INTRODUCTION}\n\n{listed}\n", **found}
 
 
-_INTRODUCTION = """These pages list every setting of every method, and of the sources of learning histories. `recollect reference` writes
-them from the code, and a test compares them.
+_INTRODUCTION = """These pages list every setting of every method, and of the sources of learning histories. `recollect reference`
+writes them from the code, and a test compares them.
 
-A default holds where no file of `config/` says otherwise. `recollect settings` prints what a run has, and `--why KEY` says which file
-and line a value comes from.
+A default holds where no file of `config/` says otherwise. `recollect settings` prints what a run has, and `--why KEY` says
+which file and line a value comes from.
 
-The last column names what is published, and in brackets where it stands: in the paper, or in a file of the released code. A pattern
-such as `procgen/*` names the runs of scale `paper` that a value is of; without a pattern it is of all. All values, with those that
-are ours, stand in [tests/parity/published_settings](../../tests/parity/published_settings)."""
+The last column has published values. Behind each stands in brackets where it is published: in the paper, or in a file of the
+released code. A pattern such as `procgen/*` names the runs of scale `paper` that a value is of; without a pattern it is of
+all. Values of ablations are left out; they stand, with all others, in
+[tests/parity/published_settings](../../tests/parity/published_settings)."""
 
 
 def _page(paper: str) -> str:
@@ -76,16 +77,29 @@ def _page(paper: str) -> str:
             model = getattr(module, part, None)
             for entry in _entries(model, "memory." if part == "Memory" else "") if model is not None else ():
                 entries.setdefault(entry, []).append(name)
-    published = read_yaml(PUBLISHED / f"{'radt' if paper == 'sources' else paper}.yaml")
+    published = read_yaml(PUBLISHED / f"{'radt' if kind == 'source' else paper}.yaml")
+    methods = _methods() if kind == "method" else {}
+    order = list(dict.fromkeys(entry[0] for entry in entries))
     prefix = "environment.source." if kind == "source" else "method."
-    lines = [f"# {TITLES[paper]}: hyper-parameters", "", _INTRODUCTIONS[kind], "", *_users(modules, kind)]
+    lines = [f"# {TITLES[paper]}: hyper-parameters", "", _INTRODUCTIONS[kind], ""]
+    lines += [f"- `{name}` is the algorithm of {_listed(methods[name])}" for name in modules if name in methods]
     lines += ["", f"Published: {published['paper']}; {published['code']}.", ""]
     lines += ["| setting | of | takes | default | what it does | published |", "|---|---|---|---|---|---|"]
-    for (key, takes, default, said), of in sorted(entries.items(), key=lambda item: item[0][0].split(".")[:-1]):
+    for (key, takes, default, said), of in sorted(entries.items(), key=lambda item: _order(item[0][0], order)):
+        readers = {method for name in of for method in methods.get(name, ())}
         whole = f"{prefix}{'' if key.startswith('memory.') else 'hyperparameters.'}{key}"
         cells = (f"`{key}`", "all" if len(of) == len(modules) else ", ".join(of), takes, f"`{default}`", said)
-        lines.append(f"| {' | '.join(map(_cell, (*cells, _published(whole, published))))} |")
+        lines.append(f"| {' | '.join(map(_cell, (*cells, _published(whole, published, readers))))} |")
     return "\n".join(lines) + "\n"
+
+
+def _order(key: str, keys: Sequence[str]) -> tuple[list[str], int]:
+    """By the groups that a key is in, then as declared."""
+    return key.split(".")[:-1], keys.index(key)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 _INTRODUCTIONS = {
@@ -94,17 +108,13 @@ _INTRODUCTIONS = {
 }
 
 
-def _users(modules: Mapping[str, Any], kind: str) -> Iterator[str]:
-    """Which methods have which algorithm."""
-    if kind == "source":
-        return
+def _methods() -> dict[str, list[str]]:
+    """The methods of each algorithm, without any of yours."""
     methods: dict[str, list[str]] = {}
-    for path in sorted((config_folder() / "methods").glob("*.yaml")):  # and no method of yours
+    for path in sorted((config_folder() / "methods").glob("*.yaml")):
         content = method_mapping("paper", names("environments")[0], path.stem)
         methods.setdefault(content["algorithm"], []).append(path.stem)
-    for name in modules:
-        if name in methods:
-            yield f"- `{name}` is the algorithm of {', '.join(f'`{method}`' for method in methods[name])}"
+    return methods
 
 
 # --------------------------------------------------------------------------------------------------- what is declared
@@ -134,7 +144,8 @@ def _takes(annotation: Any) -> str:
     if annotation is NoneType:
         return "null"
     if inside and origin in (dict, list, tuple):
-        return f"{origin.__name__} of {', '.join(dict.fromkeys(_takes(each) for each in inside if each is not ...))}"
+        words = ", ".join(dict.fromkeys(_takes(each) for each in inside if each is not ...))
+        return f"{'mapping' if origin is dict else 'list'} of {words}"
     if origin is Annotated:
         return _takes(inside[0])
     if inside:
@@ -162,30 +173,41 @@ def _value(value: Any) -> str:
 # -------------------------------------------------------------------------------------------------- what is published
 
 
-def _published(key: str, published: Mapping[str, Any]) -> str:
-    """The values of a setting that are published, each with the place where it stands."""
+def _published(key: str, published: Mapping[str, Any], methods: Collection[str]) -> str:
+    """The values of a setting that are published for some methods, each with the place where it stands.
+
+    Args:
+        methods: empty: a setting of no method, so all values count.
+    """
     found: dict[str, tuple[str, list[str]]] = {}
     for group in published["groups"]:
         said = group["settings"].get(key)
-        if said is None:
+        runs = [run for run in group["runs"] if not methods or _is_of(run, methods)]
+        if said is None or not runs:
             continue
+        if all(any(fnmatchcase(f"*/{method}", run) for run in runs) for method in methods):
+            found.clear()  # the last that says something of a run decides
         if isinstance(said, list):
             value, source = _value(said[0]), said[1]
         else:
             of = {name: _value(said[name]) for name in ("published", "paper", "released") if name in said}
             value, source = "; ".join(f"{name} {each}" for name, each in of.items()), said["source"]
-        found.setdefault(value.removeprefix("published "), (source, []))[1].extend(group["runs"])
+        found.setdefault(value.removeprefix("published "), (source, []))[1].extend(runs)
     texts = []
     for value, (source, runs) in list(found.items())[:MOST_SOURCES]:
-        of_runs = (
-            "" if "*" in runs else f", {', '.join(f'`{run}`' for run in runs[:2])}{' ...' if len(runs) > 2 else ''}"
-        )
+        of_runs = "" if "*" in runs else f", {_listed(runs[:2])}{' ...' if len(runs) > 2 else ''}"
         texts.append(f"{value} ({source}{of_runs})")
     if len(found) > MOST_SOURCES:
-        texts.append(f"{len(found) - MOST_SOURCES} more values")
+        texts.append(f"and {len(found) - MOST_SOURCES} more")
     if texts:
         return "; ".join(texts)
-    return next((f"ours: {why}" for name, why in published["ours"].items() if fnmatchcase(key, name)), "not compared")
+    return next((f"not published: {why}" for name, why in published["ours"].items() if fnmatchcase(key, name)), "")
+
+
+def _is_of(pattern: str, methods: Collection[str]) -> bool:
+    """Whether a pattern of runs, `dark_room_*/dqn_*`, is of one of these methods themselves, and not of a variant."""
+    wanted = pattern.rpartition("/")[2]
+    return any(fnmatchcase(method, wanted) for method in methods)
 
 
 def _cell(text: str) -> str:

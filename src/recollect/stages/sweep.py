@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recollect.artifacts.sealed import check_writable, read_table, write_bytes
+from recollect.artifacts.sealed import check_writable, read_table, sealing
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import grid, method_with
 from recollect.settings.resolve import resolve
 from recollect.stages import paths
-from recollect.stages.provenance import digest
+from recollect.stages.provenance import describe, digest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,8 @@ def sweep(
     text = ""
     if there:
         table = _table(scale, env, cells, there)
-        write_bytes(place, table.to_csv(index=False, float_format="%.6g").encode())
+        with sealing(place, kind="sweep", provenance=describe("", "", there.values())) as temp:
+            table.to_csv(temp, index=False, float_format="%.6g", lineterminator="\n")
         keys = list(next(iter(cells.values())))
         means = table.drop(columns="seed").groupby(keys, sort=False).mean().reset_index()
         text = f"{means.to_string(index=False, float_format='{:.4g}'.format)}\n\nof each seed: {place}"
