@@ -10,21 +10,19 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from recollect import __version__
+from recollect.commands import COMMANDS
 from recollect.jobs import job, together
 from recollect.options import (
     WILDCARDS,
     Change,
     DefaultScale,
     Device,
-    Env,
     Figures,
-    Grid,
-    Method,
     Pack,
     Scale,
     Seeds,
     Threads,
+    Version,
     example,
 )
 from recollect.settings.errors import UserError, as_user_error
@@ -33,7 +31,6 @@ from recollect.settings.resolve import scale_settings
 from recollect.settings.still import held_still
 from recollect.stages import check as checking
 from recollect.stages import finished as ending
-from recollect.stages import listing as naming
 from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
@@ -48,18 +45,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"recollect {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
-    ] = False,
-) -> None:
+def options(version: Version = False) -> None:
     """Regenerates the results of four lines of research on memory in reinforcement learning."""
 
 
@@ -234,41 +221,6 @@ def settings(
     print(showing.settings(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
 
 
-@app.command("list")
-def list_names(
-    group: Annotated[
-        str | None, typer.Argument(help="scales, figures, environments, methods, variants or claims; none: all names.")
-    ] = None,
-    chosen: Annotated[list[str] | None, typer.Argument(help="Names of that group; none: all of it.")] = None,
-) -> None:
-    """List what can be named: scales, figures, environments with ids, spaces and packages, methods, variants, claims.
-
-    Example: recollect list environments dark_room_7x7 tmaze_passive_50
-    """
-    print(naming.listing(group, chosen or ()))
-
-
-@app.command()
-def sweep(
-    scale: Scale,
-    env: Env,
-    method: Method,
-    seed: Seeds,
-    change: Grid,
-    more: Annotated[
-        list[str] | None, typer.Argument(help="Behind `--`: words for Snakemake, e.g. -- --profile cluster.")
-    ] = None,
-) -> None:
-    """Run every combination of some settings, and write and print a table of their final scores.
-
-    Example: recollect sweep --scale smoke --env tmaze_passive_5 --method dqn_lstm --seed 0 --set learning_rate=1e-3,3e-4
-    """
-    from recollect.stages.sweep import sweep as stage
-    from recollect.warm import warm as start
-
-    print(stage(scale, env, method, seed, change, more=more or (), start=start))
-
-
 @app.command(context_settings={"ignore_unknown_options": True})
 def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. snakemake --cores 2.")]) -> None:
     """Run a command, e.g. snakemake, whose jobs start without the imports of each.
@@ -306,17 +258,6 @@ def record(figures: Figures = None, scale: DefaultScale = None) -> None:
     from recollect.stages.recorded_run import record as write
 
     print(write(scale or default_selection().scale, chosen_figures(figures)))
-
-
-@app.command()
-def reference() -> None:
-    """Write docs/reference: every hyper-parameter with its default, what it does, and where it is published.
-
-    Example: recollect reference
-    """
-    from recollect.stages.reference import write_reference
-
-    print(write_reference())
 
 
 @app.command()
@@ -363,6 +304,10 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
     Example: recollect why --scale demo radt_dark_room_10x10
     """
     print(stale.why(scale or default_selection().scale, chosen_figures(figures)))
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from recollect import __version__
 from recollect.settings.loading import names
 from recollect.settings.schema import LARGEST_SEED
 from recollect.stages.stage import Stage
@@ -75,6 +76,17 @@ Figures = Annotated[
         help="Figures of config/figures, a set of config/config.yaml, or `all`; none: the default ones.",
         autocompletion=_named("figures"),
     ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"recollect {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
 ]
 
 USUAL = {

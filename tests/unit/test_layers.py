@@ -28,8 +28,9 @@ ALLOWED = {
     "stages": SCIENCE | PAPERS | {"sources", "evaluation", "figures"},
     "warm": {"artifacts"},
     "jobs": ARTIFACTS,
-    "options": BASE | {"stages"},
-    "cli": {"settings", "artifacts", "stages", "warm", "jobs", "options", "__version__"},
+    "options": BASE | {"stages", "__version__"},
+    "commands": {"options", "stages", "warm"},
+    "cli": {"settings", "artifacts", "stages", "warm", "jobs", "options", "commands"},
     "launch": {"warm", "cli"},
 }
 LONGEST = 400

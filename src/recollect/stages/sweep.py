@@ -54,7 +54,8 @@ def sweep(
     print(f"{len(files)} runs: {len(cells)} settings, {len(set(seeds))} seeds", file=sys.stderr, flush=True)
     status = start([sys.executable, "-m", "snakemake", "--keep-going", *more, "--", *map(str, files.values())])
     there = {run: path for run, path in files.items() if path.is_file()}
-    text = ""
+    missing = f"{len(files) - len(there)} of {len(files)} runs are not there"
+    text = missing
     if there:
         table = _table(scale, env, cells, there)
         with sealing(place, kind="sweep", provenance=describe("", "", there.values())) as temp:
@@ -63,8 +64,8 @@ def sweep(
         means = table.drop(columns="seed").groupby(keys, sort=False).mean().reset_index()
         text = f"{means.to_string(index=False, float_format='{:.4g}'.format)}\n\nof each seed: {place}"
     if status:
-        what = f"{len(files) - len(there)} of {len(files)} runs are not there\n{text}".rstrip()
-        raise UserError(what, where="Snakemake's messages above", do="mend it, then run the same: what is made is kept")
+        do = "mend it, then give the same command again: what is made is kept"
+        raise UserError(f"{missing}\n{text}", where="Snakemake's messages above", do=do)
     return text
 
 

@@ -72,7 +72,7 @@ def test_a_wrong_key_or_value_is_refused_before_anything_runs() -> None:
 
 
 def test_what_failed_is_said_and_what_was_made_is_in_the_table() -> None:
-    with pytest.raises(UserError, match=r"(?s)2 of 4 runs are not there.*10\.5.*run the same"):
+    with pytest.raises(UserError, match=r"(?s)2 of 4 runs are not there.*10\.5.*give the same command again"):
         swept(Runs("0.0003"), "learning_rate=1e-3,3e-4")
     swept(Runs(), "learning_rate=1e-3,3e-4")
     (place,) = Path("results/smoke/sweeps").rglob("*.csv")
