@@ -30,18 +30,22 @@ def sweep(
     method: Method,
     seed: Seeds,
     change: Grid,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead of every combination: so many that optuna proposes; also of KEY=LOW..HIGH."),
+    ] = None,
     more: Annotated[
         list[str] | None, typer.Argument(help="Behind `--`: words for Snakemake, e.g. -- --profile cluster.")
     ] = None,
 ) -> None:
-    """Run every combination of some settings, and write and print a table of their final scores.
+    """Run every combination of some settings, or a search, and write and print a table of their final scores.
 
     Example: recollect sweep --scale smoke --env tmaze_passive_5 --method dqn_lstm --seed 0 --set learning_rate=1e-3,3e-4
     """
     from recollect.stages.sweep import sweep as stage
     from recollect.warm import warm as start
 
-    print(stage(scale, env, method, seed, change, more=more or (), start=start))
+    print(stage(scale, env, method, seed, change, trials=trials, more=more or (), start=start))
 
 
 def reference() -> None:

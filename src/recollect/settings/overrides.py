@@ -11,7 +11,6 @@ value is a number, true, false, null, a word, or a list of these: `[0.9,0.99]`; 
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -38,15 +37,15 @@ def method_with(method: str, changes: Iterable[str]) -> str:
     return f"{base}.{','.join(said)}" if said else base
 
 
-def grid(changes: Iterable[str]) -> list[dict[str, str]]:
-    """Every combination of some values of some keys (`KEY=VALUE,VALUE`): key -> value, each as it stands in names."""
-    axes: dict[str, dict[str, None]] = {}
+def axes(changes: Iterable[str]) -> dict[str, list[str]]:
+    """Some values of some keys (`KEY=VALUE,VALUE`), each once and as it stands in names."""
+    found: dict[str, dict[str, None]] = {}
     for change in changes:
         key, sign, values = change.partition("=")
         for value in COMMA.split(values):
-            key, parsed = _pair(f"{key}{sign}{value}")
-            axes.setdefault(key, {})[_text(parsed)] = None
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+            name, parsed = _pair(f"{key}{sign}{value}")
+            found.setdefault(name, {})[_text(parsed)] = None
+    return {name: list(values) for name, values in found.items()}
 
 
 def taken_apart(variant: str) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import write_table
 from recollect.settings.errors import UserError
-from recollect.settings.overrides import grid, method_with
+from recollect.settings.overrides import axes, method_with
 from recollect.stages import paths
 from recollect.stages.sweep import sweep
 
@@ -42,12 +42,14 @@ def swept(start: Any, *changes: str, seeds: Sequence[int] = (0, 1), more: Sequen
     return sweep("smoke", ENV, METHOD, seeds, changes, more=more, start=start)
 
 
-def test_a_grid_is_every_combination_in_the_form_of_names() -> None:
-    assert grid(["learning_rate=1e-3,3e-4", "head=[16],[16,8]"]) == [
-        {"learning_rate": rate, "head": head} for rate in ("0.001", "0.0003") for head in ("[16]", "[16,8]")
-    ]
+def test_values_have_the_form_that_they_have_in_names() -> None:
+    assert axes(["learning_rate=1e-3,3e-4,0.001", "head=[16],[16,8]", "context=default"]) == {
+        "learning_rate": ["0.001", "0.0003"],
+        "head": ["[16]", "[16,8]"],
+        "context": ["default"],
+    }
     with pytest.raises(UserError, match="not of the form KEY=VALUE"):
-        grid(["learning_rate"])
+        axes(["learning_rate"])
 
 
 def test_each_combination_and_seed_is_a_run_by_its_own_name() -> None:
@@ -65,7 +67,11 @@ def test_each_combination_and_seed_is_a_run_by_its_own_name() -> None:
 
 def test_a_wrong_key_or_value_is_refused_before_anything_runs() -> None:
     runs = Runs()
-    for change, answer in (("lerning_rate=1,2", "learning_rate"), ("learning_rate=0.1,fast", "'learning_rate' is")):
+    for change, answer in (
+        ("lerning_rate=1,2", "learning_rate"),
+        ("learning_rate=0.1,fast", "'learning_rate' is"),
+        ("learning_rate=0.1..1", "--trials"),
+    ):
         with pytest.raises(UserError, match=answer):
             swept(runs, change)
     assert not runs.commands
@@ -84,3 +90,26 @@ def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> N
         swept(Runs(), f"learning_rate={values}", seeds=(0,))
     found = list(Path("results/smoke/sweeps").rglob("*.csv"))
     assert len(found) == 3 and max(len(path.name) for path in found) < 255
+
+
+def test_a_search_proposes_towards_what_scores_high_and_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    told: list[str] = []
+
+    class Peak(Runs):
+        def __call__(self, command: Sequence[str]) -> int:
+            self.commands.append(list(command))
+            for path in command[command.index("--") + 1 :]:
+                of = paths.scores.match(path) or {}
+                rate = float(of["method"].partition("learning_rate=")[2].partition(",")[0])
+                told.append(of["method"])
+                frame = scores_frame(step=5, split="eval", task=0, episode=0, metric="return", value=-abs(rate - 0.01))
+                write_table(path, frame.assign(env=of["env"], method=of["method"], seed=0), kind="scores")
+            return 0
+
+    words = ("learning_rate=1e-5..0.1", "sequence.width=8,16")
+    first = sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
+    again = sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
+    assert first == again and told[:8] == told[8:] and len(set(told)) > 4
+    with pytest.raises(UserError, match="no range of numbers"):
+        sweep("smoke", ENV, METHOD, (0,), ("learning_rate=low..high",), trials=1, start=Peak())
