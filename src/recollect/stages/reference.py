@@ -102,9 +102,11 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+_HOW = "[How to read the table](hyperparameters.md)."
 _INTRODUCTIONS = {
-    "method": "Settings of a method's `hyperparameters`; a key that begins with `memory.` is one of its `memory`.",
-    "source": "Settings of `source: {hyperparameters: ...}` of an environment.",
+    "method": "Settings of a method's `hyperparameters`; a key that begins with `memory.` is one of its `memory`. "
+    + _HOW,
+    "source": "Settings of `source: {hyperparameters: ...}` of an environment. " + _HOW,
 }
 
 
