@@ -11,7 +11,7 @@ from typing import Any
 
 from recollect.settings.errors import UserError
 from recollect.stages.stage import Job
-from recollect.stages.sweep import Cell, Sweep
+from recollect.stages.swept_runs import Cell, Sweep
 from recollect.stages.table import STAGES
 
 RANGE = re.compile(r"(.+)\.\.(.+)")

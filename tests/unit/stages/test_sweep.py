@@ -86,7 +86,7 @@ def test_what_failed_is_said_and_what_was_made_is_in_the_table() -> None:
 
 
 def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> None:
-    for values in ("1e-3,3e-4", "1e-3", ",".join(f"0.00{n:02}" for n in range(1, 60))):
+    for values in ("1e-3,3e-4", "1e-3", ",".join(f"0.001234567{n}" for n in range(10, 28))):
         swept(Runs(), f"learning_rate={values}", seeds=(0,))
     found = list(Path("results/smoke/sweeps").rglob("*.csv"))
     assert len(found) == 3 and max(len(path.name) for path in found) < 255
