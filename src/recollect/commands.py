@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -58,4 +59,4 @@ def reference() -> None:
     print(write_reference())
 
 
-COMMANDS = {"list": list_names, "sweep": sweep, "reference": reference}
+COMMANDS: dict[str, Callable[..., None]] = {"list": list_names, "sweep": sweep, "reference": reference}

@@ -70,12 +70,12 @@ def nearest_path(typed: str, known: Iterable[str], level: Iterable[str]) -> str:
     """
     above, _, word = typed.rpartition(".")
 
-    def likeness(path: str) -> tuple[float, float]:
+    def likeness(path: str) -> tuple[float, int]:
         before, _, last = path.rpartition(".")
-        like = SequenceMatcher(None, word, last).ratio()
-        return like, like + 0.1 * SequenceMatcher(None, above, before).ratio()
+        alike = SequenceMatcher(None, word, last).ratio() + 0.1 * SequenceMatcher(None, above, before).ratio()
+        return alike, -path.count(".")
 
-    best = max(sorted(known), key=lambda path: likeness(path)[1], default="")
-    if likeness(best)[0] >= 0.6:
+    best = max(sorted(known), key=likeness, default="")
+    if SequenceMatcher(None, word, best.rpartition(".")[2]).ratio() >= 0.6:
         return f"did you mean '{best}'?"
     return f"known: {', '.join(sorted(level)) or 'none'}"

@@ -115,4 +115,4 @@ def test_the_command_prints_them() -> None:
     done = subprocess.run([sys.executable, "-m", "recollect.cli", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "method.hyperparameters.context: 9"
-    assert "--set" in done.stdout.splitlines()[1]
+    assert "what it is" in done.stdout.splitlines()[1] and "--set" in done.stdout.splitlines()[2]
