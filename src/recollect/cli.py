@@ -329,12 +329,14 @@ def forecast(
         str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
     ] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Only a row for each figure, as a table of Markdown.")] = False,
     threads: Threads = 1,
 ) -> None:
     """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known.
 
     Example: recollect forecast --scale paper radt_grid_worlds
     """
+    from recollect.stages.cost_table import cost_table
     from recollect.stages.forecast import forecast as stage
     from recollect.stages.forecast import measurements
 
@@ -345,7 +347,8 @@ def forecast(
             from recollect.stages.try_out import try_all
 
             known |= try_all(scale, chosen, known, held)
-    print(stage(scale, chosen, devices=devices, device=device, measured=known).text())
+    cost = stage(scale, chosen, devices=devices, device=device, measured=known)
+    print(cost_table(cost) if table else cost.text())
 
 
 @app.command()

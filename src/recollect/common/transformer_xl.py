@@ -6,7 +6,7 @@
 - The published code keeps the layers' inputs and projects all of them anew at every step. Projections have no bias, so
   keeping keys and values gives the same, and the zero memory is a zero cache.
 
-Source: Dai et al. 2019 (arXiv 1901.02860); specification 3.4 for what the published model does.
+Source: Dai et al. 2019 (arXiv 1901.02860); specification 3.4 of HELM for what the published model does.
 """
 
 from __future__ import annotations
