@@ -194,6 +194,13 @@ class Simulator:
         reward = staying + progress + (power - stall) + at_limit
         return reward, not alive
 
+    def render(self) -> np.ndarray:
+        position, _, _ = self._body()
+        view = self.bullet.computeViewMatrixFromYawPitchRoll(position, 3, 0, -20, 0, 2)
+        lens = self.bullet.computeProjectionMatrixFOV(60, 4 / 3, 0.1, 100)
+        seen = self.inner.getCameraImage(384, 288, view, lens, renderer=self.bullet.ER_TINY_RENDERER)
+        return np.reshape(seen[2], (288, 384, 4))[..., :3]
+
     def _load(self) -> None:
         """A new world with the floor and the robot, its motors off."""
         simulator = self.inner
