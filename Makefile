@@ -44,8 +44,7 @@ forecast: setup ## what it will cost (SCALE=paper FIGURES=all DEVICES=8)
 	@$(BIN)/recollect forecast $(FIGURES) $(if $(SCALE),--scale $(SCALE)) $(if $(DEVICES),--devices $(DEVICES))
 
 docs: setup ## the documentation as a site, site/index.html: pages, gallery, search; a dead link fails
-	@test -x $(BIN)/mkdocs || $(BIN)/uv pip install --python $(BIN)/python $$($(BIN)/python -c \
-		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@test -x $(BIN)/mkdocs || $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r envs/locks/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "open site/index.html"
 
