@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from recollect.artifacts.live import headline
 from recollect.artifacts.notebook_bar import NotebookBar, in_notebook
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
+_open: list[Progress] = []  # the displays of this process, the innermost last
+
+
+def show(run: Hashable, values: Mapping[str, float]) -> None:
+    """Have the open display show what a run logs, as far as it is loss or return; of several runs the means."""
+    if _open:
+        _open[-1].logged.setdefault(run, {}).update(values)
 
 
 class Progress:
@@ -42,6 +51,7 @@ class Progress:
         self.stream: TextIO = stream if stream is not None else sys.stderr
         self.done = start
         self.metrics: dict[str, float] = {}
+        self.logged: dict[Hashable, dict[str, float]] = {}
         self._began = self._last = clock()
         self._printed: tuple[int, str] | None = None
         self._bar: Bar | NotebookBar | None = None
@@ -49,6 +59,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._began = self._last = self.clock()
+        _open.append(self)
         if in_notebook():
             self._show(NotebookBar())
         elif self.stream.isatty():
@@ -59,6 +70,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Show the last state; after an error say that it stopped there."""
+        _open.remove(self)
         if self._bar is not None:
             self._show_bar()
             self._bar.stop()
@@ -99,7 +111,11 @@ class Progress:
         self.stream.flush()
 
     def _metric_texts(self) -> list[str]:
-        return [f"{name} {float(value):.4g}" for name, value in self.metrics.items()]
+        shown = dict.fromkeys(headline([*self.metrics, *(name for run in self.logged.values() for name in run)]), 0.0)
+        for name in shown:
+            of_runs = [run[name] for run in self.logged.values() if name in run]
+            shown[name] = self.metrics[name] if name in self.metrics else sum(of_runs) / len(of_runs)
+        return [f"{name} {float(value):.4g}" for name, value in {**shown, **self.metrics}.items()]
 
     def _open_bar(self) -> None:
         from rich import progress as rich_progress
