@@ -74,7 +74,9 @@ def test_a_run_is_that_of_the_commands_and_is_read_from_any_folder(
     assert (workdir / paths.policy(*OF, 1)).stat().st_mtime_ns == before and Path.cwd().name.startswith("elsewhere")
     assert again.settings == made.settings and again.settings.method.hyperparameters.discount > 0
     assert set(again.settings.environment.evaluation.splits) <= set(again.scores["split"])
-    assert again.curve.index.name == "step" and again.curve.index.is_monotonic_increasing and "critic_loss" in again.curve
+    assert (
+        again.curve.index.name == "step" and again.curve.index.is_monotonic_increasing and "critic_loss" in again.curve
+    )
     assert not recollect.run(*OF, 2, folder=workdir).is_made
 
 
