@@ -195,7 +195,7 @@ class Run:
         """Play its policy, and keep every step. With the same tasks, the returns are those of its scores.
 
         Args:
-            tasks: how many tasks, or which by their index; None: all of the split.
+            tasks: how many tasks, or which by their index; None: those that the evaluation plays.
             episodes: per task, one after the other; None: as many as the evaluation plays.
             split: `train` or `eval`; None: the evaluation's first.
 
@@ -208,7 +208,9 @@ class Run:
         split = split or environment.evaluation.splits[0]
         with self.inside():
             listed = registry.tasks(environment.world, environment.options, split)
-            wanted = range(len(listed)) if tasks is None else range(tasks) if isinstance(tasks, int) else tasks
+            in_context = environment.evaluation.protocol == "in_context"
+            played = len(listed) if in_context else min(len(listed), environment.evaluation.episodes)
+            wanted = range(played) if tasks is None else range(tasks) if isinstance(tasks, int) else tasks
             wrong = [place for place in wanted if not 0 <= place < len(listed)]
             if wrong or not len(wanted) or (episodes is not None and episodes < 1):
                 what = f"there is no task {wrong[0]} in the split '{split}'" if wrong else "there is nothing to play"
@@ -216,7 +218,7 @@ class Run:
                 raise UserError(what, where=self, do=do)
             chosen = [listed[place] for place in sorted(set(wanted))]
             policy = self.policy(device=device)
-            if environment.evaluation.protocol == "in_context":
+            if in_context:
                 arrays = rollouts.in_context(policy, environment, chosen, episodes, seed=self.seed)
             else:
                 arrays = rollouts.episodic(policy, environment, chosen, episodes, seed=self.seed, listed=len(listed))
@@ -265,11 +267,12 @@ def histories(scale: str, env: str, *, make: bool = False, folder: str | Path | 
         environment = environment_settings(scale, env)
         if make:
             _make(Job("generate", scale, env), "auto")
-        found = Histories.open(paths.histories(scale, env))
+        path = paths.histories(scale, env)
+        found = columns.Histories.open(path)
         options = {**environment.options, **environment.training_options}
-        found.environment = environment.model_copy(update={"options": options})
-        found.split = "train" if environment.source is None else environment.source.split
-        return found
+        environment = environment.model_copy(update={"options": options})
+        split = "train" if environment.source is None else environment.source.split
+        return Histories(found.arrays(), where=path, environment=environment, split=split)
 
 
 def from_minari(dataset: str) -> Histories:

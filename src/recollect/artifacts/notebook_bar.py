@@ -17,7 +17,8 @@ class NotebookBar:
     """One bar in the output of the cell that runs."""
 
     def __init__(self) -> None:
-        self._said, self._total, self._display = "", 0, None
+        self._said, self._total = "", 0
+        self._display: Any = None
 
     def start(self) -> None:
         pass
@@ -30,7 +31,7 @@ class NotebookBar:
         from IPython.display import display
 
         self._said, self._total = description, total
-        self._display: Any = display(self._element(completed, metrics), display_id=True)
+        self._display = display(self._element(completed, metrics), display_id=True)
         return 0
 
     def update(self, task: int, *, completed: int, metrics: str) -> None:

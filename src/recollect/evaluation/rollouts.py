@@ -84,14 +84,14 @@ def episodic(
         run = seed_of("of run", evaluation.seed, seed)
         acts_B = np.array([seed_of("episodic evaluation actions", run, i) for i in number], np.uint64)
         policy.start(acts_B, world.horizon, 1)
-        of_row = {
+        of_row: dict[str, np.ndarray] = {
             "row": np.arange(first, first + len(chosen)),
             "task": np.array([task.index for task, _ in chosen], np.int32),
             "episode": np.array([place for _, place in chosen], np.int32),
         }
 
         def watch(seen: np.ndarray, did: np.ndarray, got: np.ndarray, done: np.ndarray, live: np.ndarray) -> None:
-            steps.add(live, observation=seen, action=did, reward=got.astype(np.float32), done=done, **of_row)  # noqa: B023
+            steps.add(live, **of_row, observation=seen, action=did, reward=got.astype(np.float32), done=done)  # noqa: B023
 
         score_episodes(world, policy, Scoring().part(""), watch)
     return steps.columns()
