@@ -45,7 +45,10 @@ PLUMBING = (
     "recollect.environments.registry",
     "recollect.environments.single",
     "recollect.environments.scene",
+    "recollect.environments.drawing",
 )
+#: Functions and methods of worlds that draw, and do nothing else.
+DRAWING = {"scene", "picture", "render"}
 
 
 KEPT = Path(".snakemake") / "recollect-files.json"
@@ -129,8 +132,11 @@ def _read(file: Path, module: str, content: bytes) -> list[str]:
     except (SyntaxError, ValueError) as error:
         raise UserError(f"not valid Python: {error}", where=file, do="mend the file") from error
     if _inside(module, "recollect.environments"):
-        # How a world is drawn from above is part of its file, and of no result.
-        tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == "scene")]
+        # How a world is drawn is part of its file, and of no result.
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        holders: list[ast.Module | ast.ClassDef] = [tree, *classes]
+        for holder in holders:
+            holder.body = [s for s in holder.body if not (isinstance(s, ast.FunctionDef) and s.name in DRAWING)]
     parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
     imported = {name: None for given in imports_of(tree, parent) for name in _with_parents(given)}
     return [hashlib.sha256(running_text(tree).encode()).hexdigest(), *imported]

@@ -1,4 +1,4 @@
-"""Progress of a long job: a bar on a terminal, a line now and then in a log."""
+"""Progress of a long job: a bar on a terminal and in a notebook, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from recollect.artifacts.live import headline
+from recollect.artifacts.notebook_bar import NotebookBar, in_notebook
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
-    from rich.progress import TaskID
 
 _open: list[Progress] = []  # the displays of this process, the innermost last
 
@@ -26,8 +26,8 @@ def show(run: Hashable, values: Mapping[str, float]) -> None:
 class Progress:
     """``with Progress(5000, "train radt", "steps") as progress: progress.update(step, loss=loss)``.
 
-    On a terminal a rich bar; elsewhere the first update, one line per interval, and the last state. `update` costs
-    a clock reading between lines, so it may be called every step.
+    On a terminal a rich bar, in a notebook one of the page; elsewhere the first update, one line per interval, and the
+    last state. `update` costs a clock reading between lines, so it may be called every step.
 
     Args:
         start: units done before this process (a resumed run), left out of the speed.
@@ -54,13 +54,15 @@ class Progress:
         self.logged: dict[Hashable, dict[str, float]] = {}
         self._began = self._last = clock()
         self._printed: tuple[int, str] | None = None
-        self._bar: Bar | None = None
-        self._task: TaskID | None = None
+        self._bar: Bar | NotebookBar | None = None
+        self._task: Any = None
 
     def __enter__(self) -> Progress:
         self._began = self._last = self.clock()
         _open.append(self)
-        if self.stream.isatty():
+        if in_notebook():
+            self._show(NotebookBar())
+        elif self.stream.isatty():
             self._open_bar()
         return self
 
@@ -119,7 +121,7 @@ class Progress:
         from rich import progress as rich_progress
         from rich.console import Console
 
-        self._bar = rich_progress.Progress(
+        bar = rich_progress.Progress(
             rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(),
             rich_progress.MofNCompleteColumn(),
@@ -127,6 +129,10 @@ class Progress:
             rich_progress.TextColumn("{task.fields[metrics]}", markup=False),
             console=Console(file=self.stream),
         )
+        self._show(bar)
+
+    def _show(self, bar: Bar | NotebookBar) -> None:
+        self._bar = bar
         self._bar.start()
         self._task = self._bar.add_task(self.description, total=self.total, completed=self.start, metrics="")
 

@@ -234,8 +234,8 @@ class Run:
         known |= {"trusted": self.trusted} if self.trusted else {}
         self._checkpoints.save(step, {**own, **columns}, known)
         self._last_saved = step
-        self._cadence.saved(began)
         self.forget_scorings()  # from here on, no run comes to them again
+        self._cadence.saved(began)
 
     def forget_scorings(self) -> None:
         """Remove what scorings while learning would have gone on from."""

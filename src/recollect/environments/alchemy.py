@@ -202,5 +202,25 @@ class Alchemy(BaseWorld):
         potion_BP2[self._potion_used_BP] = 1
         return np.concatenate([stone_BS5.reshape(B, -1), potion_BP2.reshape(B, -1)], axis=1)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        """Stones above (the lighter, the more one is worth) and potions below, in their colors; what is used is white."""
+        red, green, orange, yellow, pink, teal = (
+            (200, 40, 40),
+            (40, 150, 60),
+            (240, 140, 30),
+            (235, 215, 60),
+            (225, 140, 190),
+            (60, 180, 175),
+        )
+        colors = np.full((2, POTIONS, 3), 255, np.uint8)
+        stones_S5, potions_P2 = np.split(self._observe()[b], [5 * STONES])
+        for s, stone in enumerate(stones_S5.reshape(STONES, 5)):
+            if stone[4] == 0:
+                colors[0, s] = 60 + 55 * (stone[3] + 1)
+        for p, potion in enumerate(potions_P2.reshape(POTIONS, 2)):
+            if potion[1] == 0:
+                colors[1, p] = (red, green, orange, yellow, pink, teal)[round(3 * (potion[0] + 1))]
+        return {"cells": (2, POTIONS), "colors": colors}
+
 
 World = Alchemy

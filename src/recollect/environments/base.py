@@ -170,7 +170,19 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             "the optimal return is not known", where=type(self).__name__, do="compare with a reference policy instead"
         )
 
+    def picture(self, b: int) -> dict[str, Any] | np.ndarray | None:
+        """What instance b looks like to a person: the arguments of :func:`recollect.environments.drawing.grid`, or an image
+        [H, W, 3]. It changes nothing. None: not known, so what the agent sees is drawn, where that is an image.
+        """
+        return None
+
     # ---- gymnasium
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """A picture of each instance, uint8 [H, W, 3]. Raises UserError: the world cannot be drawn."""
+        from recollect.environments.drawing import drawn
+
+        return tuple(drawn(self, b) for b in range(self.num_envs))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -108,6 +108,14 @@ class Player:
         self.achievements = dict(info["achievements"])
         return float(reward), bool(over)
 
+    def render(self) -> np.ndarray:
+        """Larger than the agent sees it. At night the package draws random numbers for it, which are put back."""
+        draws = self.inner._world.random
+        before = draws.get_state()
+        image: np.ndarray = self.inner.render((378, 378))
+        draws.set_state(before)
+        return image
+
     def look(self) -> np.ndarray:
         """All parts of an observation but the goals, flat."""
         player = self.inner._player

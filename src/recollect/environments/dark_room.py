@@ -161,6 +161,10 @@ class DarkRoom(BaseWorld):
     def _observe(self) -> np.ndarray:
         return self._position_B2.copy()
 
+    def picture(self, b: int) -> dict[str, Any]:
+        goal = ("goal", *self._goal_B2[b].tolist())
+        return {"cells": (self.options.height, self.options.width), "agent": self._position_B2[b], "marks": [goal]}
+
     def optimal_return(self) -> np.ndarray:
         """Best return of an episode of each instance, float64 [B]; where the start is random, the mean over the cells."""
         room = self.options

@@ -98,6 +98,10 @@ class Simulator:
         self.seen_D = in_slots(now.observation)
         return float(now.reward), False
 
+    def render(self) -> np.ndarray:
+        image: np.ndarray = self.inner.physics.render(height=288, width=384, camera_id=0)
+        return image
+
     def look(self) -> np.ndarray:
         return self.seen_D
 

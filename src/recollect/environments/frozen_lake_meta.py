@@ -144,6 +144,12 @@ class FrozenLakeMeta(BaseWorld):
         parts = [self._seen_B2 / lake.size, (self._step_B == 0)[:, None], attempt_B[:, None]]
         return np.concatenate(parts, 1, dtype=np.float32)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        size = self.options.size
+        holes = [("hole", *cell) for cell in np.argwhere(self._now_BXY[b]).tolist()]
+        goal = ("goal", size - 1, size - 1)
+        return {"cells": (size, size), "agent": self._at_B2[b], "marks": [*holes, goal]}
+
 
 def crossable(hole_NXY: np.ndarray) -> np.ndarray:
     """Of each lake, whether there is a way from the first to the last corner, bool [N]."""

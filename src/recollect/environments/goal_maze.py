@@ -148,5 +148,17 @@ class GoalMaze(BaseWorld):
         parts.append(self.goal_part.show(self._goals_BK2, reached_B))
         return np.concatenate(parts, 1, dtype=np.float32)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        side, reached = self.options.side, int(self._reached_B[b])
+        told_K2 = self._goals_BK2[b]
+        goals = [(f"goal {i}", *cell) for i, cell in enumerate(told_K2[~np.isnan(told_K2[:, 0])].tolist(), 1)]
+        return {
+            "cells": (side, side),
+            "agent": divmod(int(self._cell_B[b]), side),
+            "marks": goals[reached:],
+            "faint": goals[:reached],
+            "walls": maze(int(self._maze_B[b]), side),
+        }
+
 
 World = GoalMaze

@@ -99,6 +99,11 @@ class KeyDoor(DarkRoom):
         self._has_key_B |= at_key_B
         return paid_B.astype(np.float32), None
 
+    def picture(self, b: int) -> dict[str, Any]:
+        key, door = ("key", *self._key_B2[b].tolist()), ("door", *self._goal_B2[b].tolist())
+        taken = bool(self._has_key_B[b])
+        return super().picture(b) | {"marks": [door] if taken else [door, key], "faint": [key] if taken else []}
+
     def _best_from(self, start_M2: np.ndarray, b: int) -> np.ndarray:
         """The way over the key. Sticky: of an episode with the key in hand, as all are after the first."""
         if self.options.key_reset == "sticky":

@@ -253,6 +253,17 @@ class MazeRunner(BaseWorld):
     def _observe(self) -> np.ndarray:
         return self._seen_C6.take(self._maze_B + self._cell_B, axis=0)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        task, side, reached = self.tasks[b], self.options.side, int(self._reached_B[b])
+        goals = [(f"goal {i}", *cell) for i, cell in enumerate(self._goals(task), 1)]
+        return {
+            "cells": (side, side),
+            "agent": divmod(int(self._cell_B[b]), side),
+            "marks": goals[reached:],
+            "faint": goals[:reached],
+            "walls": maze(task.data["seed"], side),
+        }
+
     def shortest_ways(self) -> np.ndarray:
         """Actions on a shortest way to each goal, bool [B, G, cells, A]; on it: to stay, without a way: all."""
         side = self.options.side

@@ -84,6 +84,22 @@ def tasks(split: str, **options: Any) -> list[Task]:
     return found
 
 
+def scene(task: Task, **options: Any) -> Any:
+    """The room; key and door are marked where the task has them, else they are drawn for each rollout."""
+    from recollect.environments.scene import Mark, Scene
+
+    room = Options.parse(options, "meta_key_door")
+    marks = tuple(Mark(name, *task.data[name]) for name in ("key", "door") if name in task.data)
+    actions: tuple[str, ...] = ("west", "north", "east", "south", "stay")
+    if room.randomize_actions:
+        actions = tuple(f"action {action}" for action in range(5))
+
+    def cells_of(seen_ND: np.ndarray) -> np.ndarray:
+        return np.rint(seen_ND[:, :2] * room.size).astype(np.int64)
+
+    return Scene(room.size, room.size, marks, actions, cells_of)
+
+
 class MetaKeyDoor(BaseWorld):
     """Observations: float32 [B, 4 + shown entries]: x, y over N, has key, steps of the episode over H; then, in the light,
     door and key over N; then, where asked for, whether an episode begins. Actions: see `MOVES_A2`.
@@ -167,6 +183,16 @@ class MetaKeyDoor(BaseWorld):
         if room.show_reset:
             parts.append((self._step_B == 0)[:, None])
         return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    def picture(self, b: int) -> dict[str, Any]:
+        _, key, door = (tuple(cell) for cell in self._place_B32[b].tolist())
+        taken = bool(self._has_key_B[b])
+        return {
+            "cells": (self.options.size, self.options.size),
+            "agent": self._cell_B2[b],
+            "marks": [("door", *door)] if taken else [("door", *door), ("key", *key)],
+            "faint": [("key", *key)] if taken else [],
+        }
 
 
 World = MetaKeyDoor

@@ -114,6 +114,11 @@ class Simulator:
         self.seen_D, reward, _, _, info = self.inner.step(action_A)
         return float(reward), bool(info["success"])
 
+    def render(self) -> np.ndarray:
+        self.inner.render_mode = "rgb_array"
+        image: np.ndarray = self.inner.render()
+        return image
+
     def look(self) -> np.ndarray:
         return np.asarray(self.seen_D)
 

@@ -104,6 +104,9 @@ class Player:
             self._begin_attempt()
         return reward, self.attempt == self.options.attempts
 
+    def render(self) -> np.ndarray:
+        return self.now.render()
+
     def look(self) -> np.ndarray:
         seen_D = np.append(self.now.look(), float(self.time == 0)).astype(np.float32)
         if not self.options.goal_shown:

@@ -140,6 +140,9 @@ class Player:
         _, reward, over, _, _ = self.inner.step(int(action))
         return float(reward), over
 
+    def render(self) -> np.ndarray:
+        return self.inner.get_frame(tile_size=max(TILE, 384 // max(self.inner.width, self.inner.height)))
+
     def look(self) -> np.ndarray:
         """What is seen of all is composed at once."""
         raise NotImplementedError

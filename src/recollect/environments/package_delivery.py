@@ -142,5 +142,20 @@ class PackageDelivery(BaseWorld):
         goals_BK = self.goal_part.show(self.goals(), reached_B)
         return np.concatenate([own_B3, goals_BK], 1, dtype=np.float32)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        """The road in lines of ten cells."""
+        reached, places = int(self._reached_B[b]), self._destination_BK[b]
+        goals = [(f"goal {i}", *divmod(place, 10)) for i, place in enumerate(places[places > 0].tolist(), 1)]
+        forks = [("fork", *divmod(place, 10)) for place in np.flatnonzero(self._turn_BX[b]).tolist()]
+        rows, rest = divmod(self.options.length, 10)
+        walls = np.arange(10 * (rows + (rest > 0))).reshape(-1, 10) >= self.options.length
+        return {
+            "cells": walls.shape,
+            "agent": divmod(int(self._at_B[b]), 10),
+            "marks": forks + goals[reached:],
+            "faint": goals[:reached],
+            "walls": walls,
+        }
+
 
 World = PackageDelivery

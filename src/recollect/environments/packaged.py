@@ -133,6 +133,11 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
             seen, reward, terminated, truncated, info = self.env.step(self._meant(action))
         return self._flat(seen), float(reward), bool(terminated), bool(truncated), info
 
+    def render(self) -> Any:
+        if self.env.unwrapped.render_mode is None:
+            self.env.unwrapped.render_mode = "rgb_array"  # most environments read it only when they draw
+        return self.env.render()
+
     def replay(self, word_B: np.ndarray, action_BT: np.ndarray, timestep_B: np.ndarray) -> np.ndarray:
         """Play again what its instance of the batch played; what is seen in the end."""
         seen, _ = self.reset(seed=int(word_B[self.place]))
@@ -258,6 +263,11 @@ class VectorWorld(BaseWorld):
 
     def _observe(self) -> np.ndarray:
         return np.array(self._seen_B)
+
+    def picture(self, b: int) -> Any:
+        """That of its package."""
+        alone = getattr(self.inner, "envs", None)
+        return self.inner.call("render")[b] if alone is None else alone[b].render()
 
     def close_extras(self, **kwargs: Any) -> None:
         self.inner.close()

@@ -14,7 +14,7 @@ where the robot falls.
 - `observation: all` is the fully observed task (-F). MuJoCo's robots of the same names have other rewards, so that the
   published returns would not be comparable; they are not used.
 
-Source: specification 1.6.
+Source: specification 1.6 of Memory-RL.
 """
 
 from __future__ import annotations
@@ -193,6 +193,13 @@ class Simulator:
         at_limit = -0.1 * np.count_nonzero(np.abs(joints[0::2]) > 0.99)
         reward = staying + progress + (power - stall) + at_limit
         return reward, not alive
+
+    def render(self) -> np.ndarray:
+        position, _, _ = self._body()
+        view = self.bullet.computeViewMatrixFromYawPitchRoll(position, 3, 0, -20, 0, 2)
+        lens = self.bullet.computeProjectionMatrixFOV(60, 4 / 3, 0.1, 100)
+        seen = self.inner.getCameraImage(384, 288, view, lens, renderer=self.bullet.ER_TINY_RENDERER)
+        return np.reshape(seen[2], (288, 384, 4))[..., :3]
 
     def _load(self) -> None:
         """A new world with the floor and the robot, its motors off."""

@@ -154,6 +154,12 @@ class RandomMaze(BaseWorld):
         images_B3K = np.stack([color_K.take(seen_BK) for color_K in COLOR_3K], axis=1)
         return images_B3K.reshape(self.num_envs, 3, VIEW, VIEW)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        board_YX = self._board_BC[b].reshape(self._width, -1)[MARGIN:-MARGIN, MARGIN:-MARGIN]
+        row, column = divmod(int(self._position_B[b]), self._width)
+        colors = COLOR_3K[:, board_YX].transpose(1, 2, 0)
+        return {"cells": board_YX.shape, "agent": (row - MARGIN, column - MARGIN), "colors": colors}
+
 
 def _odd(side: Any) -> Any:
     return side // 2 * 2 + 1

@@ -79,6 +79,7 @@ def register() -> None:
                 gymnasium_id,
                 entry_point="recollect.environments.single:SingleWorld",
                 vector_entry_point="recollect.environments.single:vector_world",
+                order_enforce=False,  # a world says so itself; and it can be drawn before its first reset
                 kwargs={"world": world, **options},
             )
 

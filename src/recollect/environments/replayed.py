@@ -73,5 +73,10 @@ class ReplayedWorld(BaseWorld):
             self._success_B = over_B & (rewards_B > 0)
         return rewards_B, over_B
 
+    def picture(self, b: int) -> Any:
+        """That of its player, if it has a method `render`."""
+        render = getattr(self.players[b], "render", None)
+        return None if render is None else render()
+
     def _observe(self) -> np.ndarray:
         return np.stack([player.look() for player in self.players])

@@ -1,7 +1,7 @@
 """Our worlds as gymnasium knows them: ``gymnasium.make`` gives one instance, ``gymnasium.make_vec`` a batch.
 
 import gymnasium, recollect.environments
-env = gymnasium.make("recollect/DarkRoom-v0", width=20, height=20, split="eval", task=3)
+env = gymnasium.make("recollect/DarkRoom-v0", width=20, height=20, split="eval", task=3, render_mode="rgb_array")
 envs = gymnasium.make_vec("recollect/DarkRoom-v0", num_envs=80, vectorization_mode="vector_entry_point")
 """
 
@@ -15,16 +15,21 @@ from gymnasium.vector import AutoresetMode
 
 from recollect.environments import counter_rng, registry
 from recollect.environments.base import World
+from recollect.environments.drawing import drawn
 from recollect.settings.errors import UserError
+
+FPS = 8  # steps of a world in a second of a video
 
 
 class SingleWorld(gymnasium.Env[np.ndarray, np.int64]):
     """One instance of a world: task number `task` of a split."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own type)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012 (gymnasium's own type)
 
-    def __init__(self, world: str, split: str = "train", task: int = 0, **options: Any) -> None:
-        options.pop("render_mode", None)
+    def __init__(
+        self, world: str, split: str = "train", task: int = 0, render_mode: str | None = None, **options: Any
+    ) -> None:
+        self.render_mode = render_mode
         listed = registry.tasks(world, options, split)
         if not 0 <= task < len(listed):
             raise UserError(f"no task {task} in '{split}'", where=world, do=f"choose one of 0..{len(listed) - 1}")
@@ -50,6 +55,10 @@ class SingleWorld(gymnasium.Env[np.ndarray, np.int64]):
         told = {name: value_1[0] for name, value_1 in info.items()}
         return observation_1D[0], float(reward_1[0]), bool(terminated_1[0]), bool(truncated_1[0]), told
 
+    def render(self) -> np.ndarray | None:  # type: ignore[override]
+        """A picture for people, uint8 [H, W, 3], where `render_mode` is `rgb_array`. Raises UserError: it cannot be drawn."""
+        return None if self.render_mode is None else drawn(self.world, 0)
+
 
 def vector_world(
     world: str,
@@ -57,10 +66,13 @@ def vector_world(
     split: str = "train",
     seed: int = 0,
     autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+    render_mode: str | None = None,
     **options: Any,
 ) -> World:
     """A batch for ``gymnasium.make_vec``: instance i plays task i of the split, beginning again after the last one."""
-    options.pop("render_mode", None)
     listed = registry.tasks(world, options, split)
     chosen = [listed[i % len(listed)] for i in range(num_envs)]
-    return registry.make_world(world, options, chosen, counter_rng.instance_seeds(seed, num_envs), autoreset_mode)
+    made = registry.make_world(world, options, chosen, counter_rng.instance_seeds(seed, num_envs), autoreset_mode)
+    made.metadata |= {"render_modes": ["rgb_array"], "render_fps": FPS}
+    made.render_mode = render_mode
+    return made

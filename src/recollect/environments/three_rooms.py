@@ -262,3 +262,9 @@ class ThreeRooms(BaseWorld):
         letters_BK = seen_BK.astype(np.intp)  # once; `take` would do it for each channel
         images_B3K = np.stack([color_256.take(letters_BK) for color_256 in COLOR_3256], axis=1)
         return images_B3K.reshape(self.num_envs, *((-1,) if self.options.flat else self._shape))
+
+    def picture(self, b: int) -> dict:
+        board_YX = self._board_BC[b].reshape(-1, WIDTH)[MARGIN:-MARGIN, MARGIN:-MARGIN]
+        row, column = divmod(int(self._position_B[b]), WIDTH)
+        colors = COLOR_3256[:, board_YX].transpose(1, 2, 0)
+        return {"cells": (ROWS, COLUMNS), "agent": (row - MARGIN, column - MARGIN), "colors": colors}

@@ -212,6 +212,18 @@ class TMaze(BaseWorld):
             parts.append(self._timestep_B / self.horizon)
         return np.stack(parts, axis=1, dtype=np.float32)
 
+    def picture(self, b: int) -> dict[str, Any]:
+        junction, side = self._junction, int(self._goal_B[b])
+        walls = np.ones((3, junction + 1), dtype=bool)
+        walls[1] = walls[:, junction] = False
+        return {
+            "cells": walls.shape,
+            "agent": (1 - int(self._y_B[b]), int(self._x_B[b])),
+            "marks": [("sign", 1, 0), ("goal", 1 - side, junction)],
+            "faint": [("goal", 1 + side, junction)],
+            "walls": walls,
+        }
+
     def optimal_return(self) -> np.ndarray:
         """Of the walk that fetches the sign, keeps pace and turns to its side. Options may make another plan better."""
         maze = self.options

@@ -71,5 +71,20 @@ class Wind(BaseWorld):
     def _observe(self) -> np.ndarray:
         return self._at_B2.copy()
 
+    def picture(self, b: int) -> dict[str, Any]:
+        """From -1.5 to 1.5 along x and from 2 down to -1 along y, in cells of 0.1. Who is blown out stands at the edge."""
+
+        def place(point_2: np.ndarray) -> tuple[float, float]:
+            x, y = point_2.tolist()
+            return min(max(19.5 - 10 * y, -0.5), 29.5), min(max(10 * x + 14.5, -0.5), 29.5)
+
+        marks = [("goal", *place(GOAL_2))]
+        return {
+            "cells": (30, 30),
+            "agent": place(self._at_B2[b]),
+            "marks": marks,
+            "faint": [("start", *place(0 * GOAL_2))],
+        }
+
 
 World = Wind

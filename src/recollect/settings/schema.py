@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 LARGEST_SEED = 2**63 - 1
 
@@ -169,6 +169,14 @@ class FigureSettings(Frozen):
     options: dict[str, Any] = Field(default_factory=dict)
     references: tuple[dict[str, Any], ...] = ()
     category: str = Field("", description="Heading in the report.")
+    pages: Names = Field((), description="Methods whose run of the first seed gets an inspection page.")
+
+    @model_validator(mode="after")
+    def _pages_of_its_methods(self) -> FigureSettings:
+        other = [method for method in self.pages if method not in self.methods]
+        if other:
+            raise ValueError(f"pages: '{other[0]}' is none of the figure's methods ({', '.join(self.methods)})")
+        return self
 
 
 class LanguageModelSettings(Frozen):

@@ -45,7 +45,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         random_models |= provenance.uses_random_model(scale, env, method)
     panels = panel_names(environments, settings.options)
     values = {
-        **settings.model_dump(),
+        **settings.model_dump(exclude={"pages"}),
         "scale": scale,
         "references": reference.resolve(settings.references, panels=panels, methods=methods),
         "labels": {method: title for method, title in labels.items() if title},

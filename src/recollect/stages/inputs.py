@@ -197,6 +197,14 @@ def figure_runs(scale: str, figure: str) -> list[Run]:
     return [(e, m, s) for e in chosen.environments for m in chosen.methods for s in chosen.seeds]
 
 
+def paged_runs(scale: str, figure: str) -> list[Run]:
+    """The runs of a figure that get inspection pages: all of them where it draws traces, else those that it asks for."""
+    chosen = figure_settings(scale, figure)
+    if figure_reads(scale, figure) == "traces":
+        return figure_runs(scale, figure)
+    return [(env, method, chosen.seeds[0]) for env in chosen.environments for method in chosen.pages]
+
+
 def report_inputs(scale: str, *figures: str) -> dict[str, Path]:
     """What `recollect report` must have of some figures; what it finds of their runs and pages is shown as well."""
     listed = [paths.figure(scale, figure, f".{suffix}") for figure in figures for suffix in paths.FIGURE_FILES]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import inspect_inputs, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
+
+if TYPE_CHECKING:
+    from recollect.common.contract import Policy
+    from recollect.settings.schema import Settings
 
 
 def inspect(
@@ -21,21 +25,17 @@ def inspect(
     device: str = "cpu",
 ) -> None:
     """Trace some tasks of a policy's evaluation: what it saw, did and read."""
-    from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.progress import Progress
-    from recollect.artifacts.sealed import read_arrays
     from recollect.evaluation import tracing
 
     settings = resolve(scale, env, method, seed)
     environment = settings.environment
-    module = algorithm_module(settings.method.algorithm, where=method_path(method))
-    inputs = Inputs(device=device, **inspect_inputs(scale, env, method, seed))
     known = STAGE.provenance(Job("inspect", scale, env, method, str(seed)), device)
     chosen = tracing.chosen_tasks(environment, split, tasks or ())
     episodes, title = environment.evaluation.episodes, f"tracing {method} on {env}, seed {seed}"
     with run_lock(paths.checkpoints(scale, env, method, seed)):  # not of the run: its evaluation may be at work there
-        policy = module.load_policy(settings, read_arrays(inputs["policy"], kind="policy"), inputs)
+        policy = trained_policy(settings, device)
         with Progress(episodes, title, "episodes") as progress:
             trace = tracing.trace(
                 policy,
@@ -48,6 +48,19 @@ def inspect(
             )
         target = paths.trace(scale, env, method, seed)
         trace.write(target, {**known, "seed": seed, "split": split, "tasks": chosen})
+
+
+def trained_policy(settings: Settings, device: str) -> Policy:
+    """The policy of a finished run, with all that it plays with."""
+    from recollect.artifacts.inputs import Inputs
+    from recollect.artifacts.sealed import read_arrays
+
+    method = settings.method.name
+    module = algorithm_module(settings.method.algorithm, where=method_path(method))
+    files = inspect_inputs(settings.scale, settings.environment.name, method, settings.seed)
+    inputs = Inputs(device=device, **files)
+    policy: Policy = module.load_policy(settings, read_arrays(inputs["policy"], kind="policy"), inputs)
+    return policy
 
 
 STAGE = Stage(

@@ -95,6 +95,8 @@ speed = Place(f"{_RESULTS}/speed/{_RUN}.parquet")
 # The inspection page of a run, and the report of a scale.
 page = Place(f"{_RESULTS}/inspect/{_RUN}.html")
 report = Place(f"{_RESULTS}/report.html")
+# The final scores of a sweep's runs; `method` with the grid behind it.
+sweep = Place(f"{_RESULTS}/sweeps/{{env}}/{{method}}.csv")
 # Whether the published claims hold at a scale.
 claims = Place(f"{_RESULTS}/claims.json")
 

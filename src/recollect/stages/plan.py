@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.resolve import figure_reads, figure_settings, names, scale_settings
+from recollect.settings.resolve import figure_settings, names, scale_settings
 from recollect.stages import paths
-from recollect.stages.inputs import figure_runs
+from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
 from recollect.stages.stage import Job, job_of
 from recollect.stages.table import STAGES
@@ -52,13 +52,9 @@ class Plan(NamedTuple):
 
 
 def roots(scale: str, figure: str) -> list[Job]:
-    """The job of a figure, and the inspection pages of the runs whose traces it draws, where these can be shown."""
-    jobs = [Job("figure", scale, figure)]
-    if figure_reads(scale, figure) == "traces":
-        for env, method, seed in figure_runs(scale, figure):
-            if has_page(scale, env, method):
-                jobs.append(Job("page", scale, env, method, str(seed)))
-    return jobs
+    """The job of a figure, and the inspection pages of its runs that get some, where these can be shown."""
+    runs = [run for run in paged_runs(scale, figure) if has_page(scale, *run[:2])]
+    return [Job("figure", scale, figure), *(Job("page", scale, env, method, str(seed)) for env, method, seed in runs)]
 
 
 def plan(scale: str, figures: Iterable[str]) -> Plan:

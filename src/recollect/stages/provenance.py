@@ -154,7 +154,7 @@ def figure_text(scale: str, figure: str) -> str:
         "wiring_test": at_scale.wiring_test,
         "remarks": remarks(scale, chosen.environments),
     }
-    return canonical({"figure": chosen.model_dump(mode="json"), "titles": titles, "scale": said})
+    return canonical({"figure": chosen.model_dump(mode="json", exclude={"pages"}), "titles": titles, "scale": said})
 
 
 def remarks(scale: str, environments: Sequence[str]) -> list[str]:

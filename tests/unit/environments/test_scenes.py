@@ -14,6 +14,7 @@ WORLDS: list[tuple[str, dict[str, Any]]] = [
     ("dark_room", {"width": 5, "height": 4}),
     ("key_door", {"width": 5, "height": 4}),
     ("maze_runner", {"size": 9, "horizon": 60, "most_goals": 2}),
+    ("meta_key_door", {"size": 4, "rollout_steps": None, "listed_tasks": 6}),
 ]
 
 

@@ -18,7 +18,7 @@ from recollect.settings.resolve import names
 from recollect.stages import inputs, packs, paths, rules
 from recollect.stages.figure import spec_of
 from recollect.stages.plan import embedders, maker, plan
-from recollect.stages.selection import check_targets, selection
+from recollect.stages.selection import check_targets, default_selection, selection
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -98,6 +98,17 @@ def test_a_figure_of_traces_reads_traces_and_its_runs_have_pages(workdir: Path) 
     assert plan("smoke", ["radt_dark_room_10x10"]).files("page") == []
     both = embedders("smoke", ["radt_visits", "radt_dark_room_10x10"])
     assert {paths.trace("smoke", ROOM, "dt", 0), paths.scores("smoke", ROOM, "dt", 0)} <= set(both)
+
+
+def test_the_demo_makes_a_page_of_a_run_of_each_line_of_research(workdir: Path) -> None:
+    runs = [("dark_room_7x7", "radt"), ("amago_dark_key_door_2", "amago_transformer"), ("mini_grid_MemoryS5", "shelm")]
+    runs += [(env, "dqn_gpt") for env in ("tmaze_passive_10", "tmaze_passive_20", "tmaze_active_3", "tmaze_active_20")]
+    made = plan("demo", default_selection().figures).files("page", "html")
+    assert sorted(made) == sorted(paths.page("demo", *run, 0) for run in runs)
+    config = workdir / "config/scales/demo.yaml"
+    config.write_text(config.read_text().replace("pages: [radt]", "pages: [dpt]"))
+    with pytest.raises(UserError, match="'dpt' is none of the figure's methods"):
+        plan("demo", ["radt_dark_room_10x10"])
 
 
 def test_a_variant_that_differs_in_acting_is_scored_by_a_job_of_its_own(workdir: Path) -> None:

@@ -1,0 +1,59 @@
+"""play: policy -> a video of a few episodes of one task. No part of the workflow: a person asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import resolve
+from recollect.stages import inspect
+from recollect.stages.stage import Job, Stage
+
+
+def play(
+    scale: str,
+    env: str,
+    method: str,
+    seed: int,
+    *,
+    video: Annotated[str, "Where to write it: a .mp4, a .gif, or a .png with a strip of a few pictures."],
+    task: Annotated[int, "Place of the task in its split, from 0."] = 0,
+    episodes: Annotated[int, "Of its episodes so many are played, from the first on."] = 3,
+    split: Annotated[str, "Task split that is played."] = "eval",
+    device: str = "cpu",
+) -> str:
+    """Play a trained policy, and write a video: `--env dark_room_7x7 --method radt --seed 0 --task 3 --video out.gif`."""
+    from recollect.artifacts.progress import Progress
+    from recollect.environments.drawing import drawn
+    from recollect.evaluation import filming
+    from recollect.evaluation.tracing import chosen_tasks
+    from recollect.figures.video import check_video, write_video
+
+    if episodes < 1:
+        raise UserError(f"{episodes} episodes cannot be played", where="--episodes", do="name a number from 1 on")
+    path = Path(video)
+    check_video(path)
+    settings = resolve(scale, env, method, seed)
+    environment = settings.environment
+    inspect.STAGE.provenance(Job("inspect", scale, env, method, str(seed)), device)  # its inputs are there and whole
+    chosen_tasks(environment, split, [task])
+    of = (environment, split, task)
+    drawn(filming.world_of(*of, seed=seed), 0)  # a world that cannot be drawn says so before the policy plays
+
+    policy = inspect.trained_policy(settings, device)
+    with Progress(episodes, f"playing {method} on {env}, seed {seed}", "episodes") as progress:
+        steps = filming.play(policy, *of, episodes=episodes, seed=seed, progress=lambda done: progress.update(done))
+    write_video(path, filming.pictures(*of, steps, seed=seed), len(steps) + sum(step.done for step in steps))
+    returns = [sum(step.reward for step in steps if step.episode == episode) for episode in range(episodes)]
+    return f"{path}: task {task}, returns {', '.join(f'{each:.4g}' for each in returns)}"
+
+
+COMMAND = Stage(
+    name="play",
+    over=inspect.STAGE.over,
+    writes={},
+    asks=inspect.STAGE.asks,
+    changes=True,
+    run=play,
+)
