@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
@@ -239,29 +238,6 @@ def settings(
     Example: recollect settings --scale demo --env dark_room_7x7 --method radt --why optimisation.learning_rate
     """
     print(showing.settings(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
-
-
-@app.command()
-def watch(
-    runs: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of runs, or above them; none: what is in training.")
-    ] = None,
-    scale: DefaultScale = None,
-    env: Annotated[list[str] | None, typer.Option(help="Of this environment, again for more.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Of this method, again for more.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(min=0, help="Of this seed, again for more.")] = None,
-    metric: Annotated[list[str] | None, typer.Option(help="Draw this, again for more; none: loss and return.")] = None,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two pictures.")] = 2.0,
-    page: Annotated[Path | None, typer.Option(help="Write an HTML page instead, which loads itself again.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show them as they stand, and end.")] = False,
-) -> None:
-    """Show the curves of runs while they learn, in the terminal or as a page; of finished runs, too."""
-    from recollect.stages.watch import watch as show
-
-    named = {"env": env or [], "method": method or [], "seed": [str(one) for one in seed or []]}
-    if scale or any(named.values()):
-        named["scale"] = [scale or default_selection().scale]
-    show(runs or [], named, metrics=metric or [], every=every, target=page, once=once)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

@@ -1,13 +1,14 @@
-"""Commands about names and settings: what there is, what it does, and what comes of other values."""
+"""Commands beside the stages: what can be named, what settings do, what comes of other values, and how runs get on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from recollect.options import Env, Grid, Method, Scale, Seeds
+from recollect.options import DefaultScale, Env, Grid, Method, Scale, Seeds
 
 
 def list_names(
@@ -59,4 +60,35 @@ def reference() -> None:
     print(write_reference())
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"list": list_names, "sweep": sweep, "reference": reference}
+def watch(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of runs, or above them; none: what is in training.")
+    ] = None,
+    scale: DefaultScale = None,
+    env: Annotated[list[str] | None, typer.Option(help="Of this environment, again for more.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Of this method, again for more.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="Of this seed, again for more.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Draw this, again for more; none: loss and return.")] = None,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two pictures.")] = 2.0,
+    page: Annotated[Path | None, typer.Option(help="Write an HTML page instead, which loads itself again.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show them as they stand, and end.")] = False,
+) -> None:
+    """Show the curves of runs while they learn, in the terminal or as a page; of finished runs, too.
+
+    Example: recollect watch results/demo/runs/tmaze_passive_20
+    """
+    from recollect.stages.selection import default_selection
+    from recollect.stages.watch import watch as show
+
+    named = {"env": env or [], "method": method or [], "seed": [str(one) for one in seed or []]}
+    if scale or any(named.values()):
+        named["scale"] = [scale or default_selection().scale]
+    show(runs or [], named, metrics=metric or [], every=every, target=page, once=once)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_names,
+    "sweep": sweep,
+    "reference": reference,
+    "watch": watch,
+}

@@ -41,11 +41,11 @@ class Tracked:
 
     names: Mapping[str, Any]
     folder: Path
-    settings: BaseModel
+    settings: BaseModel | None = None
 
     @property
     def config(self) -> dict[str, Any]:
-        return {**self.names, **self.settings.model_dump(mode="json")}
+        return {**self.names, **(self.settings.model_dump(mode="json") if self.settings else {})}
 
     @property
     def title(self) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import BaseModel
 
 from recollect.artifacts.live import FILE, Live, headline, points_of, read_live
 from recollect.artifacts.progress import Progress
@@ -23,7 +22,7 @@ NAMES = {"scale": "demo", "env": "room", "method": "dt", "seed": 5}
 
 
 def make_run(folder: Path, *, watched: bool = True, **more: Any) -> Run:
-    live = Live(folder / "checkpoints", Tracked(NAMES, folder / "tracking", BaseModel())) if watched else None
+    live = Live(folder / "checkpoints", Tracked(NAMES, folder / "tracking")) if watched else None
     return Run(folder / "run", folder / "checkpoints", settings_text="same", live=live, **more)
 
 

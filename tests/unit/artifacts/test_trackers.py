@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def test_wandb_writes_runs_side_by_side_offline(tmp_path: Path, monkeypatch: Any
         one.close(failed=False)
     for i, run in enumerate(runs):
         (file,) = run.folder.glob(f"wandb/offline-run-*/run-seed{i}.wandb")
-        written = file.read_bytes()
+        patience = time.monotonic() + 30
+        while b"loss_of_%d" % i not in (written := file.read_bytes()) and time.monotonic() < patience:
+            time.sleep(0.05)  # a process of wandb's own writes it
         assert b"loss_of_%d" % i in written and b"loss_of_%d" % (1 - i) not in written
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from recollect import cli
 from recollect.artifacts.live import FILE, Live
@@ -36,7 +35,7 @@ def begun(seed: int, *, method: str = "dqn_ff", steps: int = 4) -> Run:
         paths.run_folder(*of),
         folder,
         settings_text="same",
-        live=Live(folder, Tracked(dict(zip(NAMES, of, strict=True)), paths.tracking(*of), BaseModel())),
+        live=Live(folder, Tracked(dict(zip(NAMES, of, strict=True)), paths.tracking(*of))),
     )
     run.resume()
     for step in range(10, 10 * steps + 1, 10):
