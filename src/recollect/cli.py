@@ -255,7 +255,10 @@ def watch(
     page: Annotated[Path | None, typer.Option(help="Write an HTML page instead, which loads itself again.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Show them as they stand, and end.")] = False,
 ) -> None:
-    """Show the curves of runs while they learn, in the terminal or as a page; of finished runs, too."""
+    """Show the curves of runs while they learn, in the terminal or as a page; of finished runs, too.
+
+    Example: recollect watch --scale demo --env dark_room_7x7 --method radt
+    """
     from recollect.stages.watch import watch as show
 
     named = {"env": env or [], "method": method or [], "seed": [str(one) for one in seed or []]}
@@ -305,7 +308,10 @@ def record(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 @app.command()
 def schema() -> None:
-    """Write config/schemas: what may stand in the files of config/, for editors."""
+    """Write config/schemas: what may stand in the files of config/, for editors.
+
+    Example: recollect schema
+    """
     from recollect.stages.schemas import write
 
     print(write())
