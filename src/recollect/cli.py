@@ -281,7 +281,10 @@ def record(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 @app.command()
 def schema() -> None:
-    """Write config/schemas: what may stand in the files of config/, for editors."""
+    """Write config/schemas: what may stand in the files of config/, for editors.
+
+    Example: recollect schema
+    """
     from recollect.stages.schemas import write
 
     print(write())

@@ -40,7 +40,8 @@ def test_the_help_of_a_command_has_an_example_that_it_understands(name: str) -> 
     )  # fails on unknown and on missing options; runs nothing
     given = context.params
     for option, group in (("scale", "scales"), ("method", "methods")):
-        assert not given.get(option) or given[option] in names(group)
+        chosen = given.get(option) or []
+        assert set([chosen] if isinstance(chosen, str) else chosen) <= set(names(group))
     stage = STAGES.get(name.replace("-", "_"))
     if stage is not None and set(stage.over) <= given.keys():  # and there is such a job
         job = job_of(stage.name, {word: str(given[word]) for word in stage.over})

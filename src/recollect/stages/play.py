@@ -23,7 +23,7 @@ def play(
     split: Annotated[str, "Task split that is played."] = "eval",
     device: str = "cpu",
 ) -> str:
-    """Play a trained policy, and write a video: `--env dark_room_7x7 --method radt --seed 0 --task 3 --video out.gif`."""
+    """Play a trained policy, and write a video of some episodes."""
     from recollect.artifacts.progress import Progress
     from recollect.environments.drawing import drawn
     from recollect.evaluation import filming
@@ -55,5 +55,6 @@ COMMAND = Stage(
     writes={},
     asks=inspect.STAGE.asks,
     changes=True,
+    example="--scale demo --env dark_room_7x7 --method radt --seed 0 --task 3 --video out.gif",
     run=play,
 )
