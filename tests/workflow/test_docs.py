@@ -206,13 +206,14 @@ def test_every_relative_link_resolves(page: Path) -> None:
             assert anchor in known, f"{link} names no heading"
 
 
-def test_every_image_is_there_and_the_readme_shows_one_figure() -> None:
+def test_every_image_is_there_and_the_readme_shows_one_figure_and_one_inspection_page() -> None:
     shown = [
         (page, image)
         for page in PAGES
         for image in re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
     ]
-    assert {image for page, image in shown if page.name == "README.md"} == {DEMO_PICTURE}
+    pictures = {DEMO_PICTURE, "docs/figures/inspection_radt.png"}
+    assert {image for page, image in shown if page.name == "README.md"} == pictures
     for page, image in shown:
         assert (page.parent / image).is_file(), f"{image} is not there: copy it from results/demo/figures"
         assert (page.parent / image).read_bytes().startswith(b"\x89PNG"), image
