@@ -12,6 +12,8 @@ from pathlib import Path
 import preloaded
 import pytest
 
+from recollect.artifacts.stopping import STATUS
+
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1, 2)
 SCALE = """
@@ -49,8 +51,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, STATUS)])
 def test_a_killed_ensemble_goes_on_and_ends_with_the_same_bytes(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
+    number: int, status: int, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     whole = tmp_path_factory.mktemp("whole") / "run"
     shutil.copytree(folder, whole)
@@ -64,9 +67,9 @@ def test_a_killed_ensemble_goes_on_and_ends_with_the_same_bytes(
     checkpoints = folder / "results/ensemble/checkpoints"
     while process.poll() is None and not list(checkpoints.rglob("seed_2/step_*.safetensors.manifest.json")):
         time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
+    process.send_signal(number)
     process.wait(timeout=60)
-    assert process.returncode == -signal.SIGKILL, (folder / "said").read_text()
+    assert process.returncode == status, (folder / "said").read_text()
     again = run(folder)
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("going on from the checkpoint") == len(SEEDS)
