@@ -31,6 +31,7 @@ PAGE_IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PAPERS_AND_GUIDES = ("radt", "memory_rl", "amago", "adding", "formats", "reliability", "workflow")
 SPECIFIED = ("README.md", *(f"docs/{name}.md" for name in PAPERS_AND_GUIDES))
 DEMO_PICTURE = "docs/figures/radt_dark_room_10x10.png"
+PAGE_PICTURE = "docs/figures/inspection_radt.png"  # of a finished demo: its page in a browser
 
 
 @pytest.fixture(autouse=True)
@@ -205,13 +206,13 @@ def test_every_relative_link_resolves(page: Path) -> None:
             assert anchor in known, f"{link} names no heading"
 
 
-def test_every_image_is_there_and_the_readme_shows_one_figure() -> None:
+def test_every_image_is_there_and_the_readme_shows_one_figure_and_one_page() -> None:
     shown = [
         (page, image)
         for page in PAGES
         for image in re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
     ]
-    assert {image for page, image in shown if page.name == "README.md"} == {DEMO_PICTURE}
+    assert {image for page, image in shown if page.name == "README.md"} == {DEMO_PICTURE, PAGE_PICTURE}
     for page, image in shown:
         assert (page.parent / image).is_file(), f"{image} is not there: copy it from results/demo/figures"
         assert (page.parent / image).read_bytes().startswith(b"\x89PNG"), image
