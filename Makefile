@@ -16,7 +16,7 @@ FIRST := results/demo/figures/amago_dark_key_door.pdf
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup procgen demo demo-all smoke forecast test test-all attack lint bench gpu lock clean-env
+.PHONY: help setup procgen demo demo-all smoke forecast docs test test-all attack lint bench gpu lock clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,11 @@ smoke: setup ## the whole workflow on toy sizes, in minutes: proves the wiring, 
 
 forecast: setup ## what it will cost (SCALE=paper FIGURES=all DEVICES=8)
 	@$(BIN)/recollect forecast $(FIGURES) $(if $(SCALE),--scale $(SCALE)) $(if $(DEVICES),--devices $(DEVICES))
+
+docs: setup ## the documentation as a site, site/index.html: pages, gallery, search; a dead link fails
+	@test -x $(BIN)/mkdocs || $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r envs/locks/docs.txt
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
 
 test: setup ## the quick tests
 	$(TEST) --dist worksteal -m "not slow"

@@ -1,8 +1,10 @@
 """Regenerates the figures: all with `snakemake --cores 2`, one with `snakemake results/paper/figures/NAME.pdf`.
 
-One file of rules per stage, in the order in which data flows; rules/common.smk says what they share.
+One file of rules per stage, in the order in which data flows; rules/common.smk says what they share. Another workflow may
+use it as a module (docs/workflow.md).
 """
 
+import os
 import sys
 
 from snakemake.utils import min_version
@@ -11,10 +13,15 @@ from recollect.settings.loading import config_folder
 from recollect.stages import why, worlds
 
 min_version("9.20")
-sys.path.insert(0, f"{workflow.basedir}/workflow")  # modules of the workflow itself
+HERE = workflow.current_basedir.get_path_or_uri(secret_free=True)
+sys.path.insert(0, f"{HERE}/workflow")  # modules of the workflow itself
 import provenance
 import snakemake_internals
 import stale_lock
+
+# A workflow that uses this one in a folder of its own has no such configuration. Jobs find it by this variable.
+if not os.path.isdir("config/scales"):
+    os.environ.setdefault("RECOLLECT_CONFIG", os.path.abspath(f"{HERE}/config"))
 
 
 configfile: f"{config_folder()}/config.yaml"
@@ -24,6 +31,13 @@ report: "workflow/report/overview.rst"
 
 
 include: "rules/common.smk"
+
+
+if SELECTED.container:
+
+    container: SELECTED.container
+
+
 include: "rules/data.smk"
 include: "rules/embed.smk"
 include: "rules/index.smk"
@@ -52,4 +66,5 @@ onstart:
         raise WorkflowError(str(error))
 
 
-workflow.default_target = "all"
+if MAIN:
+    workflow.default_target = "all"

@@ -2,8 +2,8 @@
 
 - One resolution for everything, so that two families never disagree about a version; then one file per use:
   uv.txt, torch.txt, cuda.txt (what the CUDA build of torch needs), models.txt (installed without what it declares),
-  one complete file per rule family (amago.txt, base.txt, control.txt, ...), and workflow.txt and dev.txt,
-  which come on top of base.txt.
+  one complete file per rule family (amago.txt, base.txt, control.txt, ...), and workflow.txt, dev.txt and docs.txt,
+  each of which comes on top of base.txt and those before it.
 - Pins stay as they are unless pyproject.toml asks for another; `--upgrade` takes the newest instead.
 - The worlds that another Python plays have locks of their own, in envs/worlds.
 - No file names a package index or a path: the same lock works behind any mirror.
@@ -153,7 +153,7 @@ def main() -> None:
     chosen_pins = [chosen.start_from] if chosen.start_from else sorted(LOCKS.glob("*.txt"))
     present = "" if chosen.upgrade else pins(*(parse(path.read_text()) for path in chosen_pins))
     torch = resolve([x for x in runtime if package(x) == "torch"], present)
-    everything = resolve([*runtime, *extras["workflow"], *extras["dev"]], present)
+    everything = resolve([*runtime, *extras["workflow"], *extras["dev"], *extras["docs"]], present)
     known = pins({**{x: b for x, b in parse(present).items() if x not in everything}, **everything})
 
     version = re.match(r"torch==(\S+)", torch["torch"])[1]  # type: ignore[index]
@@ -171,14 +171,14 @@ def main() -> None:
         wanted = [replaced.get(package(x), x) for x in runtime] + extras.get(family, [])
         locks[family] = {x: b for x, b in resolve(wanted, known).items() if x not in of_torch}
         write(family, locks[family], f"All that rule family `{family}` needs beside torch.txt and models.txt.")
-    for extra in ("workflow", "dev"):
+    below = ["base"]
+    for extra in ("workflow", "dev", "docs"):
         new = resolve([*runtime, *extras[extra]], known)
         # The whole block is compared: what base needs on Windows alone, `workflow` may need everywhere.
-        below = {block for x in ("base", "workflow") for block in locks.get(x, {}).values()}
-        locks[extra] = {x: b for x, b in new.items() if x not in of_torch and b not in below}
-        write(
-            extra, locks[extra], f"What `{extra}` adds to base.txt" + (" and workflow.txt." if extra == "dev" else ".")
-        )
+        there = {block for name in below for block in locks[name].values()}
+        locks[extra] = {x: b for x, b in new.items() if x not in of_torch and b not in there}
+        write(extra, locks[extra], f"What `{extra}` adds to {', '.join(f'{name}.txt' for name in below)}.")
+        below.append(extra)
     write("models", resolve(apart, present, "--no-deps"), "Installed without what it declares.")
     write("uv", resolve(["uv"], present), "The installer of all but itself and torch.")
     lock_worlds(chosen.upgrade)

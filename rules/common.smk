@@ -15,27 +15,29 @@ wildcard_constraints:
     **paths.WILDCARDS,
 
 
+# No other workflow uses this one as a module.
+MAIN = workflow.modifier.is_main_snakefile()
 # Seconds each, not worth a place in a cluster's queue; what is fetched needs the network, which compute nodes often lack.
-localrules:
-    fetch,
-    fetch_data,
-    figure,
-    page,
-    claims_table,
-    report_page,
-
-
+LOCAL = ("fetch", "fetch_data", "figure", "page", "claims_table", "report_page")
+workflow.localrules(*map(workflow.modifier.modify_rulename, LOCAL))
+# A job saves and ends by itself when SIGTERM comes; its shell waits for that.
+if MAIN:
+    shell.prefix("trap : TERM; ")
 try:
     hold_still()
     find_commands()
     # A killed Snakemake's lock goes; the flock is held for as long as this variable lives.
     ALIVE = stale_lock.clear()
     check_once()
-    SELECTED = selection.selection(config)
-    selection.check_targets(sys.argv[1:])
+    # The configuration that a module is given may be a part.
+    SELECTED = selection.selection({**selection.default_config(), **config})
+    if MAIN:
+        selection.check_targets(sys.argv[1:])
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()
 except UserError as error:
+    if not MAIN:
+        raise WorkflowError(str(error))
     sys.exit(f"error: {error}")
 
 rule_of = partial(

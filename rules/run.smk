@@ -13,7 +13,7 @@ RUNS = packs.rules(sorted(NAMED), SELECTED.job_hours, SELECTED.seeds_together)
 
 def make_rule(rule_name, seeds, constraints):
     # Snakemake reads `shell` again when a job starts: each rule needs a `RUN` of its own, which a loop would not give it.
-    RUN = rule_of("run", seeds=seeds)
+    RUN = rule_of("run", seeds=seeds, at_a_time=SELECTED.seeds_at_a_time)
 
     rule:
         name:

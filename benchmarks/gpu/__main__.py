@@ -20,6 +20,7 @@ import torch
 from benchmarks.gpu import speeds, table
 from benchmarks.gpu.lines import COLUMNS, LINES
 from benchmarks.gpu.one_line import Measured, Row, measure
+from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError, nearest
 
 MINUTES = 9.0
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{time.perf_counter() - began:.0f} seconds in all.", end="")
     print(" Sizes were shrunk (--quick): these are no results." if chosen.quick else "")
     if chosen.json:
-        Path(chosen.json).write_text(json.dumps(found.as_json(), indent=1), encoding="utf-8")
+        write_json(chosen.json, found.as_json(), kind="benchmarks")
     if not chosen.quick and device != "cpu":
         if chosen.names or chosen.variants:
             print("Forecasts read runs of all lines in all ways: nothing was written.")

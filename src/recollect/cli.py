@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from recollect.settings.errors import UserError, as_user_error
+from recollect.commands import COMMANDS
+from recollect.jobs import job, reported, use_threads
+from recollect.options import (
+    WILDCARDS,
+    AtATime,
+    Change,
+    DefaultScale,
+    Device,
+    Figures,
+    Pack,
+    Scale,
+    Seeds,
+    Threads,
+    Version,
+    example,
+)
+from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import scale_settings
-from recollect.settings.schema import LARGEST_SEED
-from recollect.settings.still import held_still
 from recollect.stages import check as checking
 from recollect.stages import finished as ending
 from recollect.stages import settings as showing
@@ -24,65 +36,20 @@ from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
 from recollect.stages.play import COMMAND as PLAY
 from recollect.stages.records import kept, timed
+from recollect.stages.seeds import begin_alone, side_by_side, together
 from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Stage, job_of
 from recollect.stages.table import STAGES
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Regenerates the results of four lines of research on memory in reinforcement learning.",
 )
 
-MOST_THREADS = 1024  # no job is faster with more, and a system cannot start any number of them
 
-Scale = Annotated[str, typer.Option(help="smoke, demo, paper, or a file of yours in config/scales.")]
-WILDCARDS: dict[str, Any] = {
-    "scale": Scale,
-    "env": Annotated[str, typer.Option(help="Environment: a file of config/environments, e.g. dark_room_10x10.")],
-    "method": Annotated[str, typer.Option(help="Method: a file of config/methods, e.g. radt, or radt.VARIANT.")],
-    "seed": Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the run.")],
-    "task": Annotated[int, typer.Option(min=0, help="Place of a task in its split, from 0.")],
-    "figure": Annotated[str, typer.Option(help="Figure: a file of config/figures.")],
-    "model": Annotated[str, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")],
-    "dataset": Annotated[str, typer.Option("--data", help="A name of config/published_data.yaml.")],
-    "vocabulary": Annotated[str, typer.Option(help="A name of config/token_vocabularies.yaml.")],
-}
-Seeds = Annotated[
-    list[int],
-    typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the run, again for more, which are one job."),
-]
-DefaultScale = Annotated[str | None, typer.Option(help="As `scale`; none: that of config/config.yaml.")]
-Change = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="A hyperparameter that differs, KEY=VALUE, again for more; results lie under another name."
-    ),
-]
-Device = Annotated[str, typer.Option(help="cpu, cuda (insist), or auto (a GPU where there is one).")]
-Pack = Annotated[int, typer.Option(min=1, envvar="RECOLLECT_PACK", help="How many jobs may share one GPU.")]
-Threads = Annotated[int, typer.Option(min=0, max=MOST_THREADS, help="CPU threads; 0: as many as cores.")]
-
-
-@contextmanager
-def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
-    """What every job does around its work: end with its scheduler, use its threads, hold its device."""
-    from recollect.artifacts.lease import device_lease
-    from recollect.artifacts.lock import dies_with_scheduler
-
-    dies_with_scheduler()
-    print(f"$ {' '.join(['recollect', *sys.argv[1:]])}", file=sys.stderr, flush=True)
-    if device not in ("cpu", "cuda", "auto"):
-        raise UserError(f"unknown device '{device}'", where="--device", do="use cpu, cuda or auto")
-    if threads:
-        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
-    with device_lease(device, pack) as held:  # type: ignore[arg-type]
-        import torch
-
-        if threads:
-            torch.set_num_threads(threads)
-        yield held
+@app.callback()
+def options(version: Version = False) -> None:
+    """Regenerates the results of four lines of research on memory in reinforcement learning."""
 
 
 # ---------------------------------------------------------------------------------------------------- one per stage
@@ -98,7 +65,7 @@ def add_command(stage: Stage) -> None:
     }
     parameters: dict[str, tuple[Any, Any]] = {name: (WILDCARDS[name], inspect.Parameter.empty) for name in stage.over}
     if stage.parts:
-        parameters["seed"] = (Seeds, inspect.Parameter.empty)
+        parameters |= {"seed": (Seeds, inspect.Parameter.empty), "at_a_time": (AtATime, 1)}
     if stage.changes:
         parameters["change"] = (Change, None)
     parameters |= options
@@ -111,7 +78,7 @@ def add_command(stage: Stage) -> None:
         own = {name: given.pop(name) for name in options}
         _do(stage, {name: value for name, value in own.items() if value and value != options[name][1]}, **given)
 
-    command.__doc__ = (stage.run.__doc__ or "").split("\n")[0]
+    command.__doc__ = f"{(stage.run.__doc__ or '').splitlines()[0]}\n\n{example(stage)}"
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -135,6 +102,7 @@ def _do(
     device: str | None = None,
     pack: int = 1,
     threads: int | None = None,
+    at_a_time: int = 1,
     **names: Any,
 ) -> None:
     """Run a stage for some names; of several seeds (see `Stage.ahead`) one that fails stops no other."""
@@ -146,20 +114,24 @@ def _do(
     if device == "auto" and not wants_gpu:
         device = "cpu"
     if threads is None:
-        return _one(stage, names, options, None)
+        return one(stage, names, options, None)
     with job(threads, device or "cpu", pack) as held:
         seeds = names.get("seed")
         if not isinstance(seeds, list):
-            return _one(stage, names, options, held if device else None)
+            return one(stage, names, options, held if device else None)
         if len(seeds) > 1:
             stage.ahead(*names.values(), **options, device=held)
-        together(seeds, lambda seed: _one(stage, {**names, "seed": seed}, options, held))
+        if at_a_time > 1:
+            side_by_side(stage, names, seeds, options, held, count=at_a_time, threads=threads, work=alone)
+        together(seeds, lambda seed: one(stage, {**names, "seed": seed}, options, held))
         for seed in seeds:
             stage.ended(*{**names, "seed": seed}.values())
     return None
 
 
-def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
+def one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: str | None) -> None:
+    """Do one job."""
+
     def work() -> object:
         return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
@@ -171,26 +143,16 @@ def _one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: s
         print(returned)
 
 
-def together(seeds: list[int], work: Callable[[int], None]) -> None:
-    """Do the work of each seed; when all have been tried, say which failed.
+def alone(
+    stage: str, names: dict[str, Any], options: dict[str, Any], device: str, threads: int, count: int, said: str
+) -> None:
+    """One job of several side by side, as a process."""
+    from recollect.artifacts.stopping import saves_on_sigterm
 
-    Raises:
-        UserError: some failed; of a single one what it raised itself.
-    """
-    if len(seeds) == 1:
-        return work(seeds[0])
-    failed: list[int] = []
-    for seed in seeds:
-        try:
-            work(seed)
-        except Exception as error:
-            failed.append(seed)
-            said = as_user_error(error)
-            logging.getLogger("recollect").error("seed %d failed: %s", seed, said or error, exc_info=said is None)
-    if failed:
-        what = f"{len(failed)} of {len(seeds)} runs failed: seeds {', '.join(map(str, failed))}"
-        raise UserError(what, where="the messages above", do="mend it and run the same command: what is made is kept")
-    return None
+    begin_alone(count, said)
+    use_threads(threads)
+    with reported(), saves_on_sigterm():
+        one(STAGES[stage], names, options, device)
 
 
 OWN_COMMANDS = ("fetch", "fetch_data", "claims", "report")  # below: they take what they are about in other ways
@@ -208,7 +170,10 @@ def claims(
     ] = None,
     strict: Annotated[bool, typer.Option(help="Fail unless every claim holds.")] = False,
 ) -> None:
-    """Say of each published claim that figures show whether it holds, is contradicted, or is undecided."""
+    """Say of each published claim that figures show whether it holds, is contradicted, or is undecided.
+
+    Example: recollect claims --scale demo --figure radt_dark_room_10x10
+    """
     figures = chosen_figures(figure)
     print(STAGES["claims"].run(scale or default_selection().scale, figures, strict=strict))
 
@@ -220,7 +185,10 @@ def report(
         list[str] | None, typer.Option(help="Figure to show, again for more; none: default ones.")
     ] = None,
 ) -> None:
-    """Write the report: one page with figures, captions, provenance and a table of all runs."""
+    """Write the report: one page with figures, captions, provenance and a table of all runs.
+
+    Example: recollect report --scale demo --figure radt_dark_room_10x10
+    """
     STAGES["report"].run(scale or default_selection().scale, figure or default_selection().figures)
 
 
@@ -232,7 +200,10 @@ def fetch(
     data: Annotated[str | None, typer.Option(help="A name of config/published_data.yaml.")] = None,
     revision: Annotated[str | None, typer.Option(help="With --data: a commit instead of the pinned one.")] = None,
 ) -> None:
-    """Fetch a frozen language model or published data once, at a pinned revision, with checked hashes."""
+    """Fetch a frozen language model or published data once, at a pinned revision, with checked hashes.
+
+    Example: recollect fetch --model transfo-xl-wt103
+    """
     if (model is None) == (data is None) or (revision is not None and data is None):
         raise UserError("one thing is fetched at a time", where="recollect fetch", do="name --model or --data")
     if model is not None:
@@ -246,7 +217,10 @@ def fetch(
 
 @app.command()
 def check() -> None:
-    """Check the whole configuration: every scale, environment, method and figure."""
+    """Check the whole configuration: every scale, environment, method and figure.
+
+    Example: recollect check
+    """
     print(checking.check())
 
 
@@ -260,13 +234,42 @@ def settings(
     why: Annotated[str | None, typer.Option(help="Only this key, and the file and line it comes from.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Show the settings of a run, an environment or a figure, every default included, and where each comes from."""
+    """Show the settings of a run, an environment or a figure, every default included, and where each comes from.
+
+    Example: recollect settings --scale demo --env dark_room_7x7 --method radt --why optimisation.learning_rate
+    """
     print(showing.settings(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
+
+
+@app.command()
+def watch(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of runs, or above them; none: what is in training.")
+    ] = None,
+    scale: DefaultScale = None,
+    env: Annotated[list[str] | None, typer.Option(help="Of this environment, again for more.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Of this method, again for more.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="Of this seed, again for more.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Draw this, again for more; none: loss and return.")] = None,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two pictures.")] = 2.0,
+    page: Annotated[Path | None, typer.Option(help="Write an HTML page instead, which loads itself again.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show them as they stand, and end.")] = False,
+) -> None:
+    """Show the curves of runs while they learn, in the terminal or as a page; of finished runs, too."""
+    from recollect.stages.watch import watch as show
+
+    named = {"env": env or [], "method": method or [], "seed": [str(one) for one in seed or []]}
+    if scale or any(named.values()):
+        named["scale"] = [scale or default_selection().scale]
+    show(runs or [], named, metrics=metric or [], every=every, target=page, once=once)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. snakemake --cores 2.")]) -> None:
-    """Run a command, e.g. snakemake, whose jobs start without the imports of each."""
+    """Run a command, e.g. snakemake, whose jobs start without the imports of each.
+
+    Example: recollect warm snakemake --cores 2
+    """
     from recollect.warm import warm as run
 
     typed = sys.argv[sys.argv.index("warm") + 1 :]  # not `command`, from which a `--` in the middle is gone
@@ -278,15 +281,12 @@ def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. sn
         raise UserError(what, where=words[0], do="correct its name or path") from error
 
 
-Figures = Annotated[
-    list[str] | None,
-    typer.Argument(help="Figures of config/figures, a set of config/config.yaml, or `all`; none: the default ones."),
-]
-
-
 @app.command()
 def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
-    """Name the figures and the report of a scale, and say which of the claims that they show hold."""
+    """Name the figures and the report of a scale, and say which of the claims that they show hold.
+
+    Example: recollect finished --scale demo
+    """
     scale = scale or default_selection().scale
     scale_settings(scale)
     print(ending.finished(scale, chosen_figures(figures)))
@@ -294,15 +294,29 @@ def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 @app.command()
 def record(figures: Figures = None, scale: DefaultScale = None) -> None:
-    """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs."""
+    """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs.
+
+    Example: recollect record --scale demo demo_all
+    """
     from recollect.stages.recorded_run import record as write
 
     print(write(scale or default_selection().scale, chosen_figures(figures)))
 
 
 @app.command()
+def schema() -> None:
+    """Write config/schemas: what may stand in the files of config/, for editors."""
+    from recollect.stages.schemas import write
+
+    print(write())
+
+
+@app.command()
 def dvc() -> None:
-    """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`."""
+    """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`.
+
+    Example: recollect dvc > dvc.yaml
+    """
     print(pipeline(), end="")
 
 
@@ -315,9 +329,14 @@ def forecast(
         str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
     ] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Only a row for each figure, as a table of Markdown.")] = False,
     threads: Threads = 1,
 ) -> None:
-    """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known."""
+    """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known.
+
+    Example: recollect forecast --scale paper radt_grid_worlds
+    """
+    from recollect.stages.cost_table import cost_table
     from recollect.stages.forecast import forecast as stage
     from recollect.stages.forecast import measurements
 
@@ -328,29 +347,27 @@ def forecast(
             from recollect.stages.try_out import try_all
 
             known |= try_all(scale, chosen, known, held)
-    print(stage(scale, chosen, devices=devices, device=device, measured=known).text())
+    cost = stage(scale, chosen, devices=devices, device=device, measured=known)
+    print(cost_table(cost) if table else cost.text())
 
 
 @app.command()
 def why(figures: Figures = None, scale: DefaultScale = None) -> None:
-    """Say what of figures is stale, and the reason in words."""
+    """Say what of figures is stale, and the reason in words.
+
+    Example: recollect why --scale demo radt_dark_room_10x10
+    """
     print(stale.why(scale or default_selection().scale, chosen_figures(figures)))
 
 
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+
+
 def main() -> None:
-    """Run a command; what a user can mend becomes one message and exit status 2."""
     _open_standard_streams()
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("recollect").setLevel(logging.INFO)
-    try:
-        with held_still():  # a command is about the configuration as it stands when it starts
-            app()
-    except Exception as error:
-        said = as_user_error(error)
-        if said is None:
-            raise
-        print(f"error: {said}", file=sys.stderr)
-        sys.exit(2)
+    with reported():
+        app()
 
 
 def _open_standard_streams() -> None:

@@ -258,9 +258,11 @@ def _work(
 
 
 def _end_with_caller(descriptor: int) -> None:
+    from recollect.artifacts.stopping import end_at_once
+
     while os.read(descriptor, 1):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    end_at_once()
 
 
 @contextmanager

@@ -27,8 +27,12 @@ ALLOWED = {
     "figures": SCIENCE,
     "stages": SCIENCE | PAPERS | {"sources", "evaluation", "figures"},
     "warm": {"artifacts"},
-    "cli": {"settings", "artifacts", "stages", "warm"},
+    "jobs": ARTIFACTS,
+    "options": BASE | {"stages", "__version__"},
+    "commands": {"options", "stages", "warm"},
+    "cli": {"settings", "artifacts", "stages", "warm", "jobs", "options", "commands"},
     "launch": {"warm", "cli"},
+    "api": SCIENCE | {"sources", "evaluation", "stages"},  # what Python users import
 }
 LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}

@@ -125,7 +125,7 @@ class Workflow:
 
 def short(command: str) -> str:
     """A job's command without redirection, device, threads and scale, so that tests can name it."""
-    command = re.sub(r" (--device|--threads|--scale) \S+", "", command.split(" > ")[0])
+    command = re.sub(r" (--device|--threads|--scale|--at-a-time) \S+", "", command.split(" > ")[0])
     return re.sub(r"--(env|method|seed|figure|model) ", "", command.removeprefix("recollect "))
 
 

@@ -34,7 +34,7 @@ def hold(stage, names, options, device):
     with open("held", "a") as file:
         print(device, os.environ["CUDA_VISIBLE_DEVICES"], begin, time.time(), file=file)
 
-with mock.patch.object(lease, "_torch_is_cpu_only", lambda: False), mock.patch.object(cli, "_one", hold):
+with mock.patch.object(lease, "_torch_is_cpu_only", lambda: False), mock.patch.object(cli, "one", hold):
     cli.main()
 """
 

@@ -16,6 +16,8 @@ import pytest
 import yaml
 from made_once import made_once
 
+from recollect.artifacts.stopping import STATUS
+
 RUNS = {
     "dt": ("dark_room_10x10", "dt"),
     "radt": ("dark_room_10x10", "radt"),
@@ -79,6 +81,13 @@ def checkpoints(folder: Path, name: str) -> list[Path]:
     return sorted((folder / "results" / "smoke" / "checkpoints" / env / method / "seed_1").glob("step_*.safetensors"))
 
 
+def sealed(folder: Path, name: str) -> set[tuple[str, int]]:
+    """All that is saved whole of a run that is at work: its checkpoints, and those of a scoring while it learns."""
+    env, method = RUNS[name]
+    place = folder / "results/smoke/checkpoints" / env / method / "seed_1"
+    return {(path.name, path.stat().st_mtime_ns) for path in place.rglob("step_*.manifest.json")}
+
+
 @pytest.mark.parametrize("name", list(RUNS))
 def test_resume_after_kill_is_bit_exact(
     name: str, smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]
@@ -105,6 +114,26 @@ def test_resume_after_kill_is_bit_exact(
         kills += 1
     assert kills, "the run ended before it could be killed: make it longer"
     assert "going on from the checkpoint" in trained(name, smoke_workdir)
+    assert outputs(smoke_workdir, name) == expected
+
+
+@pytest.mark.parametrize("name", ["dt", *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS if name != "dt")])
+def test_sigterm_saves_and_the_run_ends_with_the_same_bytes(
+    name: str, smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]
+) -> None:
+    expected, said = whole(name), said_in(smoke_workdir)
+    known = before = sealed(smoke_workdir, name)
+    while known == before:  # none yet; or SIGTERM came while a checkpoint was just being written
+        process = start(name, smoke_workdir)
+        while process.poll() is None and sealed(smoke_workdir, name) == known:
+            time.sleep(0.002)
+        time.sleep(0.03)
+        before = sealed(smoke_workdir, name)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == STATUS, said.read_text()
+        assert "with what was done so far saved" in said.read_text()
+        known = sealed(smoke_workdir, name)
+    assert "going on from the checkpoint of step" in trained(name, smoke_workdir)
     assert outputs(smoke_workdir, name) == expected
 
 

@@ -24,7 +24,7 @@ ENVS = ROOT / "envs"
 LOCKS = sorted((ENVS / "locks").glob("*.txt"))
 ENVIRONMENTS = sorted(ENVS.glob("*.yaml"))
 # Used only where a user chose them; see the extras of pyproject.toml.
-OPTIONAL = {"h5py", "tensorboard", "torchvision", "wandb"}
+OPTIONAL = {"h5py", "plotext", "torchvision", "trackio", "wandb"}
 IN_WORKERS = {"procgen"}  # imported by scripts that another Python runs; see envs/worlds
 
 

@@ -10,6 +10,7 @@ On a CPU the same function can be called as it is (tests do), and equals `Transf
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -20,9 +21,9 @@ from recollect.amago.ring_cache import RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
 from recollect.amago.timestep_encoders import Steps
 from recollect.amago.trajectory_encoders import TransformerEncoder
+from recollect.common.cuda_graphs import WARM_UP, beside, captured
 
 log = logging.getLogger(__name__)
-WARM_UP = 3  # calls before a capture, as PyTorch asks for: libraries choose and allocate then
 NEAR = 1e-3  # how far what a graph gives may be from what the function gives
 
 
@@ -105,16 +106,9 @@ class ActingGraph:
 
     def _captured(self, read: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """A graph and where its replay leaves the raw outputs. Raises RuntimeError."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                expected_BP = self._step(read)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # Threads that load batches may go on meanwhile: only this thread's calls are captured.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            raw_BP = self._step(read)
+        for _ in range(WARM_UP):
+            expected_BP = beside(partial(self._step, read))
+        graph, raw_BP = captured(partial(self._step, read))
         graph.replay()
         if not torch.allclose(raw_BP, expected_BP, rtol=NEAR, atol=NEAR):
             raise RuntimeError("a captured step gives other numbers than the step itself")

@@ -28,15 +28,16 @@ from recollect.amago.agent import Agent
 from recollect.amago.exploration import make_exploration
 from recollect.amago.hindsight import Relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
-from recollect.amago.loader import in_order, pinned
 from recollect.amago.mixed_data import opened
 from recollect.amago.network import WorldShape, world_shape
+from recollect.amago.pinned import pinned
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.recorder import Recorder
 from recollect.amago.trajectory_files import Batch, Trajectory, TrajectoryFiles
 from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
+from recollect.common.ahead import in_order
 from recollect.common.learning_curve import log_learning, make_worlds, metrics_of
 from recollect.common.rollout import score_episodes
 from recollect.settings.errors import UserError

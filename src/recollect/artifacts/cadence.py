@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from recollect.artifacts import lock, stopping
+
 # A kill costs at most five minutes and less than a tenth of a run (a second, if that is more).
 LONGEST = 240.0  # seconds between two saves; a minute is left for writing one
 SHORTEST = 1.0  # seconds: what a run may lose that has just begun
@@ -25,6 +27,8 @@ class Cadence:
         self.saved_at = self._asked_at = clock()
         self.began = self.saved_at if began is None else began
         self._behind, self._cost = behind, 0.0
+        self._is_last = False  # the state that SIGTERM found is saved
+        stopping.can_save(self)
 
     def due(self, *, early: bool = False) -> bool:
         """Whether a kill would soon cost more than is promised. The piece of work that follows is thought to take as long as
@@ -32,7 +36,14 @@ class Cadence:
 
         Args:
             early: a save costs little now; half the time will do.
+
+        Raises:
+            SystemExit: SIGTERM was received, and what came before it is saved.
         """
+        if stopping.asked():
+            if self._is_last:
+                stopping.end()
+            return True
         now = self.clock()
         piece, self._asked_at = now - self._asked_at, now
         wait = min(LONGEST, max(SHORTEST, PART * (now - self.began))) - self._behind
@@ -40,9 +51,16 @@ class Cadence:
         return now - self.saved_at + piece > (wait / 2 if early else wait)
 
     def saved(self, began: float) -> None:
-        """A save has ended that began at this time."""
+        """A save has ended that began at this time.
+
+        Raises:
+            SystemExit: it was asked for by SIGTERM. Where a process trains several runs, the others are saved first.
+        """
         self.saved_at = self._asked_at = self.clock()
         self._cost = self.saved_at - began
+        self._is_last = stopping.asked()
+        if self._is_last and lock.held() < 2:
+            stopping.end()
 
     @property
     def unsaved(self) -> float:

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recollect.artifacts import stopping
 from recollect.artifacts.processes import facts_of, lives
 from recollect.settings.errors import UserError
 
@@ -67,6 +68,11 @@ def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]
         os.close(descriptor)
 
 
+def held() -> int:
+    """How many folders this process holds."""
+    return len(_descriptors)
+
+
 class SharedLock:
     """The lock on a folder for another process: given to it as an argument, it is held until both have ended.
 
@@ -107,18 +113,18 @@ def take(descriptor: int, path: Path, operation: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def dies_with_parent() -> bool:
-    """Ask the kernel for SIGTERM when the parent process ends (Linux; elsewhere nothing is done and False returned).
+def dies_with_parent(number: int = signal.SIGTERM) -> bool:
+    """Ask the kernel for a signal when the parent process ends (Linux; elsewhere nothing is done and False returned).
 
     Only for processes that a scheduler starts directly: a run started by hand with nohup should outlive its shell.
     """
     if not sys.platform.startswith("linux"):
         return False
     parent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         return False
     if os.getppid() != parent:  # it ended before the kernel was asked
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
     return True
 
 
@@ -144,7 +150,7 @@ def dies_with_scheduler(name: str = "snakemake") -> int | None:
             select.select([watched], [], [])
         while _lives_since(pid) == since:  # the same process: another may get its pid
             time.sleep(_WATCH_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)
+        stopping.end_at_once()
 
     threading.Thread(target=wait, name="dies_with_scheduler", daemon=True).start()
     return pid
@@ -185,6 +191,26 @@ def _holder(path: Path) -> tuple[Any, Any]:
 def _holder_is_gone(path: Path) -> bool:
     pid, host = _holder(path)
     return host == platform.node() and isinstance(pid, int) and not lives(pid)
+
+
+def worker(folder: str | Path) -> str:
+    """The host of the process that works in a folder, as its lock says; "" where there is none.
+
+    Nothing is locked to find that out. Of another host it is not known whether the process has ended.
+    """
+    path = Path(folder) / ".lock"
+    pid, host = _holder(path)
+    if host == "unknown" or _holder_is_gone(path):
+        return ""
+    if host == platform.node() and sys.platform.startswith("linux"):
+        try:
+            booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+            began = booted + int(facts_of(pid)[19]) / os.sysconf("SC_CLK_TCK")
+            if began > path.stat().st_mtime + 1:  # another process has got its number
+                return ""
+        except OSError:
+            return ""
+    return str(host)
 
 
 def _held(path: Path) -> UserError:

@@ -1,23 +1,33 @@
-"""Progress of a long job: a bar on a terminal, a line now and then in a log."""
+"""Progress of a long job: a bar on a terminal and in a notebook, a line now and then in a log."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+from recollect.artifacts.live import headline
+from recollect.artifacts.notebook_bar import NotebookBar, in_notebook
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
-    from rich.progress import TaskID
+
+_open: list[Progress] = []  # the displays of this process, the innermost last
+
+
+def show(run: Hashable, values: Mapping[str, float]) -> None:
+    """Have the open display show what a run logs, as far as it is loss or return; of several runs the means."""
+    if _open:
+        _open[-1].logged.setdefault(run, {}).update(values)
 
 
 class Progress:
     """``with Progress(5000, "train radt", "steps") as progress: progress.update(step, loss=loss)``.
 
-    On a terminal a rich bar; elsewhere the first update, one line per interval, and the last state. `update` costs
-    a clock reading between lines, so it may be called every step.
+    On a terminal a rich bar, in a notebook one of the page; elsewhere the first update, one line per interval, and the
+    last state. `update` costs a clock reading between lines, so it may be called every step.
 
     Args:
         start: units done before this process (a resumed run), left out of the speed.
@@ -41,14 +51,18 @@ class Progress:
         self.stream: TextIO = stream if stream is not None else sys.stderr
         self.done = start
         self.metrics: dict[str, float] = {}
+        self.logged: dict[Hashable, dict[str, float]] = {}
         self._began = self._last = clock()
         self._printed: tuple[int, str] | None = None
-        self._bar: Bar | None = None
-        self._task: TaskID | None = None
+        self._bar: Bar | NotebookBar | None = None
+        self._task: Any = None
 
     def __enter__(self) -> Progress:
         self._began = self._last = self.clock()
-        if self.stream.isatty():
+        _open.append(self)
+        if in_notebook():
+            self._show(NotebookBar())
+        elif self.stream.isatty():
             self._open_bar()
         return self
 
@@ -56,6 +70,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Show the last state; after an error say that it stopped there."""
+        _open.remove(self)
         if self._bar is not None:
             self._show_bar()
             self._bar.stop()
@@ -96,13 +111,17 @@ class Progress:
         self.stream.flush()
 
     def _metric_texts(self) -> list[str]:
-        return [f"{name} {float(value):.4g}" for name, value in self.metrics.items()]
+        shown = dict.fromkeys(headline([*self.metrics, *(name for run in self.logged.values() for name in run)]), 0.0)
+        for name in shown:
+            of_runs = [run[name] for run in self.logged.values() if name in run]
+            shown[name] = self.metrics[name] if name in self.metrics else sum(of_runs) / len(of_runs)
+        return [f"{name} {float(value):.4g}" for name, value in {**shown, **self.metrics}.items()]
 
     def _open_bar(self) -> None:
         from rich import progress as rich_progress
         from rich.console import Console
 
-        self._bar = rich_progress.Progress(
+        bar = rich_progress.Progress(
             rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(),
             rich_progress.MofNCompleteColumn(),
@@ -110,6 +129,10 @@ class Progress:
             rich_progress.TextColumn("{task.fields[metrics]}", markup=False),
             console=Console(file=self.stream),
         )
+        self._show(bar)
+
+    def _show(self, bar: Bar | NotebookBar) -> None:
+        self._bar = bar
         self._bar.start()
         self._task = self._bar.add_task(self.description, total=self.total, completed=self.start, metrics="")
 

@@ -23,7 +23,8 @@ from recollect.artifacts.cadence import Cadence
 from recollect.artifacts.checkpoints import Checkpoint, Checkpoints, part
 from recollect.artifacts.differences import made_differently
 from recollect.artifacts.finite import check_arrays, check_metric
-from recollect.artifacts.progress import Progress
+from recollect.artifacts.live import Live, Points, points_of
+from recollect.artifacts.progress import Progress, show
 from recollect.artifacts.scores import BLANKS, NOT_ONE, SCORE_COLUMNS, SCORE_DTYPES, concat_scores, scores_frame
 from recollect.settings.errors import UserError
 
@@ -48,6 +49,7 @@ class Run:
         evaluate: ``evaluate(policy, step, scoring) -> score rows``, for methods that are judged while they learn; None when
             not.
         env, method, seed: fill these columns of the table where rows leave them out.
+        live: is told what is logged, for those who watch; None: nobody is.
         clock: seconds, monotonic.
     """
 
@@ -63,9 +65,11 @@ class Run:
         env: str = "",
         method: str = "",
         seed: int = 0,
+        live: Live | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = Path(folder)
+        self.live = live
         self.evaluate = evaluate
         self.labels: dict[str, Any] = {"env": env, "method": method, "seed": seed}
         self._settings = hashlib.sha256(settings_text.encode()).hexdigest()
@@ -93,9 +97,12 @@ class Run:
         self._frames, self._logged, self._last_saved, self.trusted = [], [], 0, []
         newest = self._chosen()
         self._cadence = Cadence(self._clock)
+        if newest is not None:
+            self._frames = [_unpack(newest.arrays, newest.state["texts"])]
+        if self.live is not None:
+            self.live.begin(points_of(self._frames[0]) if newest else {}, resumed=newest is not None)
         if newest is None:
             return None
-        self._frames = [_unpack(newest.arrays, newest.state["texts"])]
         self._last_saved = newest.step
         self.trusted = list(newest.state.get("trusted", []))
         if not self._is_own(newest):
@@ -161,6 +168,7 @@ class Run:
         for name, value in metrics.items():
             check_metric(name, float(value), f"{self.folder}, step {step}")
         self._logged.extend((step, name, float(value)) for name, value in metrics.items())
+        self._show({step: {name: float(value) for name, value in metrics.items()}})
 
     def log_scores(self, rows: pd.DataFrame) -> None:
         """Add score rows; env, method and seed columns that are missing or blank are filled with the run's own."""
@@ -170,6 +178,14 @@ class Run:
                 filled[name] = pd.Series(label, index=filled.index, dtype=SCORE_DTYPES[name])
         self._settle()
         self._frames.append(concat_scores([filled]))
+        self._show(points_of(filled))
+
+    def _show(self, points: Points) -> None:
+        """Tell whoever watches; nothing of the run depends on it."""
+        for step, values in points.items():
+            show(id(self), values)
+            if self.live is not None and values:
+                self.live.add(step, values)
 
     def evaluate_policy(self, policy: Any, step: int) -> None:
         """Judge a policy with the run's evaluator, where it has one, and add the score rows."""
@@ -218,8 +234,8 @@ class Run:
         known |= {"trusted": self.trusted} if self.trusted else {}
         self._checkpoints.save(step, {**own, **columns}, known)
         self._last_saved = step
-        self._cadence.saved(began)
         self.forget_scorings()  # from here on, no run comes to them again
+        self._cadence.saved(began)
 
     def forget_scorings(self) -> None:
         """Remove what scorings while learning would have gone on from."""

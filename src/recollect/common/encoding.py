@@ -5,7 +5,7 @@ Each part is a sealed file that says what it was made of. Parts begin at fixed r
 a run that was killed ends with the bytes of one that was not.
 
 Source: RA-DT (arXiv 2410.07071), released `precompute_img_embeds`, which writes `states_encoded` into every episode's
-file and goes on with the files that lack it; specification 2.3.
+file and goes on with the files that lack it; specification 2.3 of RA-DT.
 """
 
 from __future__ import annotations

@@ -22,9 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
-from recollect.common.device_steps import GraphedStep, Read, moved
 from recollect.common.frozen_products import product
+from recollect.common.graphed_step import Read
 from recollect.common.rotary import turned
+from recollect.common.token_ring import TokenRing
+from recollect.common.transfer import sent
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -89,18 +91,13 @@ class RotaryTransformer(nn.Module):
                         weight.normal_(0.0, weight.shape[1] ** -0.5, generator=draw)
 
 
-class RotaryCache:
-    """Keys and values of the last inputs of B rows, in a ring: a step writes K inputs over the oldest ones.
+class RotaryCache(TokenRing):
+    """See `TokenRing`. What a row wrote before its reset is not seen.
 
-    Rows share the ring's place, as all rows read as many inputs per step; what a row wrote before its reset is not seen.
-    On a GPU a step is one CUDA graph.
-
-    Args:
-        length: M, how many inputs each one attends to at most.
-        tokens: most inputs per step.
-        dtype: of the ring. With bfloat16 its products with queries and weights are bfloat16, too; softmaxes are float32.
-        graphed: False: no CUDA graph is made.
+    `read` gives the states [B, K, D] of K new inputs after the last layer and its norm.
     """
+
+    kind, counted = "rotary transformer", "lengths"
 
     def __init__(
         self,
@@ -112,71 +109,23 @@ class RotaryCache:
         dtype: torch.dtype = torch.float32,
         graphed: bool = True,
     ) -> None:
-        if length < 1 or tokens < 1:
-            raise UserError(
-                f"a memory of {length} tokens that reads {tokens} at once holds nothing",
-                where="memory_length",
-                do="give both at least 1",
-            )
-        s, device = model.settings, model.embeddings.device
-        self.model, self.length, self.tokens = model, length, tokens
-        self.slots = length + tokens - 1  # of the first of K new inputs, the M - 1 before it must still be there
-        shape = (2, batch, s.shared_heads, self.slots, s.head_width)
-        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in model.layers]
-        self.lengths_B = torch.zeros(batch, dtype=torch.int64, device=device)  # inputs since each row's reset
-        self.count = 0  # of inputs since the start: the position of the next one
-        self._count = torch.zeros((), dtype=torch.int64, device=device)  # the same
-        self.weights: list[Tensor] = []  # of the last inputs, [B, H, K, slots] for each layer
-        self._newest = 0
-        self._step = GraphedStep(self.step, self._peek, graphed=graphed)
+        super().__init__(model, batch, length, tokens, heads=model.settings.shared_heads, dtype=dtype, graphed=graphed)
+        self.lengths_B = torch.zeros(
+            batch, dtype=torch.int64, device=self._count.device
+        )  # inputs since each row's reset
 
     def reset(self, mask_B: Tensor) -> None:
-        self.lengths_B.masked_fill_(moved(mask_B, self.lengths_B.device), 0)
+        self.lengths_B.masked_fill_(sent(mask_B, self.lengths_B.device), 0)
 
-    @torch.no_grad()
-    def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
-        """States [B, K, D] of K new inputs after the last layer and its norm; the next call may overwrite them on a GPU.
-
-        Args:
-            remember: False: the cache stays as it is.
-
-        Raises:
-            UserError: more inputs than the cache was made for, or another number of rows.
-        """
-        B, K, D = x_BKD.shape
-        if len(self.lengths_B) != B or not 1 <= K <= self.tokens or self.model.settings.width != D:
-            raise UserError(
-                f"inputs of shape {(B, K, D)} do not fit a memory of {len(self.lengths_B)} rows of width "
-                f"{self.model.settings.width} that reads at most {self.tokens} at once",
-                where="rotary transformer",
-                do="start it with that many rows, and set batch_tokens to the most inputs per step",
-            )
-        self._newest = (self.count + K - 1) % self.slots
-        if not remember:
-            states_BKD, self.weights = self._peek(x_BKD)
-            return states_BKD
-        states_BKD, self.weights = self._step(x_BKD)
-        self.count += K
-        return states_BKD
-
-    @torch.no_grad()
     def step(self, x_BKD: Tensor) -> Read:
-        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors.
-
-        States [B, K, D], and of each layer the weights [B, H, K, slots].
-        """
-        states_BKD, weights = self._read(x_BKD, remember=True)
-        self._count.add_(x_BKD.shape[1])
+        found = super().step(x_BKD)
         self.lengths_B.add_(x_BKD.shape[1])
-        return states_BKD, weights
-
-    def _peek(self, x_BKD: Tensor) -> Read:
-        return self._read(x_BKD, remember=False)
+        return found
 
     def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
         s = self.model.settings
         B, K, _ = x_BKD.shape
-        new_K = (self._count + torch.arange(K, device=x_BKD.device)) % self.slots
+        new_K = self._new_slots(K)
         bias_B1KS = self._unseen(K)
         cos_KE, sin_KE = self._angles(K)
         group = s.heads // s.shared_heads
@@ -220,13 +169,6 @@ class RotaryCache:
         angle_KE = position_K1 * s.base**-exponent_E
         return angle_KE.cos().float(), angle_KE.sin().float()
 
-    def attention(self) -> Tensor | None:
-        """How much the last input read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
-        if not self.weights:
-            return None
-        by_slot = torch.stack([weights[:, :, -1].mean(1) for weights in self.weights])
-        return by_slot.roll(-self._newest - 1, 2)[:, :, -self.length :]
-
     def arrays(self) -> dict[str, Tensor]:
         """What will be seen again: of each layer the N slots ``[N, 2, heads, width]`` that rows still look at."""
         rows_N, slots_N = self._written()
@@ -234,7 +176,6 @@ class RotaryCache:
         return {"count": torch.tensor(self.count), "lengths": self.lengths_B.clone(), **kept}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Go on from `arrays`, in a cache that was just made for as many rows."""
         self.count = int(arrays["count"])
         self._count.fill_(self.count)
         self.lengths_B.copy_(torch.as_tensor(arrays["lengths"]))

@@ -6,7 +6,7 @@
 - The published code keeps the layers' inputs and projects all of them anew at every step. Projections have no bias, so
   keeping keys and values gives the same, and the zero memory is a zero cache.
 
-Source: Dai et al. 2019 (arXiv 1901.02860); specification 3.4 for what the published model does.
+Source: Dai et al. 2019 (arXiv 1901.02860); specification 3.4 of HELM for what the published model does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
-from recollect.common.device_steps import GraphedStep, Read, moved
 from recollect.common.frozen_products import product
-from recollect.settings.errors import UserError
+from recollect.common.graphed_step import Read
+from recollect.common.token_ring import TokenRing
+from recollect.common.transfer import sent
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 
@@ -117,18 +118,13 @@ class TransformerXL(nn.Module):
             return by_layer
 
 
-class XLCache:
-    """Keys and values of the last tokens of B rows, in a ring: a step writes K tokens over the oldest ones.
+class XLCache(TokenRing):
+    """See `TokenRing`. A row is forgotten by zeroing it: what it attends to then is zeros.
 
-    Rows share the ring's place, as all rows read as many tokens per step; a row is forgotten by zeroing it. On a GPU a step
-    is one CUDA graph: the place is a tensor there, and all that is written stays where it is.
-
-    Args:
-        length: M, how many tokens each one attends to.
-        tokens: most tokens per step.
-        dtype: of the ring. With bfloat16 its products with queries and weights are bfloat16, too; softmaxes are float32.
-        graphed: False: no CUDA graph is made.
+    `read` gives the last layer's state [B, D] at the last of K new tokens. `reset` takes its mask best on the host.
     """
+
+    kind, counted = "Transformer-XL", "written"
 
     def __init__(
         self,
@@ -140,78 +136,27 @@ class XLCache:
         dtype: torch.dtype = torch.float32,
         graphed: bool = True,
     ) -> None:
-        if length < 1 or tokens < 1:
-            raise UserError(
-                f"a memory of {length} tokens that reads {tokens} at once holds nothing",
-                where="memory_length",
-                do="give both at least 1",
-            )
-        s, device = model.settings, model.projections[0].device
-        self.model, self.length, self.tokens = model, length, tokens
-        self.slots = length + tokens - 1  # of the first of K new tokens, the M - 1 before it must still be there
-        shape = (len(model.layers), 2, batch, s.heads, self.slots, s.head_width)
-        self._ring = torch.zeros(shape, device=device, dtype=dtype)
-        self.layers = list(self._ring.unbind())
-        self.at = 0  # where the next token goes
-        self._at = torch.zeros((), dtype=torch.int64, device=device)  # the same
+        super().__init__(model, batch, length, tokens, heads=model.settings.heads, dtype=dtype, graphed=graphed)
         self.written_B = torch.zeros(batch, dtype=torch.int64)  # slots that are not zero: the newest so many
-        self.weights: list[Tensor] = []  # of the last tokens, [B, H, K, slots] for each layer
-        self._newest = 0
         self._distances = model.distances(length)
-        self._step = GraphedStep(self.step, self._peek, graphed=graphed)
 
     def reset(self, mask_B: Tensor) -> None:
-        """Forget the rows of a mask, best one on the host."""
         on_host = mask_B.cpu()
         self.written_B = self.written_B.masked_fill(on_host, 0)
         rows = on_host.nonzero()[:, 0]
         if len(rows):
-            self._ring.index_fill_(2, moved(rows, self._ring.device), 0.0)
+            self._ring.index_fill_(2, sent(rows, self._ring.device), 0.0)
 
-    @torch.no_grad()
     def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
-        """The last layer's state [B, D] at the last of K new tokens; the next call may overwrite it on a GPU.
-
-        Args:
-            remember: False: the cache stays as it is.
-
-        Raises:
-            UserError: more tokens than the cache was made for, or another number of rows.
-        """
-        B, K, D = x_BKD.shape
-        if len(self.written_B) != B or not 1 <= K <= self.tokens or self.model.settings.width != D:
-            raise UserError(
-                f"inputs of shape {(B, K, D)} do not fit a memory of {len(self.written_B)} rows of width "
-                f"{self.model.settings.width} that reads at most {self.tokens} at once",
-                where="Transformer-XL",
-                do="start it with that many rows, and set batch_tokens to the most inputs per step",
-            )
-        self._newest = (self.at + K - 1) % self.slots
-        if not remember:
-            h_BD, self.weights = self._peek(x_BKD)
-            return h_BD
-        h_BD, self.weights = self._step(x_BKD)
-        self.at = (self.at + K) % self.slots
-        self.written_B = (self.written_B + K).clamp_(max=self.slots)
+        h_BD = super().read(x_BKD, remember=remember)
+        if remember:
+            self.written_B = (self.written_B + x_BKD.shape[1]).clamp_(max=self.slots)
         return h_BD
-
-    @torch.no_grad()
-    def step(self, x_BKD: Tensor) -> Read:
-        """What a CUDA graph holds of `read`: it decides nothing on the host, and all its state is tensors.
-
-        The state [B, D], and of each layer the weights [B, H, K, slots].
-        """
-        h_BD, weights = self._read(x_BKD, remember=True)
-        self._at.add_(x_BKD.shape[1]).remainder_(self.slots)
-        return h_BD, weights
-
-    def _peek(self, x_BKD: Tensor) -> Read:
-        return self._read(x_BKD, remember=False)
 
     def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
         s, device = self.model.settings, x_BKD.device
         B, K, _ = x_BKD.shape
-        new_K = (self._at + torch.arange(K, device=device)) % self.slots
+        new_K = self._new_slots(K)
         # Of each new token, the age of each slot: 0 is the oldest. It turns ages into slots of the ring.
         age_KS = (torch.arange(self.slots, device=device) - new_K[:, None] - 1) % self.slots
         scale = s.head_width**-0.5
@@ -250,12 +195,11 @@ class XLCache:
         """For a checkpoint: of every layer what was written since each row's last reset, [N, 2, H, Dh]; the rest is zeros."""
         places = self._written()
         layers = {f"cache{i}": kv[:, places[0], :, places[1]].float() for i, kv in enumerate(self.layers)}
-        return {"at": torch.tensor(self.at), "written": self.written_B, **layers}
+        return {"at": torch.tensor(self.count), "written": self.written_B, **layers}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Put back what `arrays` gave, into a cache that is all zeros and has as many rows."""
-        self.at, self.written_B = int(arrays["at"]), torch.as_tensor(arrays["written"]).clone()
-        self._at.fill_(self.at)
+        self.count, self.written_B = int(arrays["at"]), torch.as_tensor(arrays["written"]).clone()
+        self._count.fill_(self.count)
         places = self._written()
         for i, kv in enumerate(self.layers):
             kv[:, places[0], :, places[1]] = torch.as_tensor(arrays[f"cache{i}"]).to(kv)
@@ -264,11 +208,4 @@ class XLCache:
         """Row and slot [2, N] of all that was written since the last reset of its row, the newest first."""
         age_S = torch.arange(self.slots)
         row_N, age_N = (age_S < self.written_B[:, None]).nonzero(as_tuple=True)
-        return torch.stack([row_N, (self.at - 1 - age_N) % self.slots]).to(self.layers[0].device)
-
-    def attention(self) -> Tensor | None:
-        """How much the last token read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
-        if not self.weights:
-            return None
-        by_slot = torch.stack([weights[:, :, -1].mean(1) for weights in self.weights])
-        return by_slot.roll(-self._newest - 1, 2)[:, :, -self.length :]
+        return torch.stack([row_N, (self.count - 1 - age_N) % self.slots]).to(self.layers[0].device)

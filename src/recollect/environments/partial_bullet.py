@@ -14,7 +14,7 @@ where the robot falls.
 - `observation: all` is the fully observed task (-F). MuJoCo's robots of the same names have other rewards, so that the
   published returns would not be comparable; they are not used.
 
-Source: specification 1.6.
+Source: specification 1.6 of Memory-RL.
 """
 
 from __future__ import annotations

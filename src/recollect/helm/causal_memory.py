@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
-from recollect.common.device_steps import moved
 from recollect.common.language_models import load_language_model, vocabulary
+from recollect.common.transfer import sent
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.helm.token_window import TokenWindow, check_inputs, check_length, right_aligned, unfit
 from recollect.settings.schema import LanguageModelSettings
@@ -58,7 +58,7 @@ class CausalMemory:
 
     def reset(self, mask_B: Tensor) -> None:
         self.window.reset(mask_B)
-        self.cache.reset(moved(mask_B, self.embeddings_VD.device))
+        self.cache.reset(sent(mask_B, self.embeddings_VD.device))
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
         K = inputs_BKD.shape[1]

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.common.device_steps import moved
+from recollect.common.transfer import sent
 
 _KEY = 16  # bytes of a hash
 
@@ -98,11 +98,11 @@ class VectorCache:
 
 
 def _rows(vectors_MW: Tensor, rows: list[int]) -> Tensor:
-    return vectors_MW.index_select(0, moved(torch.tensor(rows, dtype=torch.int64), vectors_MW.device))
+    return vectors_MW.index_select(0, sent(torch.tensor(rows, dtype=torch.int64), vectors_MW.device))
 
 
 def _write(vectors_MW: Tensor, rows: list[int], values_NW: Tensor) -> None:
-    vectors_MW.index_copy_(0, moved(torch.tensor(rows, dtype=torch.int64), vectors_MW.device), values_NW)
+    vectors_MW.index_copy_(0, sent(torch.tensor(rows, dtype=torch.int64), vectors_MW.device), values_NW)
 
 
 class FrameCache(VectorCache):

@@ -6,6 +6,7 @@ Source: HELM (Paischer et al. 2022), section 3; specification sections 3.4 and 9
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -103,45 +104,13 @@ def language_memory(
                 where=f"config/language_models.yaml: {name}",
                 do="Give the folder that the workflow's rule filled.",
             )
-        return TransformerXLMemory(network.to(device), vocabulary(settings, model), graphed=graphed, **common)
+        network = network.to(device)
+        table_VD = network.table()
+        network.hold_products(dtype)
+        ring = partial(XLCache, network, length=memory_length, tokens=batch_tokens, dtype=dtype, graphed=graphed)
+        return RingMemory(ring, table_VD, vocabulary(settings, model))
     if settings.kind == "llama":
         return rotary_memory(settings, layers=layers, device=device, seed=seed, graphed=graphed, **common)
     if settings.kind == "gpt2":
         return causal_memory(settings, folder=model, layers=layers, device=device, **common)
     return encoder_memory(settings, folder=model, layers=layers, pooling=pooling, device=device, **common)
-
-
-class TransformerXLMemory(RingMemory):
-    """See `LanguageMemory`; begins, and after a reset goes on, with a memory full of zeros that is attended to."""
-
-    counted = "written"
-
-    def __init__(
-        self,
-        network: TransformerXL,
-        words: tuple[str, ...],
-        memory_length: int,
-        batch_tokens: int,
-        *,
-        dtype: torch.dtype = torch.float32,
-        graphed: bool = True,
-    ) -> None:
-        self.network, s = network, network.settings
-        table_VD = network.table()
-        network.hold_products(dtype)
-        super().__init__(
-            table_VD,
-            words,
-            memory_length,
-            batch_tokens,
-            layers=s.layers,
-            heads=s.heads,
-            head_width=s.head_width,
-            dtype=dtype,
-            graphed=graphed,
-        )
-
-    def ring(self, batch: int) -> XLCache:
-        return XLCache(
-            self.network, batch, self.memory_length, self.batch_tokens, dtype=self.dtype, graphed=self.graphed
-        )

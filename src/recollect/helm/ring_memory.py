@@ -1,65 +1,31 @@
-"""What language models that keep keys and values in a ring have alike as memories: Transformer-XL's kin and Llama's."""
+"""A frozen language model as memory that keeps keys and values in a ring: Transformer-XL's kin and Llama's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import torch
 from torch import Tensor
 
-
-class Ring(Protocol):
-    """Keys and values of the last inputs of B rows."""
-
-    def reset(self, mask_B: Tensor) -> None: ...
-
-    def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
-        """States of K new inputs, [B, K, D], or [B, D] of the last of them."""
-
-    def attention(self) -> Tensor | None: ...
-
-    def arrays(self) -> dict[str, Tensor]: ...
-
-    def load(self, arrays: Mapping[str, Any]) -> None: ...
+from recollect.common.token_ring import TokenRing
 
 
 class RingMemory:
     """See `LanguageMemory`.
 
     Args:
+        ring: makes an empty one for a number of rows.
         embeddings_VD: token embeddings as the model sees them.
-        layers, heads, head_width: of the keys, and as many values, that are kept of each input, as numbers of `dtype`.
-        graphed: whether a step is a CUDA graph on a GPU.
     """
 
-    counted = "lengths"
-    """The array of a checkpoint that has one number for each row."""
-
-    def __init__(
-        self,
-        embeddings_VD: Tensor,
-        words: tuple[str, ...],
-        memory_length: int,
-        batch_tokens: int,
-        *,
-        layers: int,
-        heads: int,
-        head_width: int,
-        dtype: torch.dtype = torch.float32,
-        graphed: bool = True,
-    ) -> None:
-        self.dtype, self.graphed = dtype, graphed
-        self.embeddings_VD, self.vocabulary = embeddings_VD, words
+    def __init__(self, ring: Callable[[int], TokenRing], embeddings_VD: Tensor, words: tuple[str, ...]) -> None:
+        self.ring, self.embeddings_VD, self.vocabulary = ring, embeddings_VD, words
         self.width = self.output_width = embeddings_VD.shape[1]
-        self.memory_length, self.batch_tokens = memory_length, batch_tokens
-        slots = memory_length + batch_tokens - 1
-        self.row_bytes = dtype.itemsize * 2 * layers * heads * head_width * slots
         self.start(0)
-
-    def ring(self, batch: int) -> Ring:
-        """An empty one for so many rows."""
-        raise NotImplementedError
+        self.memory_length, self.batch_tokens = self.cache.length, self.cache.tokens
+        keys_and_values, _, *of_a_row = self.cache.layers[0].shape
+        self.row_bytes = self.cache.layers[0].itemsize * len(self.cache.layers) * keys_and_values * math.prod(of_a_row)
 
     def start(self, batch: int) -> None:
         self.cache = self.ring(batch)
@@ -80,7 +46,7 @@ class RingMemory:
         return self.cache.arrays()
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        self.start(len(arrays[self.counted]))
+        self.start(len(arrays[self.cache.counted]))
         self.cache.load(arrays)
 
 

@@ -5,6 +5,8 @@ Unlike GPT-2's, its ring of keys and values rolls exactly (see `rotary_transform
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from recollect.common.frozen_products import hold_products
@@ -19,39 +21,6 @@ RANDOM = RotaryTransformerSettings(
 )
 
 
-class RotaryMemory(RingMemory):
-    """See `LanguageMemory`. A row begins with nothing to attend to but its first input."""
-
-    def __init__(
-        self,
-        network: RotaryTransformer,
-        words: tuple[str, ...],
-        memory_length: int,
-        batch_tokens: int,
-        *,
-        dtype: torch.dtype = torch.float32,
-        graphed: bool = True,
-    ) -> None:
-        self.network, s = network, network.settings
-        hold_products(network.layers, dtype)
-        super().__init__(
-            network.embeddings.detach(),
-            words,
-            memory_length,
-            batch_tokens,
-            layers=s.layers,
-            heads=s.shared_heads,
-            head_width=s.head_width,
-            dtype=dtype,
-            graphed=graphed,
-        )
-
-    def ring(self, batch: int) -> RotaryCache:
-        return RotaryCache(
-            self.network, batch, self.memory_length, self.batch_tokens, dtype=self.dtype, graphed=self.graphed
-        )
-
-
 def rotary_memory(
     settings: LanguageModelSettings,
     *,
@@ -62,8 +31,8 @@ def rotary_memory(
     graphed: bool,
     device: str | torch.device,
     seed: int,
-) -> RotaryMemory:
-    """A model of Llama's architecture as memory; see `language_memory`.
+) -> RingMemory:
+    """A model of Llama's architecture as memory; see `language_memory`. A row begins with nothing to attend to but its first input.
 
     Raises:
         UserError: its package is missing or another version, or it has fewer layers.
@@ -76,5 +45,7 @@ def rotary_memory(
         network = load(package_weights(settings), layers=layers)
     else:
         raise unfit("A model of this kind is read from a package only.", "Set source: package, or another kind.")
-    network, words = network.to(device), vocabulary(settings)
-    return RotaryMemory(network, words, memory_length, batch_tokens, dtype=dtype, graphed=graphed)
+    network = network.to(device)
+    hold_products(network.layers, dtype)
+    ring = partial(RotaryCache, network, length=memory_length, tokens=batch_tokens, dtype=dtype, graphed=graphed)
+    return RingMemory(ring, network.embeddings.detach(), vocabulary(settings))

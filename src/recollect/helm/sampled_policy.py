@@ -15,9 +15,9 @@ from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
-from recollect.common.device_steps import moved
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
+from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import counter_rng
 from recollect.helm.small_impala import ActorCritic
@@ -130,7 +130,7 @@ class Agent:
     # ---- bytes
 
     def put(self, array: np.ndarray) -> Tensor:
-        return moved(array, self.device)
+        return sent(array, self.device)
 
     def arrays(self) -> dict[str, Any]:
         """The network, and all that changes while acting."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.common.device_steps import moved
+from recollect.common.transfer import sent
 from recollect.settings.errors import UserError
 
 
@@ -40,7 +40,7 @@ class TokenWindow:
         self.lengths_B = self.lengths_B + K
 
     def reset(self, mask_B: Tensor) -> None:
-        self.lengths_B = self.lengths_B.masked_fill(moved(mask_B, self.lengths_B.device), 0)
+        self.lengths_B = self.lengths_B.masked_fill(sent(mask_B, self.lengths_B.device), 0)
 
     def arrays(self) -> dict[str, Tensor]:
         return {"tokens": self.tokens_BMD, "lengths": self.lengths_B}

@@ -25,10 +25,12 @@ from torch import Tensor
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
+from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.masked_mean import masked_means
 from recollect.common.replay import STORES, EpisodeReplay
 from recollect.common.rollout import Episodes
 from recollect.common.stacked import OneAfterTheOther, spread_gradients, stacked
+from recollect.common.transfer import sent
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.off_policy import Learner, OnlineTrainer, trainer_of
@@ -37,9 +39,6 @@ from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
 log = logging.getLogger(__name__)
-
-WARMING = 3
-"""Updates that CUDA wants to see before it captures one."""
 
 
 class Ensemble:
@@ -98,10 +97,7 @@ class Ensemble:
             drawn.append(
                 member.replay.draw(self.hp.batch_size, self.window, seed=member.seed, counter=member.at.updates)
             )
-        both_2R = torch.from_numpy(np.concatenate(drawn, axis=1))
-        if self.device.type == "cuda":
-            both_2R = both_2R.pin_memory()
-        self.drawn_2R.copy_(both_2R, non_blocking=True)
+        self.drawn_2R.copy_(sent(np.concatenate(drawn, axis=1), self.device))
 
     def _reseed(self, purpose: str, counters: Sequence[int]) -> None:
         """Begin each member's streams of dropout as the run alone does; on CUDA the one stream that there is."""
@@ -185,14 +181,10 @@ class Captured:
 
     def __call__(self) -> None:
         self.calls += 1
-        if self.calls <= WARMING:
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                self.function()
-            torch.cuda.current_stream().wait_stream(aside)
+        if self.calls <= WARM_UP:
+            beside(self.function)
             return
-        if self.calls == WARMING + 1:
+        if self.calls == WARM_UP + 1:
             self._capture()
         if self.graph is None:
             self.function()
@@ -200,12 +192,9 @@ class Captured:
             self.graph.replay()
 
     def _capture(self) -> None:
-        """Capturing computes nothing. Where it fails, each call launches its kernels one by one, as before."""
-        graph = torch.cuda.CUDAGraph()
+        """Where it fails, each call launches its kernels one by one, as before."""
         try:
-            with torch.cuda.graph(graph):
-                self.function()
-            self.graph = graph
+            self.graph, _ = captured(self.function)
         except RuntimeError as error:
             log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
 

@@ -24,12 +24,12 @@ from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
 from recollect.common.draws import categorical_from_weights, uniform
 from recollect.common.precision import Precision, autocast, in_bfloat16
+from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
-from recollect.radt.transfer import sent
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of

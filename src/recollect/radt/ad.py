@@ -26,12 +26,12 @@ from torch import Tensor
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.common.transfer import sent
 from recollect.radt import dt
 from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import open_experience, train_policy
-from recollect.radt.transfer import sent
 from recollect.radt.windows import DistillationSampler, Earlier
 from recollect.settings.schema import Settings
 

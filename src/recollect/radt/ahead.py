@@ -8,13 +8,14 @@ asks once whether it ended in a tie); the thread that learns never waits for the
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from recollect.radt.transfer import map_tensors
+from recollect.common.ahead import in_order
+from recollect.common.transfer import map_tensors
 
 AnyBatch = TypeVar("AnyBatch")
 
@@ -33,14 +34,9 @@ def batches(
             yield step, batch_of(step)
         return
     maker = _Maker(batch_of, torch.device(device))
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
-        coming = thread.submit(maker.make, steps.start) if steps else None
-        for step in steps:
-            assert coming is not None
-            batch = maker.taken(*coming.result())
-            if step + 1 in steps:
-                coming = thread.submit(maker.make, step + 1)
-            yield step, batch
+    with closing(in_order(maker.make, steps, ahead=1)) as made:
+        for step, one in zip(steps, made, strict=True):
+            yield step, maker.taken(*one)
 
 
 class _Maker:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from recollect.common.acting_state import Acting
+from recollect.common.transfer import sent
 from recollect.radt.acting import CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
-from recollect.radt.transfer import sent
 
 
 class CachedReading(Acting):

@@ -23,6 +23,7 @@ from recollect.artifacts.sealed import read_arrays, sha256_of, verify, write_arr
 from recollect.common.contract import Inputs
 from recollect.common.histories import Histories
 from recollect.common.index import FlatIndex
+from recollect.common.transfer import sent
 from recollect.radt import dt
 from recollect.radt.approximate import approximate_search
 from recollect.radt.chunks import Chunks, chunk_settings, memory_of
@@ -31,7 +32,6 @@ from recollect.radt.experience import Experience
 from recollect.radt.retrieval import RetrievalSettings, Retrieved, retrieve, statistics
 from recollect.radt.supervised import ExperienceStore
 from recollect.radt.training_memory import Queries, TrainingMemory
-from recollect.radt.transfer import sent
 from recollect.radt.value_windows import ValueWindows
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings

@@ -12,12 +12,12 @@ from recollect.artifacts.sealed import read_arrays
 from recollect.common.acting_state import Acting
 from recollect.common.contract import Facts, Inputs
 from recollect.common.language_models import load_language_model
+from recollect.common.transfer import sent
 from recollect.radt.acting import CachedSteps
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
 from recollect.radt.experience import Experience
 from recollect.radt.pooling import pooled
 from recollect.radt.settings import MemorySettings
-from recollect.radt.transfer import sent
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, language_model, resolve
 from recollect.settings.schema import Settings

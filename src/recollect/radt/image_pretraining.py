@@ -25,10 +25,10 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import facts_of
 from recollect.common.histories import Histories
 from recollect.common.image_encoders.registry import blank_network, draw_weights
+from recollect.common.transfer import sent
 from recollect.radt import dt
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 from recollect.radt.supervised import ExperienceStore, train_supervised
-from recollect.radt.transfer import sent
 from recollect.radt.windows import WindowSampler
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings

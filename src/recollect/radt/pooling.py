@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from recollect.radt.transfer import sent
+from recollect.common.transfer import sent
 
 Pooling = Literal["s", "rtg", "a", "r", "all", "last"]
 

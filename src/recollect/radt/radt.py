@@ -35,6 +35,7 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.draws import uniform
+from recollect.common.transfer import sent
 from recollect.environments.base import Task
 from recollect.radt import dt
 from recollect.radt.acting import ActionSelection, InContextPolicy
@@ -53,7 +54,6 @@ from recollect.radt.losses import Batch as Batch
 from recollect.radt.losses import radt_loss as radt_loss
 from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
-from recollect.radt.transfer import sent
 from recollect.radt.windows import WindowSampler
 from recollect.settings.schema import Settings
 

@@ -23,9 +23,9 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.draws import categorical_from_weights
+from recollect.common.transfer import sent
 from recollect.radt.pooling import normalised
 from recollect.radt.training_memory import NOTHING, Queries, TrainingMemory
-from recollect.radt.transfer import sent
 from recollect.settings.schema import Frozen
 
 

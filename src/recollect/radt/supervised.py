@@ -26,13 +26,13 @@ from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
 from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision, autocast
+from recollect.common.transfer import map_tensors, sent
 from recollect.common.transformer import Transformer
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
 from recollect.radt.ahead import batches
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience, numbers_learned
-from recollect.radt.transfer import map_tensors, sent
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import seed_of

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from recollect.radt.transfer import sent
+from recollect.common.transfer import sent
 from recollect.settings.errors import UserError
 
 Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]

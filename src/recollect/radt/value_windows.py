@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.common.transfer import sent
 from recollect.radt.chunks import Chunks
-from recollect.radt.transfer import sent
 
 
 class ValueWindows:

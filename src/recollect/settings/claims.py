@@ -6,7 +6,7 @@ with what differs there: other runs may show the same claim.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -41,6 +41,15 @@ class ArmSettings(Frozen):
         return value
 
 
+class Arm(NamedTuple):
+    """Scores of one side of a contrast, all said."""
+
+    env: str
+    method: str
+    split: str = "eval"
+    episodes: tuple[float, float] = (0.0, 1.0)
+
+
 class ContrastSettings(Frozen):
     """One comparison that a claim asserts: mean of `this` minus mean of `that`, paired over seeds and tasks."""
 
@@ -52,6 +61,17 @@ class ContrastSettings(Frozen):
     margin: float = Field(
         0.0, ge=0, description="The difference that would count; of `equal` the largest that would not."
     )
+
+    @property
+    def arms(self) -> list[Arm]:
+        """Its sides that have scores."""
+        known: dict[str, Any] = {}
+        found = []
+        for side in (self.this, self.that):
+            if isinstance(side, ArmSettings):
+                known |= side.model_dump(exclude_none=True)
+                found.append(Arm(**known))
+        return found
 
     @model_validator(mode="after")
     def _first_side_is_whole(self) -> ContrastSettings:
@@ -106,21 +126,13 @@ def _not_drawn(scale: str, claim: ClaimSettings) -> list[UserError]:
     drawn = figure_settings(scale, claim.figure)
     found = []
     for contrast in claim.contrasts:
-        for env, method in sides(contrast):
-            for name, known in ((env, drawn.environments), (method, drawn.methods)):
+        for arm in contrast.arms:
+            for name, known in ((arm.env, drawn.environments), (arm.method, drawn.methods)):
                 if name not in known:
-                    what = f"figure '{claim.figure}' at scale '{scale}' has no {name or 'name'}"
+                    what = f"figure '{claim.figure}' at scale '{scale}' has no {name}"
                     where = f"{config_path('claims', claim.name)}: {contrast.says}"
                     found.append(UserError(what, where=where, do=nearest(name, known)))
     return found
-
-
-def sides(contrast: ContrastSettings) -> list[tuple[str, str]]:
-    """Environment and method of each side that has scores."""
-    first = (contrast.this.env or "", contrast.this.method or "")
-    if not isinstance(contrast.that, ArmSettings):
-        return [first]
-    return [first, (contrast.that.env or first[0], contrast.that.method or first[1])]
 
 
 @remembered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 class UserError(Exception):
@@ -56,3 +56,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+def nearest_path(typed: str, known: Iterable[str], level: Iterable[str]) -> str:
+    """As `nearest`, of keys at any depth: `optimisation.learning_rate`.
+
+    The last words of two keys count, and where these are equally alike the words before them.
+
+    Args:
+        typed: the unknown key.
+        known: every known key, each with the words that lead to it.
+        level: what is listed where none of these is like it.
+    """
+    above, _, word = typed.rpartition(".")
+
+    def likeness(path: str) -> tuple[float, int]:
+        before, _, last = path.rpartition(".")
+        alike = SequenceMatcher(None, word, last).ratio() + 0.1 * SequenceMatcher(None, above, before).ratio()
+        return alike, -path.count(".")
+
+    best = max(sorted(known), key=likeness, default="")
+    if SequenceMatcher(None, word, best.rpartition(".")[2]).ratio() >= 0.6:
+        return f"did you mean '{best}'?"
+    return f"known: {', '.join(sorted(level)) or 'none'}"

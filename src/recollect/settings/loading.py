@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from recollect.settings.catalogue import own_packages, roots
-from recollect.settings.errors import UserError, nearest
+from recollect.settings.errors import UserError, nearest, nearest_path
 from recollect.settings.still import remembered
 from recollect.settings.strict_yaml import parsed
 
@@ -145,10 +145,17 @@ def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def validated(model: type[Model], values: Mapping[str, Any], *, where: object, noun: str = "key") -> Model:
+def validated(
+    model: type[Model],
+    values: Mapping[str, Any],
+    *,
+    where: object,
+    noun: str = "key",
+    beside: Mapping[str, type[BaseModel]] | None = None,
+) -> Model:
     """Build a settings model from values of a file; every problem is one `UserError` with key and nearest known one.
 
-    `where` and `noun` (what a field is called) are for that error.
+    `where`, `noun` (what a field is called) and `beside` are for that error: models of other keys, one of which may be meant.
     """
     if not isinstance(values, Mapping):
         what = f"there must be a mapping of {noun}s to values here, not {values!r}"
@@ -161,7 +168,10 @@ def validated(model: type[Model], values: Mapping[str, Any], *, where: object, n
             place = ".".join(str(key) for key in item["loc"])
             if item["type"] == "extra_forbidden":
                 problems.append(f"unknown {noun} '{place}'")
-                hints.append(_nearest_field(str(item["loc"][-1]), _model_at(model, item["loc"][:-1])))
+                typed = _typed(place, item.get("input"))
+                others = [path for key, other in (beside or {}).items() for path in _fields(other, f"{key}.")]
+                level = _model_at(model, item["loc"][:-1]).model_fields
+                hints.append(nearest_path(typed, [*_fields(model), *others], level))
             elif item["type"] == "missing":
                 problems.append(f"missing {noun} '{place}'")
                 hints.append(f"add '{place}'")
@@ -188,16 +198,17 @@ def _model_at(model: type[BaseModel], place: Iterable[Any]) -> type[BaseModel]:
     return model
 
 
-def _nearest_field(name: str, model: type[BaseModel]) -> str:
-    """Name the field that was meant: one of a nested model where it has this very name, `optimisation.learning_rate`."""
-    for dotted in _nested_fields(model):
-        if dotted.rpartition(".")[2] == name:
-            return f"did you mean '{dotted}'?"
-    return nearest(name, model.model_fields)
+def _typed(place: str, value: Any) -> str:
+    """An unknown key with those below it, as long as there is one: `optimisaton.learning_rate`."""
+    while isinstance(value, Mapping) and len(value) == 1:
+        [(key, value)] = value.items()
+        place = f"{place}.{key}"
+    return place
 
 
-def _nested_fields(model: type[BaseModel], before: str = "") -> Iterator[str]:
+def _fields(model: type[BaseModel], before: str = "") -> Iterator[str]:
+    """Every key of a settings model, at any depth."""
     for name, field in model.model_fields.items():
+        yield f"{before}{name}"
         for inner in models_in(field.annotation):
-            yield from (f"{before}{name}.{key}" for key in inner.model_fields)
-            yield from _nested_fields(inner, f"{before}{name}.")
+            yield from _fields(inner, f"{before}{name}.")

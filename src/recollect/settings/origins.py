@@ -92,6 +92,17 @@ def default_of(path: Sequence[str], settings: Any) -> str:
     return _line_of_field(model, key)
 
 
+def description_of(path: Sequence[str], settings: Any) -> str:
+    """What the setting that these keys lead to does, in its declaration's words; empty where it has none."""
+    said = ""
+    for key in path:
+        if not isinstance(settings, BaseModel):
+            break  # inside a mapping, which has one description
+        said = type(settings).model_fields[key].description or ""
+        settings = getattr(settings, key)
+    return said
+
+
 def _line_of_field(model: type[BaseModel], name: str) -> str:
     for owner in model.__mro__:
         if name in inspect.get_annotations(owner):

@@ -37,6 +37,17 @@ def method_with(method: str, changes: Iterable[str]) -> str:
     return f"{base}.{','.join(said)}" if said else base
 
 
+def axes(changes: Iterable[str]) -> dict[str, list[str]]:
+    """Some values of some keys (`KEY=VALUE,VALUE`), each once and as it stands in names."""
+    found: dict[str, dict[str, None]] = {}
+    for change in changes:
+        key, sign, values = change.partition("=")
+        for value in COMMA.split(values):
+            name, parsed = _pair(f"{key}{sign}{value}")
+            found.setdefault(name, {})[_text(parsed)] = None
+    return {name: list(values) for name, values in found.items()}
+
+
 def taken_apart(variant: str) -> tuple[str, dict[str, Any]]:
     """The listed variant (or "") and the changed settings, as a layer of a method's mapping."""
     named, chosen = _split(variant)

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from recollect.settings import still
 from recollect.settings.catalogue import declaration, load, module_of
 from recollect.settings.errors import UserError, nearest
@@ -113,19 +115,25 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
         laid_over = merge(environment_mapping(scale, env).get("evaluation") or {}, judged)
         evaluation = validated(EvaluationSettings, laid_over, where=f"{where}: evaluation")
         environment = environment.model_copy(update={"evaluation": evaluation})
-    shell = validated(MethodSettings, {**content, "hyperparameters": {}}, where=where)
-    module = algorithm_module(shell.algorithm, where=where)
-    at = f"(scale {scale}, env {env})"
-    own = {
-        "hyperparameters": validated(
-            module.Hyperparameters, content.get("hyperparameters", {}), where=f"{where}: hyperparameters {at}"
-        )
-    }
-    if shell.memory is not None:
-        if not hasattr(module, "Memory"):
-            raise UserError(f"the algorithm '{shell.algorithm}' has no memory", where=where, do="remove `memory`")
-        own["memory"] = validated(module.Memory, shell.memory, where=f"{where}: memory {at}")
+    models = _own_models(content.get("algorithm"), where=where)
+    shell = validated(MethodSettings, {**content, "hyperparameters": {}}, where=where, beside=models)
+    if shell.memory is not None and "memory" not in models:
+        raise UserError(f"the algorithm '{shell.algorithm}' has no memory", where=where, do="remove `memory`")
+    own = {}
+    for part in models if shell.memory is not None else ("hyperparameters",):
+        others = {name: model for name, model in models.items() if name != part}
+        at = f"{where}: {part} (scale {scale}, env {env})"
+        own[part] = validated(models[part], content.get(part, {}), where=at, beside=others)
     return Settings(scale=scale, seed=seed, environment=environment, method=shell.model_copy(update=own))
+
+
+def _own_models(algorithm: Any, *, where: object) -> dict[str, type[BaseModel]]:
+    """What an algorithm's module checks: its hyperparameters, and its memory where it has one. Of no algorithm: nothing."""
+    if not isinstance(algorithm, str):
+        return {}
+    module = algorithm_module(algorithm, where=where)
+    models = {"hyperparameters": module.Hyperparameters, "memory": getattr(module, "Memory", None)}
+    return {part: model for part, model in models.items() if model is not None}
 
 
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:

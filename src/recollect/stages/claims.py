@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from recollect.settings.claims import ArmSettings, ClaimSettings, ContrastSettings, claims_of, sides
+from recollect.settings.claims import Arm, ClaimSettings, ContrastSettings, claims_of
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings
 from recollect.stages import paths, provenance
@@ -71,14 +71,12 @@ def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings, read: 
     from recollect.evaluation.contrasts import differences, judged, paired_effect
 
     said = contrast.model_dump(mode="json")
-    lacking = [path for path in _files(scale, claim, contrast) if not path.is_file()]
+    lacking = [path for arm in contrast.arms for path in _files(scale, claim, arm) if not path.is_file()]
     if lacking:
         return {**said, "verdict": "not run", "why": f"{len(lacking)} runs are missing, {lacking[0]} for one"}
-    this, that = contrast.this, contrast.that
-    this_SN = _arm(scale, claim, contrast, this, read)
+    this_SN, *that_SN = [_scores(scale, claim, arm, contrast.metric, read) for arm in contrast.arms]
     try:
-        other = _arm(scale, claim, contrast, that, read) if isinstance(that, ArmSettings) else that
-        difference_SN = differences(this_SN, other)
+        difference_SN = differences(this_SN, that_SN[0] if that_SN else cast("float", contrast.that))
     except ValueError as error:
         where = f"{claim.name}: {contrast.says}"
         raise UserError(f"scores cannot be paired: {error}", where=where, do="score all its runs anew") from error
@@ -88,33 +86,28 @@ def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings, read: 
     return {**said, **numbers, "verdict": verdict, "why": why}
 
 
-def _arm(scale: str, claim: ClaimSettings, contrast: ContrastSettings, arm: ArmSettings, read: Tables) -> pd.DataFrame:
+def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Tables) -> pd.DataFrame:
     """Scores of one side, seeds by tasks."""
     import pandas as pd
 
     from recollect.artifacts.sealed import read_table
     from recollect.evaluation.contrasts import task_means
 
-    default = contrast.this
-    env, method = arm.env or default.env or "", arm.method or default.method or ""
-    split = arm.split or default.split or "eval"
-    episodes = arm.episodes or default.episodes or (0.0, 1.0)
     rows = {}
-    for seed in figure_settings(scale, claim.figure).seeds:
-        path = paths.scores(scale, env, method, seed)
+    for seed, path in zip(figure_settings(scale, claim.figure).seeds, _files(scale, claim, arm), strict=True):
         if path not in read:
             read[path] = read_table(path, kind="scores")
         try:
-            rows[seed] = task_means(read[path], split, contrast.metric, episodes)
+            rows[seed] = task_means(read[path], arm.split, metric, arm.episodes)
         except ValueError as error:
             do = f"correct metric, split or episodes of the claim '{claim.name}'"
             raise UserError(str(error), where=path, do=do) from error
     return pd.DataFrame(rows).T
 
 
-def _files(scale: str, claim: ClaimSettings, contrast: ContrastSettings) -> list[Path]:
-    seeds = figure_settings(scale, claim.figure).seeds
-    return [paths.scores(scale, env, method, seed) for env, method in sides(contrast) for seed in seeds]
+def _files(scale: str, claim: ClaimSettings, arm: Arm) -> list[Path]:
+    """The scores of each seed of one side."""
+    return [paths.scores(scale, arm.env, arm.method, seed) for seed in figure_settings(scale, claim.figure).seeds]
 
 
 def claim_inputs(scale: str, *figures: str) -> dict[str, Path]:
@@ -122,7 +115,8 @@ def claim_inputs(scale: str, *figures: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for claim in claims_of(scale, figures):
         for contrast in claim.contrasts:
-            found |= {path.as_posix(): path for path in _files(scale, claim, contrast)}
+            for arm in contrast.arms:
+                found |= {path.as_posix(): path for path in _files(scale, claim, arm)}
     return found
 
 

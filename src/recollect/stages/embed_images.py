@@ -56,5 +56,6 @@ STAGE = Stage(
     asks=Resources((1500, 6000), (120, 480), threads=(1, 4), gpu=True, resumes=True),
     priority=65,
     packages="world",
+    example="--scale paper --env procgen",
     run=embed_images,
 )

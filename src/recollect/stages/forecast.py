@@ -337,7 +337,7 @@ def _lines(cost: Forecast) -> Iterable[str]:
     beside = beside if some or cost.devices == 1 else "jobs at a time"
     yield f"wall time   {_hours(cost.wall)} hours with {cost.devices} {beside}" + ", CPU jobs beside them" * some
     largest = sum(heapq.nlargest(cost.devices, (e.scratch for e in of.values())))
-    yield f"disk        {_bytes(sum(e.disk for e in of.values()))}, and {_bytes(largest)} of checkpoints while jobs run"
+    yield f"disk        {said_bytes(sum(e.disk for e in of.values()))}, and {said_bytes(largest)} of checkpoints while jobs run"
     basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
     yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"
     yield ""
@@ -370,7 +370,8 @@ def _hours(seconds: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 else f"{hours:.3f}"
 
 
-def _bytes(count: float) -> str:
+def said_bytes(count: float) -> str:
+    """``12 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:,.0f} {unit}"

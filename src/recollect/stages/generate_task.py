@@ -30,5 +30,6 @@ STAGE = Stage(
     asks=Resources((2000, 4000), (60, 24 * 60), resumes=True),
     priority=75,
     packages="source",
+    example="--scale paper --env meta_world --task 0",
     run=generate_task,
 )

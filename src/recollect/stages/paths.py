@@ -88,11 +88,15 @@ trace = Place(f"{_RESULTS}/runs/{_RUN}/trace.safetensors")
 # A policy that a run kept while it trained (`best`, `latest`, `epoch_000050`), and the scores of one.
 kept_policy = Place(f"{_CHECKPOINTS}/{_RUN}/{POLICIES}/{{checkpoint}}.safetensors")
 kept_scores = Place(f"{_RESULTS}/runs/{_RUN}/scores_{{checkpoint}}.parquet")
+# What trackers keep of a run (docs/watching.md).
+tracking = Place(f"{_RESULTS}/tracking/{_RUN}")
 # How fast a run learns and acts: apart from the run itself, whose files are a function of its settings.
 speed = Place(f"{_RESULTS}/speed/{_RUN}.parquet")
 # The inspection page of a run, and the report of a scale.
 page = Place(f"{_RESULTS}/inspect/{_RUN}.html")
 report = Place(f"{_RESULTS}/report.html")
+# The final scores of a sweep's runs; `method` with the grid behind it.
+sweep = Place(f"{_RESULTS}/sweeps/{{env}}/{{method}}.csv")
 # Whether the published claims hold at a scale.
 claims = Place(f"{_RESULTS}/claims.json")
 

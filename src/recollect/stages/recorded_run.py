@@ -19,7 +19,7 @@ from recollect.figures import captions
 from recollect.figures.spec import AGGREGATION, LINE
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import figure_reads
+from recollect.settings.resolve import figure_reads, scale_settings
 from recollect.stages import paths, provenance, recorded_tables, records
 from recollect.stages.between_marks import put_between
 from recollect.stages.circumstances import commit, processor
@@ -27,6 +27,7 @@ from recollect.stages.figure import spec_of
 from recollect.stages.inputs import figure_inputs, report_inputs
 from recollect.stages.plan import plan
 from recollect.stages.recorded_tables import CLAIMS, FOLDER, NUMBERS, RUN, csv_text
+from recollect.stages.selection import default_selection
 from recollect.stages.table import STAGES
 
 MOST_POINTS = 6  # of a curve; of longer ones its beginning, its quarters and its end
@@ -53,7 +54,8 @@ def record(scale: str, figures: Sequence[str]) -> str:
     pages = renewed(folder)
     for page, text in pages.items():
         write_bytes(page, text.encode())
-    shown = [path for figure in figures if (path := PICTURES / f"{figure}.png").is_file()] if pages else []
+    pictures = PICTURES if scale == default_selection().scale else PICTURES / scale
+    shown = [path for figure in figures if (path := pictures / f"{figure}.png").is_file()] if pages else []
     for path in shown:
         write_bytes(path, paths.figure(scale, path.stem, ".png").read_bytes())
     return "\n".join(str(path) for path in (*contents, *pages, *shown))
@@ -135,6 +137,8 @@ def _claims(scale: str, figures: Sequence[str]) -> Iterator[Row]:
         claim = judged[name]
         known = {name: claim[name] for name in ("paper", "statement", "source", "differs", "figure", "verdict")}
         known |= {"claim": claim["name"], "headline": "yes" if claim["headline"] else ""}
+        if scale_settings(scale).published == "paper":
+            known["published"] = ", ".join(f"{one['says']} {one['value']:g}" for one in claim["published"])
         for contrast in claim["contrasts"]:
             numbers = {name: contrast.get(name) for name in ("value", "low", "high", "seeds", "tasks")}
             own = {name: contrast[name] for name in ("says", "wanted", "margin", "why")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -18,7 +18,7 @@ COLUMNS = {
     RUN: ("what", "value"),
     CLAIMS: (
         "claim", "paper", "headline", "statement", "source", "differs", "figure", "verdict",
-        "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why",
+        "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why", "published",
     ),
     NUMBERS: ("figure", "title", "of", "panel", "method", "x", "y", "low", "high", "seeds", "tasks"),
 }  # fmt: skip
@@ -49,18 +49,22 @@ def tables(folder: Path) -> dict[tuple[str, str], str]:
     files = read(folder)
     known = {row["what"]: row["value"] for row in files[RUN]}
     scale = known["scale"]
-    said = f"Scale `{scale}`, seeds {known['seeds']}, device {known['device']} ({known['processor']}), commit {known['commit']}"
     headline = [row for row in files[CLAIMS] if row["headline"]]
-    found = {
-        (README, f"recorded {scale} headline claims"): _short_claims(headline, f"{said} ([numbers]({FOLDER}/{scale})).")
-    }
+    said = said_of(known, f"{FOLDER}/{scale}")
+    found = {(README, f"recorded {scale} headline claims"): _short_claims(headline, said)}
     for paper, page in PAGES.items():
-        told = f"{said} ([numbers](recorded/{scale}))."
+        told = said_of(known, f"recorded/{scale}")
         rows = [row for row in files[CLAIMS] if row["paper"] == paper]
         found[page, f"recorded {scale} claims"] = _claims(rows, told)
         points = [row for row in files[NUMBERS] if row["figure"].startswith(f"{Path(page).stem}_")]
         found[page, f"recorded {scale} numbers"] = _numbers(points, told)
     return found
+
+
+def said_of(known: Mapping[str, str], link: str) -> str:
+    """What a run was made with, in a line that leads to its numbers."""
+    made = f"Scale `{known['scale']}`, seeds {known['seeds']}, device {known['device']} ({known['processor']})"
+    return f"{made}, commit {known['commit']} ([numbers]({link}))."
 
 
 def _by(rows: Sequence[Row], *names: str) -> list[list[Row]]:
@@ -79,16 +83,21 @@ def _short_claims(rows: Sequence[Row], said: str) -> str:
     if not rows:
         return f"No headline claim was judged. {said}"
     lines = ["| | claim | difference (95 % interval), wanted |", "|---|---|---|"]
+    for first, found in verdicts(rows):
+        link = f"[{first['statement']}](config/claims/{first['claim']}.yaml)"
+        page = f"[{first['paper']}]({PAGES[first['paper']]})"
+        lines.append(f"| {marked(first['verdict'])} | {page}: {link} | {found} |")
+    return "\n".join([*lines, "", said])
+
+
+def verdicts(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
+    """(a row of a claim, what was found of its contrasts) for each claim."""
     for contrasts in _by(rows, "claim"):
-        first = contrasts[0]
         found = []
         for row in contrasts:
             value, interval, wanted = _cells(row)
             found.append(f"{value} ({interval}), {wanted}" if interval else row["why"])
-        link = f"[{first['statement']}](config/claims/{first['claim']}.yaml)"
-        page = f"[{first['paper']}]({PAGES[first['paper']]})"
-        lines.append(f"| {marked(first['verdict'])} | {page}: {link} | {'; '.join(found)} |")
-    return "\n".join([*lines, "", said])
+        yield contrasts[0], "; ".join(found)
 
 
 def _claims(rows: Sequence[Row], said: str) -> str:
@@ -104,6 +113,8 @@ def _claims(rows: Sequence[Row], said: str) -> str:
         link = f"[{first['statement']}](../config/claims/{first['claim']}.yaml)"
         link = f"**{link}**" if first["headline"] else link
         claim = f"{link} {first['source'][0].upper()}{first['source'][1:]}. {first['differs']}".strip()
+        if first["published"]:
+            claim += f" Published: {first['published']}."
         for row in contrasts:
             value, interval, wanted = _cells(row)
             compared = row["says"] + (f" ({row['why']})" if row["why"] else "")

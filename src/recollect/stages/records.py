@@ -16,6 +16,8 @@ from recollect.stages.provenance import digest
 from recollect.stages.stage import Job, Stage
 
 KIND = "record"
+beside = 1
+"""How many jobs share the device of this process; each is said to have taken its share of the time."""
 
 
 class Record(NamedTuple):
@@ -70,7 +72,7 @@ def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> ob
         check_writable(path)
     settings, begun = digest(stage.settings_text(job)), time.perf_counter()
     returned = work()
-    note(job, device, settings, seconds=time.perf_counter() - begun, resumed=returned is True)
+    note(job, device, settings, seconds=(time.perf_counter() - begun) / beside, resumed=returned is True)
     return returned
 
 

@@ -135,7 +135,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
         differs |= _differences(learned, Job("train", scale, env, played, str(seed)))
         devices.insert(0, learned.get("device"))
     if rule != "inspect":
-        known["scores"] = _final_scores(read_table(path), scale, env, figures)
+        known["scores"] = final_scores(read_table(path), scale, env, figures)
 
     jobs = [rule] if played != method or rule == "measure" else ["train", rule]
     took = [records.read(records.place(Job(job, *of))) for job in jobs]
@@ -186,7 +186,7 @@ def _differences(made: dict[str, Any], job: Job) -> set[str]:
     return {name for name, text in today.items() if made.get(name) != text}
 
 
-def _final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[str]) -> dict[str, float]:
+def final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[str]) -> dict[str, float]:
     """What was scored last, in words -> mean over tasks and episodes; first what the figures draw."""
     # Statistics of training and evaluations on the way stand in the same table.
     on_the_way = table["split"] == LEARNING

@@ -18,10 +18,11 @@ from typing import Any
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings.resolve import environment_mapping, source_family
 from recollect.stages import packs
+from recollect.stages.inputs import learns_from_histories
 from recollect.stages.packs import Seeds
 from recollect.stages.provenance import digest
 from recollect.stages.selection import JOB_HOURS, JobResources
-from recollect.stages.stage import Job, is_large, job_of
+from recollect.stages.stage import Job, is_ensemble, is_large, job_of
 from recollect.stages.table import STAGES
 
 Wildcards = Mapping[str, str]
@@ -35,6 +36,7 @@ class StageRule:
         name: of the stage.
         figures: what more a job is about, of a stage that reads figures.
         seeds: of a job that takes these seeds; none: each has a job of its own.
+        at_a_time: how many of its seeds a job trains side by side, at most.
         job_hours: of the longest job at scales of large runs.
         packages: the conda environment of jobs that make no world.
         jobs: what a job asks for of a cluster besides.
@@ -46,11 +48,13 @@ class StageRule:
         *,
         figures: tuple[str, ...] = (),
         seeds: Seeds = (),
+        at_a_time: int = 1,
         job_hours: float = JOB_HOURS,
         packages: str = "base",
         jobs: JobResources | None = None,
     ) -> None:
         self.stage, self.figures, self.seeds = STAGES[name], figures, seeds
+        self.at_a_time = min(at_a_time, len(seeds) or 1)
         self.job_hours, self.packages = job_hours, packages
         self.jobs = jobs or JobResources()
         self.files = cache(self._files)
@@ -113,6 +117,8 @@ class StageRule:
         words += [f"--figure {figure}" for figure in self.figures]
         words += ["--device auto"] if self.stage.asks.gpu else []
         words += ["--threads {threads}"] if not self.stage.local else []
+        # A resource, as `threads` is: another number is no other command, so it makes nothing again.
+        words += ["--at-a-time {resources.at_a_time}"] if self.seeds else []
         return " ".join([*words, "> {log} 2>&1"])
 
     def conda(self, wildcards: Wildcards) -> str:
@@ -128,8 +134,16 @@ class StageRule:
         return self._at_scale(self.stage.asks.threads, wildcards)
 
     def mem_mb(self, wildcards: Wildcards, attempt: int) -> int:
-        """RAM in MB, more at each attempt."""
-        return self._at_scale(self.stage.asks.megabytes, wildcards) * attempt
+        """RAM in MB, of all that train side by side; more at each attempt."""
+        megabytes = self._at_scale(self.stage.asks.megabytes, wildcards) * attempt
+        if not self.seeds or is_ensemble(wildcards["scale"], wildcards["method"]):
+            return megabytes
+        return megabytes * self.seeds_at_a_time(wildcards)
+
+    def seeds_at_a_time(self, wildcards: Wildcards) -> int:
+        """How many of a pack's seeds train side by side. What learns from histories fills a GPU with one."""
+        fills = learns_from_histories(*(wildcards[name] for name in self.stage.shared))
+        return 1 if fills else self.at_a_time
 
     def runtime(self, wildcards: Wildcards, attempt: int) -> int:
         """Wall time in minutes. What resumes needs no more at the next attempt. A pack asks for what one run does."""
@@ -146,6 +160,8 @@ class StageRule:
         asked: dict[str, Callable[..., Any]] = {"mem_mb": self.mem_mb, "runtime": self.runtime}
         if self.stage.asks.gpu:
             asked["gpu"] = self.gpu
+        if self.seeds:
+            asked["at_a_time"] = self.seeds_at_a_time
         if not self.stage.local:
             asked |= {name: partial(self._of_cluster, name) for name in {**self.jobs.cpu, **self.jobs.gpu}}
         return asked

@@ -44,8 +44,15 @@ class Selection(Frozen):
     seeds_together: int | None = Field(
         None, ge=1, description="At most so many seeds in one job; 1: each for itself; null: as many as fit."
     )
+    seeds_at_a_time: int = Field(
+        4, ge=1, description="How many seeds of one job train side by side on its GPU or cores; docs/cluster.md."
+    )
     jobs: JobResources = Field(
         default_factory=JobResources, description="What a job asks for of a cluster: partition, kind of GPU."
+    )
+    container: str | None = Field(
+        None,
+        description="With `--sdm apptainer`: the image in which jobs run, a file or docker://...; docs/cluster.md.",
     )
     packages: Literal["base", "gpu"] = Field(
         "base", description="With `--sdm conda`: envs/gpu.yaml in place of base.yaml."
@@ -74,8 +81,12 @@ def selection(config: Mapping[str, Any]) -> Selection:
     return chosen
 
 
+def default_config() -> dict[str, Any]:
+    return read_yaml(config_folder() / "config.yaml")
+
+
 def default_selection() -> Selection:
-    return selection(read_yaml(config_folder() / "config.yaml"))
+    return selection(default_config())
 
 
 def chosen_figures(wanted: Iterable[str] | None) -> list[str]:

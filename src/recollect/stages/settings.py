@@ -12,10 +12,10 @@ import yaml
 from pydantic import BaseModel
 
 from recollect.settings.catalogue import module_of
-from recollect.settings.errors import UserError, nearest
+from recollect.settings.errors import UserError, nearest_path
 from recollect.settings.layers import Layer, environment_layers, figure_layers, method_layers
 from recollect.settings.loading import DEFAULT, validated
-from recollect.settings.origins import default_of, said_of
+from recollect.settings.origins import default_of, description_of, said_of
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import environment_settings, figure_settings, resolve, with_options, with_source
 
@@ -101,7 +101,7 @@ def _paths(key: str, values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     same_end = [path for name, path in known.items() if name.endswith(f".{key}")]
     if not same_end:
         ends = {name.removeprefix("method.hyperparameters.") for name in known}
-        raise UserError(f"there is no setting '{key}'", where=f"--why {key}", do=nearest(key, ends))
+        raise UserError(f"there is no setting '{key}'", where=f"--why {key}", do=nearest_path(key, ends, ends))
     return same_end
 
 
@@ -120,12 +120,15 @@ def _origins(
     checked: Mapping[str, BaseModel],
     layers: Mapping[str, Sequence[Layer]],
 ) -> Iterator[str]:
-    """`method.hyperparameters.context: 50  # config/methods/radt.yaml:14`, and what that value takes the place of."""
+    """A setting with its value, what it is, the file and line of that value, and what the value takes the place of."""
     group, *inside = path
     value: Any = values
     for key in path:
         value = value[key]
     yield f"{'.'.join(path)}: {_short(value)}"
+    description = description_of(inside, checked[group])
+    if description:
+        yield f"  what it is: {description}"
     origins = said_of(inside, layers[group])
     if group == "environment" and inside[0] == "evaluation":  # a variant may be judged in another way
         origins = said_of(inside, layers["method"]) + origins

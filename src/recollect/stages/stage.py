@@ -111,6 +111,7 @@ class Stage:
             histories declares (`FAMILY`; else that of the world).
         local: it takes seconds or needs the network, so it runs where Snakemake runs.
         changes: its command takes `--set`.
+        example: words behind its command that its help shows, where the usual names are none of its jobs.
         command: what its rule runs, where that is not the command of its name.
     """
 
@@ -132,6 +133,7 @@ class Stage:
     packages: Literal["base", "world", "source"] = "base"
     local: bool = False
     changes: bool = False
+    example: str = ""
     command: str = ""
 
     @property

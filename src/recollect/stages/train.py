@@ -111,14 +111,18 @@ class Training:
         write_table(paths.train_table(*of), self.run.table(), kind="train", provenance=known)
         write_arrays(paths.policy(*of), arrays, kind="policy", provenance=known)
         self.run.forget_scorings()
+        if self.run.live is not None:
+            self.run.live.done()
 
 
 @contextmanager
 def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: bool, device: str) -> Iterator[Training]:
     """Everything that training one run needs; its folder is held for as long as the block lasts."""
     from recollect.artifacts.inputs import Inputs
+    from recollect.artifacts.live import Live
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.run import Run
+    from recollect.artifacts.trackers import Tracked
 
     settings = resolve(scale, env, method, seed)
     if settings.method.evaluation_only:
@@ -133,7 +137,9 @@ def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: boo
     job = Job("train", scale, env, method, str(seed))
     known = STAGE.provenance(job, device)
     checkpoints = paths.checkpoints(scale, env, method, seed)
-    with run_lock(checkpoints):
+    names = {"scale": scale, "env": env, "method": method, "seed": seed}
+    tracked = Tracked(names, paths.tracking.of(names), settings.method.hyperparameters)
+    with run_lock(checkpoints), Live(checkpoints, tracked) as live:
         run = Run(
             paths.run_folder(scale, env, method, seed),
             checkpoints,
@@ -144,6 +150,7 @@ def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: boo
             env=env,
             method=method,
             seed=seed,
+            live=live,
         )
         yield Training(module, settings, inputs, run, known)
 

@@ -76,5 +76,6 @@ STAGE = Stage(
     asks=Resources((1500, 16000), (120, 24 * 60), threads=(1, 4), gpu=True, resumes=True),
     priority=68,
     packages="world",
+    example="--scale paper --env procgen",
     run=train_images,
 )

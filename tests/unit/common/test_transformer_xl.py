@@ -56,7 +56,9 @@ def test_a_peek_sees_what_a_step_would_and_leaves_no_trace(model):
         cache.read(-x, remember=False)
         expected = cache.read(x, remember=False)
         assert torch.equal(cache.read(x), expected) and torch.equal(other.read(x), expected)
-    assert all(torch.equal(a, b) for a, b in zip(cache.layers, other.layers, strict=True)) and cache.at == other.at
+    assert (
+        all(torch.equal(a, b) for a, b in zip(cache.layers, other.layers, strict=True)) and cache.count == other.count
+    )
 
 
 def test_every_token_attends_to_exactly_m_and_zeros_take_their_share(model):

@@ -103,7 +103,7 @@ def test_a_variant_that_differs_in_acting_is_trained_when_more_is_changed() -> N
     ("change", "message"),
     [
         ("learning_rte=1", r"(?s)unknown key 'learning_rte'.*did you mean 'learning_rate'"),
-        ("sequence.widht=3", r"(?s)unknown key 'sequence.widht'.*did you mean 'width'"),
+        ("sequence.widht=3", r"(?s)unknown key 'sequence.widht'.*did you mean 'sequence\.width'"),
         ("learning_rate=fast", r"'learning_rate' is 'fast'"),
         ("learning_rate", "not of the form KEY=VALUE"),
         ("9lives=1", "not of the form KEY=VALUE"),

@@ -113,7 +113,7 @@ def test_unknown_hyperparameter_names_the_file_and_the_nearest_known(config: Pat
     message = str(error.value)
     assert "unknown key 'optimisation.step'" in message
     assert "methods/dt.yaml" in message
-    assert "did you mean 'steps'?" in message
+    assert "did you mean 'optimisation.steps'?" in message
 
 
 def test_a_key_that_lies_deeper_is_named_with_its_place(config: Path) -> None:

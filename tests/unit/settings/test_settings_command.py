@@ -22,9 +22,9 @@ pytestmark = pytest.mark.usefixtures("workdir")
 
 
 def why(key: str, method: str = "radt", scale: str = "demo", env: str = ROOM, **more: Any) -> list[str]:
-    """The lines of `--why KEY`, without those that name the setting."""
+    """The lines of `--why KEY`, without those that name the setting and say what it is."""
     lines = settings(scale, env, method, why=key, **more).splitlines()
-    return [line.strip() for line in lines if line.startswith(" ")]
+    return [line.strip() for line in lines if line.startswith(" ") and not line.startswith("  what it is: ")]
 
 
 def line(file: str, text: str) -> int:
@@ -92,6 +92,11 @@ def test_why_says_who_goes_back_to_a_default() -> None:
     assert default.startswith("default of ") and back == f"to which {path}:{line(path, 'kind: lstm')} goes back"
 
 
+def test_why_says_what_a_setting_is() -> None:
+    said = settings("demo", ROOM, "radt", why="optimisation.warmup").splitlines()
+    assert said[1].startswith("  what it is: ") and len(said[1]) > 25
+
+
 def test_an_unknown_key_and_a_missing_name_are_answered_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"did you mean 'optimisation\.learning_rate'"):
         settings("demo", ROOM, "radt", why="learnin_rate")
@@ -110,4 +115,4 @@ def test_the_command_prints_them() -> None:
     done = subprocess.run([sys.executable, "-m", "recollect.cli", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "method.hyperparameters.context: 9"
-    assert "--set" in done.stdout.splitlines()[1]
+    assert "what it is" in done.stdout.splitlines()[1] and "--set" in done.stdout.splitlines()[2]

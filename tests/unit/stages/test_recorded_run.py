@@ -83,6 +83,23 @@ def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -
     assert "? undecided" in renewed(FOLDER)[Path("README.md")]
 
 
+def test_published_numbers_and_pictures_of_their_own_are_for_the_published_settings(few: str) -> None:
+    with Path("config/claims/rises.yaml").open("a") as claim:
+        claim.write("published: [{says: AD, value: 3.5, read: off the figure}]\n")
+    claims(SCALE, [few])
+    record(SCALE, [few])
+    assert "Published" not in Path("docs/radt.md").read_text()
+    for path, line in ((f"config/scales/{SCALE}.yaml", "published: paper\n"), ("config/config.yaml", "")):
+        Path(path).write_text(line + Path(path).read_text().replace(f"scale: {SCALE}", "scale: smoke"))
+    pictures = [Path("docs/figures") / name for name in (f"{few}.png", f"{SCALE}/{few}.png")]
+    for picture in pictures:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.write_bytes(b"old")
+    record(SCALE, [few])
+    assert "Figure 3. Published: AD 3.5. |" in Path("docs/radt.md").read_text()
+    assert [picture.read_bytes() == b"old" for picture in pictures] == [True, False]
+
+
 def test_nothing_is_written_of_results_that_are_not_there_or_damaged_or_not_of_one_another(few: str) -> None:
     made_results.claim("later", few)
     with pytest.raises(UserError, match="'later' was not judged"):

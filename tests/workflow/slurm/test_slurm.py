@@ -186,6 +186,19 @@ def test_ctrl_c_leaves_no_job_and_the_same_command_goes_on(cluster: LocalSlurm, 
     ended_well(long_run, process)
 
 
+def test_sigterm_of_slurm_saves_and_the_job_goes_on(cluster: LocalSlurm, long_run: Any) -> None:
+    """What SLURM sends before it takes a node back, and at the time limit."""
+    process = started(long_run, SCORES)
+    wait_for_checkpoint(long_run, process)
+    (job,) = cluster.queue()
+    log = long_run.folder / f"logs/smoke/{RUN}/run.log"
+    cluster.ask("scancel", "--signal=TERM", job)
+    wait_for(lambda: job not in cluster.queue(), 60, "the job does not end")
+    assert "with what was done so far saved" in log.read_text()
+    assert cluster.jobs()[-1]["JobState"] in ("FAILED", "COMPLETING")
+    ended_well(long_run, process)
+
+
 def test_seeds_go_as_arrays_where_they_are_asked_for(cluster: LocalSlurm, finished: Any) -> None:
     """One sbatch for all runs. Jobs of a group cannot be in an array, so the profile's groups go."""
     profile = finished.folder / "workflow/profiles/cluster/config.yaml"

@@ -1,32 +1,21 @@
-"""Steps on a GPU that the host never waits in: arrays are moved from pinned memory, and a whole step is one CUDA graph.
-
-On a CPU arrays stay where they are and functions are called as they are, so that both can be tested there.
-"""
+"""A memory's step on a GPU as one CUDA graph for each shape of its inputs; on a CPU it is taken as it is."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.settings.errors import UserError
 
-EAGER_CALLS = 3  # PyTorch asks for some calls on a side stream before a capture
 NEAR = 2e-2  # how far what a graph gives may be from what the step gives, where the largest number is 1: bfloat16 rounds at 4e-3
 
 Read = tuple[Tensor, list[Tensor]]
 """What a memory says of its newest inputs, and of each layer how it attends to what is remembered."""
-
-
-def moved(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """An array on a device; on a CPU it shares the array's memory, on a GPU the host does not wait for the copy."""
-    on_host = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-    if device.type != "cuda" or on_host.device.type != "cpu":
-        return on_host.to(device)
-    return on_host.pin_memory().to(device, non_blocking=True)
 
 
 class GraphedStep:
@@ -53,8 +42,8 @@ class GraphedStep:
         if x.device.type != "cuda" or not self.graphed:
             return self.step(x)
         calls = self._calls[x.shape] = self._calls.get(x.shape, 0) + 1
-        if calls <= EAGER_CALLS:
-            return self._beside(x)
+        if calls <= WARM_UP:
+            return beside(partial(self.step, x))
         if x.shape in self._captured:
             return self._replayed(x)
         expected = self.peek(x)[0].clone()
@@ -74,18 +63,9 @@ class GraphedStep:
             )
         return found
 
-    def _beside(self, x: Tensor) -> Read:
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            found = self.step(x)
-        main.wait_stream(side)
-        return found
-
     def _capture(self, x: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Read]:
-        graph, given = torch.cuda.CUDAGraph(), x.clone()
-        with torch.cuda.graph(graph):
-            found = self.step(given)
+        given = x.clone()
+        graph, found = captured(partial(self.step, given))
         return graph, given, found
 
     def _replayed(self, x: Tensor) -> Read:

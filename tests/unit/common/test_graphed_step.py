@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.common.device_steps import EAGER_CALLS, GraphedStep, moved
+from recollect.common import graphed_step
+from recollect.common.cuda_graphs import WARM_UP
+from recollect.common.graphed_step import GraphedStep
+from recollect.common.transfer import sent
 from recollect.settings.errors import UserError
 
 
@@ -39,14 +42,14 @@ class Given:
 
 def graphed(counter: Counter, monkeypatch: pytest.MonkeyPatch, capture: Callable[[Given], Any]) -> Any:
     step: Any = GraphedStep(counter.step, counter.peek)
-    monkeypatch.setattr(step, "_beside", counter.step)
+    monkeypatch.setattr(graphed_step, "beside", lambda function: function())
     monkeypatch.setattr(step, "_capture", capture)
     return step
 
 
 def test_on_a_cpu_arrays_stay_where_they_are_and_steps_are_taken() -> None:
     array = np.arange(3)
-    there = moved(array, torch.device("cpu"))
+    there = sent(array, torch.device("cpu"))
     array[0] = 7
     assert there.tolist() == [7, 1, 2]
     step = GraphedStep(lambda x: (x + 1, []), lambda x: (x, []))
@@ -63,7 +66,7 @@ def test_a_graph_is_made_once_per_shape_behind_some_steps_and_then_replayed(monk
 
     step, expected = graphed(counter, monkeypatch, capture), 0.0
     for shape in ((1,), (2,)):
-        for value in range(EAGER_CALLS + 3):
+        for value in range(WARM_UP + 3):
             expected += value
             assert step(Given(value, shape))[0].item() == expected
     assert captures == [torch.Size((1,)), torch.Size((2,))]
@@ -77,11 +80,11 @@ def test_where_no_graph_can_be_made_steps_are_taken_without_and_it_is_said_once(
 
     counter = Counter()
     step = graphed(counter, monkeypatch, fails)
-    for _ in range(EAGER_CALLS):
+    for _ in range(WARM_UP):
         step(Given(1))
     with pytest.warns(UserWarning, match="no CUDA graph could be made, steps are taken without: operation not"):
         step(Given(1))
-    assert step(Given(1))[0].item() == EAGER_CALLS + 2
+    assert step(Given(1))[0].item() == WARM_UP + 2
 
 
 def test_a_graph_that_gives_other_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +94,7 @@ def test_a_graph_that_gives_other_numbers_is_refused(monkeypatch: pytest.MonkeyP
         return SimpleNamespace(replay=lambda: None), Given(0), (counter.total * 2, [])
 
     step = graphed(counter, monkeypatch, capture)
-    for _ in range(EAGER_CALLS):
+    for _ in range(WARM_UP):
         step(Given(1))
     with pytest.raises(UserError, match="other numbers"):
         step(Given(1))

@@ -1,7 +1,6 @@
-"""Batches that a thread prepares while the learner learns from those before them.
+"""What a thread makes ahead of those who use it: one after the other, in order, so that it is what it would be without.
 
-The thread makes them one after the other, in order, so that they are what they would be without it. What else making a
-batch changes must be kept beside it: the learner may stop before it has used all that was made.
+What else making changes must be kept beside what is made: who uses it may stop before all was used.
 """
 
 from __future__ import annotations
@@ -9,11 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
-
-import torch
-
-from recollect.amago.trajectory_files import Batch
+from typing import TypeVar
 
 Made = TypeVar("Made")
 
@@ -39,9 +34,3 @@ def in_order(make: Callable[[int], Made], numbers: Iterable[int], ahead: int) ->
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def pinned(batch: Batch) -> Batch:
-    """The batch as tensors in memory from which a GPU copies while the host goes on."""
-    held: dict[str, Any] = {name: torch.as_tensor(array).pin_memory() for name, array in vars(batch).items()}
-    return Batch(**held)

@@ -1,0 +1,387 @@
+"""Recollect from Python: runs, their training, and learning histories, in a notebook and from any folder (docs/python.md).
+
+The configuration is found as `recollect` finds it, or in a folder above, or in the clone that the package is installed from.
+What is read and made lies where the commands put it, under that folder or under one that is named. For as long as a call
+lasts, that folder is the working directory of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recollect.artifacts.lease import device_lease
+from recollect.common import histories as columns
+from recollect.environments import registry
+from recollect.settings.errors import UserError
+from recollect.settings.overrides import method_with
+from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
+from recollect.settings.schema import EnvironmentSettings, Settings
+from recollect.settings.still import held_still
+from recollect.stages import inputs, paths
+from recollect.stages.plan import maker
+from recollect.stages.records import kept, timed
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+
+#: Of a transition that has so many numbers or fewer, each is a column of the table.
+MOST_COLUMNS = 64
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def run(
+    scale: str,
+    env: str,
+    method: str,
+    seed: int = 0,
+    *,
+    changes: Mapping[str, object] | None = None,
+    folder: str | Path | None = None,
+) -> Run:
+    """A run by its names, trained or not.
+
+    Args:
+        scale, env, method: names of files in the configuration; the method may be a variant, `radt.every_25`.
+        changes: settings that differ, `{"optimisation.learning_rate": 3e-4}`; results then lie under another name.
+        folder: where `data` and `results` lie; None: where the configuration is.
+
+    Raises:
+        UserError: a name or a setting is not known, or there is no configuration.
+    """
+    if changes:
+        method = method_with(method, [f"{key}={_said(value)}" for key, value in changes.items()])
+    with _inside(folder) as (at, config):
+        return Run(scale, env, method, seed, at, config, resolve(scale, env, method, seed))
+
+
+def train(
+    scale: str,
+    env: str,
+    method: str,
+    seed: int = 0,
+    *,
+    changes: Mapping[str, object] | None = None,
+    folder: str | Path | None = None,
+    device: str = "auto",
+    trust_checkpoint: bool = False,
+) -> Run:
+    """Train a run and score its policy, after making what it learns from. What is there and of today is kept.
+
+    The stages, files, locks and records are those of the workflow. Killed or interrupted, the same call goes on from the
+    newest checkpoint. A notebook shows a bar.
+
+    Args:
+        device: cpu, cuda (insist), or auto (a GPU where there is one, for stages that use it).
+        trust_checkpoint: go on with a checkpoint that other settings or code made.
+
+    Raises:
+        UserError: see `run`; or another process is at work on the same files.
+    """
+    made = run(scale, env, method, seed, changes=changes, folder=folder)
+    with made.inside():
+        stage = STAGES["run"] if inputs.is_trained(scale, env, made.method) else STAGES["evaluate"]
+        told = {"trust_checkpoint": True} if trust_checkpoint else {}
+        _make(Job(stage.name, scale, env, made.method, str(seed)), device, told)
+    return made
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: a method in an environment, at a scale, with a seed.
+
+    Attributes:
+        folder, config: where its `data`, `results` and `logs` lie, and the configuration.
+        settings: every setting, defaults included.
+    """
+
+    scale: str
+    env: str
+    method: str
+    seed: int
+    folder: Path
+    config: Path
+    settings: Settings
+
+    def __repr__(self) -> str:
+        return f"Run({self.scale!r}, {self.env!r}, {self.method!r}, {self.seed})"
+
+    def inside(self) -> contextlib.AbstractContextManager[tuple[Path, Path]]:
+        """For as long as a block lasts, be in its folder, with its configuration."""
+        return _inside(self.folder, self.config)
+
+    @property
+    def _of(self) -> tuple[str, str, str, int]:
+        return self.scale, self.env, self.method, self.seed
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is trained and scored, with the settings, code and inputs of today."""
+        with self.inside():
+            stage = STAGES["run"] if inputs.is_trained(*self._of[:3]) else STAGES["evaluate"]
+            job = Job(stage.name, self.scale, self.env, self.method, str(self.seed))
+            return all(part.is_made(step) for part, step in stage.steps(job))
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """Its score table, a row per number: env, method, seed, step, split, task, episode, metric, value (docs/formats.md)."""
+        from recollect.artifacts.sealed import read_table
+
+        with self.inside():
+            return read_table(paths.scores(*self._of), kind="scores")
+
+    @property
+    def curve(self) -> pd.DataFrame:
+        """What was logged while it learned: a row per step, a column per number.
+
+        Columns of evaluations are called by their split, `eval return`, and hold the mean over tasks and episodes. NaN: the
+        number was not logged at that step.
+        """
+        from recollect.artifacts.run import TRAIN_SPLIT
+        from recollect.artifacts.scores import NOT_ONE
+        from recollect.artifacts.sealed import read_table
+
+        with self.inside():
+            table = read_table(inputs.evaluate_inputs(*self._of)["train"], kind="train")
+        logged = (table["split"] == TRAIN_SPLIT) & (table["task"] == NOT_ONE)
+        names = table["metric"].where(logged, table["split"].astype(str) + " " + table["metric"].astype(str))
+        return (
+            table.assign(metric=names)
+            .pivot_table(index="step", columns="metric", values="value")
+            .rename_axis(columns=None)
+        )
+
+    def policy(self, *, checkpoint: str | None = None, device: str = "cpu") -> Any:
+        """Its trained policy: `start(seeds, horizon, episodes)`, then `act(observation, reward, done)` on a batch of rows.
+
+        Args:
+            checkpoint: one that the run kept: `best`, `latest`, `epoch_000050`; None: the run's own.
+
+        Raises:
+            UserError: the run is not trained, or a file is damaged.
+        """
+        from recollect.artifacts.inputs import Inputs
+        from recollect.artifacts.sealed import read_arrays
+        from recollect.stages.evaluate import kept_policy
+
+        with self.inside():
+            files = {name: path.absolute() for name, path in inputs.evaluate_inputs(*self._of).items()}
+            if checkpoint is not None:
+                played = played_method(self.scale, self.env, self.method)
+                files["policy"] = kept_policy(self.scale, self.env, played, self.seed, checkpoint)
+            module = algorithm_module(self.settings.method.algorithm, where=method_path(self.method))
+            arrays = read_arrays(files["policy"], kind="policy")
+            return module.load_policy(self.settings, arrays, Inputs(device=device, **files))
+
+    def rollout(
+        self,
+        tasks: int | Sequence[int] | None = None,
+        episodes: int | None = None,
+        *,
+        split: str | None = None,
+        device: str = "cpu",
+    ) -> Histories:
+        """Play its policy, and keep every step. With the same tasks, the returns are those of its scores.
+
+        Args:
+            tasks: how many tasks, or which by their index; None: all of the split.
+            episodes: per task, one after the other; None: as many as the evaluation plays.
+            split: `train` or `eval`; None: the evaluation's first.
+
+        Raises:
+            UserError: the run is not trained, or there is no such task.
+        """
+        from recollect.evaluation import rollouts
+
+        environment = self.settings.environment
+        split = split or environment.evaluation.splits[0]
+        with self.inside():
+            listed = registry.tasks(environment.world, environment.options, split)
+            wanted = range(len(listed)) if tasks is None else range(tasks) if isinstance(tasks, int) else tasks
+            wrong = [place for place in wanted if not 0 <= place < len(listed)]
+            if wrong or not len(wanted) or (episodes is not None and episodes < 1):
+                what = f"there is no task {wrong[0]} in the split '{split}'" if wrong else "there is nothing to play"
+                do = f"name tasks from 0 to {len(listed) - 1}, and at least one episode"
+                raise UserError(what, where=self, do=do)
+            chosen = [listed[place] for place in sorted(set(wanted))]
+            policy = self.policy(device=device)
+            if environment.evaluation.protocol == "in_context":
+                arrays = rollouts.in_context(policy, environment, chosen, episodes, seed=self.seed)
+            else:
+                arrays = rollouts.episodic(policy, environment, chosen, episodes, seed=self.seed, listed=len(listed))
+        return Histories(arrays, where=f"rollout of {self}", environment=environment, split=split)
+
+
+def _said(value: object) -> str:
+    """A value as `--set` takes it."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_said(item) for item in value)}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _make(job: Job, device: str, told: Mapping[str, Any] | None = None) -> None:
+    """Do a job of the workflow, after those that make what it reads; what is there and of today is kept."""
+    stage = STAGES[job.stage]
+    before = (maker(path, job.scale) for path in stage.inputs(job).values())
+    for other in dict.fromkeys(filter(None, before)):
+        _make(other, device)
+    if not stage.parts and kept(stage, job):
+        return
+    names = {name: int(value) if name in ("seed", "task") else value for name, value in job.names(stage.over).items()}
+    asks = stage.asks.gpu(*job.names(stage.shared).values()) if callable(stage.asks.gpu) else stage.asks.gpu
+    on_device = "device" in inspect.signature(stage.run).parameters and (asks or device != "auto")
+    with device_lease(device if on_device else "cpu") as held:  # type: ignore[arg-type]
+        on = {"device": held} if held != "cpu" else {}
+        work = partial(stage.run, *names.values(), **(told or {}), **on)
+        work() if stage.parts else timed(stage, job, held, work)
+    stage.ended(*names.values())
+
+
+# ----------------------------------------------------------------------------------------------------------- histories
+
+
+def histories(scale: str, env: str, *, make: bool = False, folder: str | Path | None = None) -> Histories:
+    """The learning histories of an environment, read by memory map.
+
+    Args:
+        make: make them first, where they are not there or not of today.
+        folder: where `data` lies; None: where the configuration is.
+
+    Raises:
+        UserError: the environment is not known or has no source of histories; or they are not made, or damaged.
+    """
+    with _inside(folder):
+        environment = environment_settings(scale, env)
+        if make:
+            _make(Job("generate", scale, env), "auto")
+        found = Histories.open(paths.histories(scale, env))
+        options = {**environment.options, **environment.training_options}
+        found.environment = environment.model_copy(update={"options": options})
+        found.split = "train" if environment.source is None else environment.source.split
+        return found
+
+
+def from_minari(dataset: str) -> Histories:
+    """A Minari dataset of this machine as histories. To train on one, name it as a source (docs/python.md).
+
+    Raises:
+        UserError: there is no such dataset, it cannot be read, or Minari is not installed.
+    """
+    from recollect.sources import minari
+
+    return Histories(minari.read(dataset), where=f"Minari dataset {dataset}")
+
+
+class Histories(columns.Histories):
+    """Transitions of many tasks, in time order: the columns `observation`, `action`, `reward`, `done`, `task`, `episode`.
+
+    `arrays()` has them all, `episodes` is the table of complete episodes, `return_to_go` and `timestep` are derived.
+
+    Args:
+        environment, split: where they were lived through; None: it is not known.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        where: object = "histories",
+        environment: EnvironmentSettings | None = None,
+        split: str = "train",
+    ) -> None:
+        super().__init__(arrays, where=where)
+        self.environment, self.split = environment, split
+
+    def __repr__(self) -> str:
+        return f"Histories({len(self)} steps, {len(self.episodes)} episodes, {len(np.unique(self.task))} tasks; {self.where})"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row per step: task, episode, step, the numbers of observation and action, reward, done.
+
+        A vector is a column per number, `observation_0` and so on. Images, and what has more than 64 numbers, are left out.
+        """
+        table: dict[str, np.ndarray] = {"task": self.task, "episode": self.episode, "step": self.timestep}
+        for name, column in {"observation": self.observation, "action": self.action}.items():
+            if column.ndim == 1:
+                table[name] = column
+            elif column.ndim == 2 and column.shape[1] <= MOST_COLUMNS:
+                table |= {f"{name}_{place}": column[:, place] for place in range(column.shape[1])}
+        return pd.DataFrame({**table, "reward": self.reward, "done": self.done})
+
+    @property
+    def returns(self) -> pd.DataFrame:
+        """A row per complete episode: task, episode, length in steps, return (undiscounted)."""
+        of = self.episodes
+        return pd.DataFrame({"task": of.task, "episode": of.index, "length": of.length, "return": of.total_return})
+
+    def to_minari(self, dataset: str, **about: Any) -> Any:
+        """Write a Minari dataset of this name (`recollect/dark-room-v0`), and return it as Minari loads it.
+
+        `recollect.from_minari` gives the same arrays again. The `infos` of each episode name its task.
+
+        Args:
+            about: author, author_email, code_permalink, algorithm_name and description, which the dataset shows.
+
+        Raises:
+            UserError: the environment is not known, there is a dataset of this name, or Minari is not installed.
+        """
+        from recollect.sources import minari
+
+        if self.environment is None:
+            do = "write histories of an environment or of a rollout: `recollect.histories(...)`, `run.rollout(...)`"
+            raise UserError(
+                "these histories name no environment, whose spaces a dataset needs", where=self.where, do=do
+            )
+        of = self.environment
+        return minari.write(
+            dataset, self, world=of.world, options=of.options, name=of.name, split=self.split, about=about
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- folders
+
+
+@contextlib.contextmanager
+def _inside(folder: str | Path | None, config: Path | None = None) -> Iterator[tuple[Path, Path]]:
+    """For as long as a block lasts: a folder as working directory, with a configuration and the `mine` beside that.
+
+    Yields both folders. Without `folder` it is that of the configuration, or where RECOLLECT_CONFIG names one, this one.
+    """
+    named = os.environ.get("RECOLLECT_CONFIG")
+    wanted = None if folder is None else Path(folder).absolute()
+    found = config or (Path(named).absolute() if named else _config(wanted))
+    at = wanted or (Path.cwd() if named else found.parent)
+    at.mkdir(parents=True, exist_ok=True)
+    mine = Path(os.environ.get("RECOLLECT_MINE") or found.parent / "mine").absolute()
+    before = dict(os.environ)
+    os.environ.update(RECOLLECT_CONFIG=str(found), RECOLLECT_MINE=str(mine))
+    try:
+        with contextlib.chdir(at), held_still():
+            yield at, found
+    finally:
+        for name in ("RECOLLECT_CONFIG", "RECOLLECT_MINE"):
+            os.environ.pop(name)
+            if name in before:
+                os.environ[name] = before[name]
+
+
+def _config(folder: Path | None) -> Path:
+    """The configuration in or above a folder, in or above the working directory, or in the clone of the package."""
+    starts = [place for place in (folder, Path.cwd()) if place is not None]
+    clone = Path(__file__).resolve().parents[2]
+    for place in (*(above for start in starts for above in (start, *start.parents)), clone):
+        if (place / "config" / "scales").is_dir():
+            return place / "config"
+    do = "call this in a clone of the repository, or name its folder `config` by the variable RECOLLECT_CONFIG"
+    raise UserError("no configuration is found: no folder `config` here or above", where=Path.cwd(), do=do)

@@ -1,0 +1,41 @@
+"""CUDA graphs: many small kernels that the host launches at once.
+
+A function that becomes one takes nothing and decides nothing on the host; all that it reads and changes are tensors that stay
+where they are. On a CPU such a function is called as it is, so that both can be tested there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+Given = TypeVar("Given")
+
+WARM_UP = 3
+"""Calls beside the main stream that PyTorch asks for before a capture: libraries choose and allocate in them."""
+
+
+def beside(function: Callable[[], Given]) -> Given:
+    """Call a function on a stream of its own; what the main stream does next waits for it."""
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        given = function()
+    main.wait_stream(side)
+    return given
+
+
+def captured(function: Callable[[], Given]) -> tuple[torch.cuda.CUDAGraph, Given]:
+    """A graph of a function after its warm-up, and where each replay leaves what the function gives.
+
+    Capturing computes nothing. Other threads, such as those that load batches, may go on meanwhile.
+
+    Raises:
+        RuntimeError: it does something that a graph cannot hold.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        given = function()
+    return graph, given

@@ -1,0 +1,97 @@
+"""Playing a policy as the evaluation does, and keeping every step, as the columns of `recollect.common.histories`.
+
+Worlds and draws are seeded as in the evaluation, so the same episodes of a task are the same here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from recollect.artifacts.scoring import Scoring
+from recollect.common.contract import Policy, world_as_met
+from recollect.common.rollout import score_episodes
+from recollect.environments.base import Task
+from recollect.evaluation.in_context import Moment, play_in_context
+from recollect.settings.schema import EnvironmentSettings
+from recollect.settings.seeding import seed_of
+
+
+class _Steps:
+    """Steps of many rows at once, which become columns: row after row, each in time order."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[np.ndarray]] = {}
+
+    def add(self, going_B: np.ndarray, **arrays: np.ndarray) -> None:
+        """Keep a step of the rows that are going on; `row` says which each is."""
+        for name, array in arrays.items():
+            self._kept.setdefault(name, []).append(np.array(array[going_B]))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        joined = {name: np.concatenate(parts) for name, parts in self._kept.items()}
+        order = np.argsort(joined.pop("row"), kind="stable")
+        return {name: array[order] for name, array in joined.items()}
+
+
+def in_context(
+    policy: Policy, environment: EnvironmentSettings, tasks: Sequence[Task], episodes: int | None, *, seed: int
+) -> dict[str, np.ndarray]:
+    """The steps of `episodes` episodes in a row of each task (None: as many as the evaluation plays)."""
+    steps, row_B = _Steps(), np.arange(len(tasks))
+    task_B = np.array([task.index for task in tasks], np.int32)
+
+    def watch(now: Moment) -> None:
+        of = {"observation": now.observation_BD, "action": now.action_B, "done": now.done_B}
+        told = {"reward": now.reward_B.astype(np.float32), "episode": now.episode_B.astype(np.int32)}
+        steps.add(now.playing_B, row=row_B, task=task_B, **of, **told)
+
+    if episodes is not None:
+        evaluation = environment.evaluation.model_copy(update={"episodes": episodes})
+        environment = environment.model_copy(update={"evaluation": evaluation})
+    play_in_context(policy, environment, list(tasks), seed=seed, watch=watch)
+    return steps.columns()
+
+
+def episodic(
+    policy: Policy,
+    environment: EnvironmentSettings,
+    tasks: Sequence[Task],
+    episodes: int | None,
+    *,
+    seed: int,
+    listed: int,
+) -> dict[str, np.ndarray]:
+    """The steps of `episodes` episodes of each task, each from an empty memory.
+
+    Args:
+        episodes: None: those that the evaluation plays, at least one of each task.
+        listed: how many tasks the split has, which the evaluation plays in turn.
+    """
+    evaluation = environment.evaluation
+    rows: list[tuple[Task, int]] = []
+    for task in tasks:
+        count = episodes or max(1, len(range(task.index, evaluation.episodes, listed)))
+        rows += [(task, place) for place in range(count)]
+    steps, at_once = _Steps(), getattr(policy, "rows_at_once", None) or len(rows)
+    for first in range(0, len(rows), at_once):
+        chosen = rows[first : first + at_once]
+        number = [task.index + place * listed for task, place in chosen]  # the episode's, in the whole split
+        keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, tasks[0].split)
+        seeds_B = np.array([seed_of(*keys, i) for i in number], np.uint64)
+        world = world_as_met(environment, [task for task, _ in chosen], seeds_B, policy)
+        run = seed_of("of run", evaluation.seed, seed)
+        acts_B = np.array([seed_of("episodic evaluation actions", run, i) for i in number], np.uint64)
+        policy.start(acts_B, world.horizon, 1)
+        of_row = {
+            "row": np.arange(first, first + len(chosen)),
+            "task": np.array([task.index for task, _ in chosen], np.int32),
+            "episode": np.array([place for _, place in chosen], np.int32),
+        }
+
+        def watch(seen: np.ndarray, did: np.ndarray, got: np.ndarray, done: np.ndarray, live: np.ndarray) -> None:
+            steps.add(live, observation=seen, action=did, reward=got.astype(np.float32), done=done, **of_row)  # noqa: B023
+
+        score_episodes(world, policy, Scoring().part(""), watch)
+    return steps.columns()

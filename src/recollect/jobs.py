@@ -1,0 +1,54 @@
+"""What a command does around its work and that of its jobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from recollect.settings.errors import UserError, as_user_error
+from recollect.settings.still import held_still
+
+
+@contextmanager
+def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
+    """What every job does around its work: end with its scheduler, save on SIGTERM, use its threads, hold its device."""
+    from recollect.artifacts.lease import device_lease
+    from recollect.artifacts.lock import dies_with_scheduler
+    from recollect.artifacts.stopping import saves_on_sigterm
+
+    dies_with_scheduler()
+    print(f"$ {' '.join(['recollect', *sys.argv[1:]])}", file=sys.stderr, flush=True)
+    if device not in ("cpu", "cuda", "auto"):
+        raise UserError(f"unknown device '{device}'", where="--device", do="use cpu, cuda or auto")
+    with saves_on_sigterm(), device_lease(device, pack) as held:  # type: ignore[arg-type]
+        use_threads(threads)
+        yield held
+
+
+def use_threads(count: int) -> None:
+    """Let torch, which is imported here, use so many threads; 0: as many as cores."""
+    if count:
+        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
+    import torch
+
+    if count:
+        torch.set_num_threads(count)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Do the work of a process; what a user can mend becomes one message and exit status 2."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("recollect").setLevel(logging.INFO)
+    try:
+        with held_still():  # a command is about the configuration as it stands when it starts
+            yield
+    except Exception as error:
+        said = as_user_error(error)
+        if said is None:
+            raise
+        print(f"error: {said}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,27 @@
+"""A forecast as a table of Markdown with a row for each figure: what docs/costs.md has between its marks."""
+
+from __future__ import annotations
+
+from recollect.stages.forecast import SOURCES, Forecast, memory_of_largest, said_bytes
+from recollect.stages.plan import Plan
+
+
+def cost_table(cost: Forecast) -> str:
+    """A row for each figure, with all that it needs: what two figures share is counted in both."""
+    some = any(estimate.gpu for estimate in cost.estimates.values())
+    heads = ["figure", "jobs", *(["one GPU"] if some else []), "one CPU core"]
+    heads += ["disk", "checkpoints meanwhile", "memory", "times are"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for figure, jobs in sorted(cost.plan.figures.items()):
+        of = [cost.estimates[job] for job in jobs]
+        memory, _ = memory_of_largest(Plan({job: () for job in jobs}, {figure: jobs}), {})
+        cells = [f"`{figure}`", f"{len(jobs):,}"]
+        cells += [_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
+        cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(one.scratch for one in of))]
+        cells += [f"{memory / 1000:,.0f} GB", max((one.source for one in of), key=SOURCES.index)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.0f} h"

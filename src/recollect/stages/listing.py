@@ -1,0 +1,175 @@
+"""list: what can be named on a command line and in a configuration, read off the files of `config/`, `mine/` and plug-ins."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from recollect.settings.catalogue import declaration
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.layers import extended_scales, method_layers
+from recollect.settings.loading import config_folder, config_path, names, read_yaml
+from recollect.settings.resolve import environment_settings, method_mapping, scale_settings
+from recollect.stages.selection import default_selection
+
+if TYPE_CHECKING:
+    from recollect.settings.schema import EnvironmentSettings
+
+Row = tuple[str, ...]
+WIDTH, MOST_NAMES = 110, 100  # of the overview
+
+
+def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
+    """A group with a row for each name, or for the chosen ones; without a group the names of all groups.
+
+    Raises:
+        UserError: a group or name is unknown, or a file is wrong.
+    """
+    if not names("scales"):
+        what = "there is no configuration here, so nothing has a name"
+        raise UserError(
+            what, where=config_folder().absolute(), do="run it in a clone, or name its folder: RECOLLECT_CONFIG"
+        )
+    if group is None:
+        return "\n\n".join(_overview(name) for name in GROUPS)
+    if group not in GROUPS:
+        what = f"there is nothing called '{group}' to be listed"
+        raise UserError(what, where="recollect list", do=nearest(group, GROUPS))
+    head, known, row_of = GROUPS[group]
+    listed = known()
+    for name in chosen:
+        if (
+            name not in listed and group != "environments"
+        ):  # one of any size or id needs no file, and its row says if it is
+            what = f"'{name}' is not among the {group}"
+            raise UserError(what, where=f"recollect list {group}", do=nearest(name, listed))
+    return "\n".join(_columns([head, *((name, *row_of(listed.get(name, name))) for name in chosen or listed)]))
+
+
+def _overview(group: str) -> str:
+    listed = GROUPS[group][1]()
+    head = f"{group} ({len(listed)}; `recollect list {group}` says more)"
+    if len(listed) > MOST_NAMES:
+        return head
+    text = textwrap.fill(", ".join(listed), WIDTH, break_long_words=False, break_on_hyphens=False)
+    return f"{head}:\n{textwrap.indent(text, '  ')}"
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)] + [0]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+# ---------------------------------------------------------------------------- names as they are listed, and as files have
+
+
+def _files(group: str) -> Callable[[], Mapping[str, str]]:
+    return lambda: {name: name for name in names(group)}
+
+
+def _environments() -> Mapping[str, str]:
+    """Where the end of a name sets an option, that option stands in capitals: `tmaze_passive_LENGTH`."""
+    found = {}
+    for name in names("environments"):
+        content = read_yaml(config_path("environments", name))
+        between = "." if content["world"] == "gymnasium" else "_"
+        found[f"{name}{between}{content['parameter'].upper()}" if "parameter" in content else name] = name
+    return found
+
+
+def _variants() -> Mapping[str, str]:
+    """Those of all scales, in the order of the methods."""
+    return {name: name for method in names("methods") for scale in names("scales") for name in _of(scale, method)}
+
+
+def _of(scale: str, method: str) -> list[str]:
+    layers = method_layers(scale, _any_environment(), method).own
+    listed = dict.fromkeys(variant for layer in layers for variant in layer.content.get("variants") or {})
+    return [f"{method}.{variant}" for variant in listed]
+
+
+def _any_environment() -> str:
+    """What is listed of methods is the same in all environments."""
+    return names("environments")[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+
+
+def _scale(name: str) -> Row:
+    settings = scale_settings(name)
+    return ", ".join(extended_scales(name)[:-1]), ", ".join(map(str, settings.seeds)), settings.description
+
+
+def _figure(name: str) -> Row:
+    content = read_yaml(config_path("figures", name))
+    sets = [of for of, figures in default_selection().sets.items() if name in figures]
+    return content.get("category", ""), content["kind"], ", ".join(sets), content.get("title", "")
+
+
+def _environment(name: str) -> Row:
+    """At the default scale; one whose name may end in a size or an id as its file has it."""
+    settings = environment_settings(default_selection().scale, name)
+    ids = declaration("world", settings.world, "GYMNASIUM_IDS") or {}
+    fitting = [
+        id_ for id_, options in ids.items() if {**options, **settings.options} == {**settings.options, **options}
+    ]
+    if settings.world == "gymnasium":
+        fitting = [str(settings.options["id"])]
+    return settings.world, settings.family, ", ".join(fitting), _spaces(settings)
+
+
+def _spaces(environment: EnvironmentSettings) -> str:
+    """What is seen and done, and how long an episode is; or what is missing to know it."""
+    import numpy as np
+
+    from recollect.environments import registry
+
+    try:
+        tasks = registry.tasks(environment.world, environment.options, "train")
+        world = registry.make_world(environment.world, environment.options, tasks[:1], np.zeros(1, np.uint64))
+    except UserError as error:
+        return f"({error.what})"
+    seen, done = (_space(space) for space in (world.single_observation_space, world.single_action_space))
+    horizon = world.horizon
+    world.close()
+    return f"{seen}; {done}; {horizon}"
+
+
+def _space(space: Any) -> str:
+    shape = "×".join(map(str, space.shape))
+    return f"{type(space).__name__} {shape} {space.dtype}" if shape else str(space)
+
+
+def _method(name: str) -> Row:
+    content = method_mapping(default_selection().scale, _any_environment(), name)
+    variants = len(_of(default_selection().scale, name))
+    return content["algorithm"], content["data"], str(variants or ""), content.get("title", "")
+
+
+def _variant(name: str) -> Row:
+    scales = [scale for scale in names("scales") if name in _of(scale, name.partition(".")[0])]
+    content = method_mapping(scales[0], _any_environment(), name)
+    where = "all" if scales == names("scales") else ", ".join(scales)
+    return "its method's" if content.get("evaluation_only") else "its own", where, content["title"]
+
+
+def _claim(name: str) -> Row:
+    content = read_yaml(config_path("claims", name))
+    return content["paper"], content["figure"], content["statement"]
+
+
+GROUPS: dict[str, tuple[Row, Callable[[], Mapping[str, str]], Callable[[str], Row]]] = {
+    "scales": (("name", "extends", "seeds", "what it is for"), _files("scales"), _scale),
+    "figures": (("name", "paper", "kind", "sets", "title"), _files("figures"), _figure),
+    "environments": (
+        ("name", "world", "packages", "gymnasium", "observation; action; steps of an episode"),
+        _environments,
+        _environment,
+    ),
+    "methods": (("name", "algorithm", "learns from", "variants", "title"), _files("methods"), _method),
+    "variants": (("name", "policy", "scales", "title"), _variants, _variant),
+    "claims": (("name", "paper", "figure", "statement"), _files("claims"), _claim),
+}
+"""Group -> headings, its names, and the row of one behind its name."""

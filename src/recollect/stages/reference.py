@@ -1,0 +1,216 @@
+"""reference: a page for each paper with every hyper-parameter of its methods: what it does, its default, where it is published.
+
+Keys, defaults and descriptions are those of the models that check settings; values and sources those of
+tests/parity/published_settings. A test refuses pages that differ from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from recollect.artifacts.sealed import write_bytes
+from recollect.settings.catalogue import known, load
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder, models_in, names, read_yaml
+from recollect.settings.resolve import method_mapping
+
+FOLDER = Path("docs/reference")
+PUBLISHED = Path("tests/parity/published_settings")
+TITLES = {"radt": "RA-DT", "memory_rl": "Memory-RL", "amago": "AMAGO", "helm": "HELM", "sources": "Learning histories"}
+MOST_SOURCES = 3  # of one setting; the file has all
+
+Entry = tuple[str, str, str, str]
+"""A setting: its key, the values that it takes, its default, what it does."""
+
+
+def write_reference() -> str:
+    """Write the pages; gives their paths as text.
+
+    Raises:
+        UserError: this folder is no clone.
+    """
+    found = pages()
+    for path, text in found.items():
+        write_bytes(path, text.encode())
+    return "\n".join(map(str, found))
+
+
+def pages() -> dict[Path, str]:
+    """Each page as it must be. Raises UserError: this folder is no clone."""
+    if not PUBLISHED.is_dir():
+        what = "the published settings are not here, from which the reference is written"
+        raise UserError(what, where=PUBLISHED, do="run it in a clone of the repository")
+    found = {FOLDER / f"{paper}.md": _page(paper) for paper in TITLES}
+    listed = "\n".join(f"- [{title}]({paper}.md)" for paper, title in TITLES.items())
+    return {FOLDER / "hyperparameters.md": f"# Hyper-parameters\n\n{_INTRODUCTION}\n\n{listed}\n", **found}
+
+
+_INTRODUCTION = """These pages list every setting of every method, and of the sources of learning histories. `recollect reference`
+writes them from the code, and a test compares them.
+
+A default holds where no file of `config/` says otherwise. `recollect settings` prints what a run has, and `--why KEY` says
+which file and line a value comes from.
+
+The last column has published values. Behind each stands in brackets where it is published: in the paper, or in a file of the
+released code. A pattern such as `procgen/*` names the runs of scale `paper` that a value is of; without a pattern it is of
+all. Values of ablations are left out; they stand, with all others, in
+[tests/parity/published_settings](../../tests/parity/published_settings)."""
+
+
+def _page(paper: str) -> str:
+    kind = "source" if paper == "sources" else "method"
+    modules = {
+        name: load(kind, name, where=path)
+        for name, path in known(kind).items()
+        if path.startswith(f"recollect.{paper}.")
+    }
+    entries: dict[Entry, list[str]] = {}
+    for name, module in modules.items():
+        for part in ("Hyperparameters", "Memory"):
+            model = getattr(module, part, None)
+            for entry in _entries(model, "memory." if part == "Memory" else "") if model is not None else ():
+                entries.setdefault(entry, []).append(name)
+    published = read_yaml(PUBLISHED / f"{'radt' if kind == 'source' else paper}.yaml")
+    methods = _methods() if kind == "method" else {}
+    order = list(dict.fromkeys(entry[0] for entry in entries))
+    prefix = "environment.source." if kind == "source" else "method."
+    lines = [f"# {TITLES[paper]}: hyper-parameters", "", _INTRODUCTIONS[kind], ""]
+    lines += [f"- `{name}` is the algorithm of {_listed(methods[name])}" for name in modules if name in methods]
+    lines += ["", f"Published: {published['paper']}; {published['code']}.", ""]
+    lines += ["| setting | of | takes | default | what it does | published |", "|---|---|---|---|---|---|"]
+    for (key, takes, default, said), of in sorted(entries.items(), key=lambda item: _order(item[0][0], order)):
+        readers = {method for name in of for method in methods.get(name, ())}
+        whole = f"{prefix}{'' if key.startswith('memory.') else 'hyperparameters.'}{key}"
+        cells = (f"`{key}`", "all" if len(of) == len(modules) else ", ".join(of), takes, f"`{default}`", said)
+        lines.append(f"| {' | '.join(map(_cell, (*cells, _published(whole, published, readers))))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _order(key: str, keys: Sequence[str]) -> tuple[list[str], int]:
+    """By the groups that a key is in, then as declared."""
+    return key.split(".")[:-1], keys.index(key)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+_HOW = "[How to read the table](hyperparameters.md)."
+_INTRODUCTIONS = {
+    "method": "Settings of a method's `hyperparameters`; a key that begins with `memory.` is one of its `memory`. "
+    + _HOW,
+    "source": "Settings of `source: {hyperparameters: ...}` of an environment. " + _HOW,
+}
+
+
+def _methods() -> dict[str, list[str]]:
+    """The methods of each algorithm, without any of yours."""
+    methods: dict[str, list[str]] = {}
+    for path in sorted((config_folder() / "methods").glob("*.yaml")):
+        content = method_mapping("paper", names("environments")[0], path.stem)
+        methods.setdefault(content["algorithm"], []).append(path.stem)
+    return methods
+
+
+# --------------------------------------------------------------------------------------------------- what is declared
+
+
+def _entries(model: type[BaseModel], before: str, default: Any = None) -> Iterator[Entry]:
+    """Every setting of a model, at any depth.
+
+    Args:
+        before: the keys that lead to it.
+        default: the model that is the default, where a field's is.
+    """
+    for name, field in model.model_fields.items():
+        value = field.get_default(call_default_factory=True) if default is None else getattr(default, name)
+        inner = models_in(field.annotation)
+        for below in inner:
+            yield from _entries(below, f"{before}{name}.", value if isinstance(value, below) else None)
+        if not inner or not isinstance(value, BaseModel):
+            yield f"{before}{name}", _takes(field.annotation), _value(value), field.description or ""
+
+
+def _takes(annotation: Any) -> str:
+    """`int | None` in words: `int or null`."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(_value(value) for value in inside)
+    if annotation is NoneType:
+        return "null"
+    if inside and origin in (dict, list, tuple):
+        words = ", ".join(dict.fromkeys(_takes(each) for each in inside if each is not ...))
+        return f"{'mapping' if origin is dict else 'list'} of {words}"
+    if origin is Annotated:
+        return _takes(inside[0])
+    if inside:
+        return " or ".join(_takes(each) for each in inside)
+    return "settings" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else _name(annotation)
+
+
+def _name(annotation: Any) -> str:
+    return str(getattr(annotation, "__name__", annotation)).lower()
+
+
+def _value(value: Any) -> str:
+    """As YAML has it."""
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_value(each)}' for key, each in value.items())}}}"
+    return str(value)
+
+
+# -------------------------------------------------------------------------------------------------- what is published
+
+
+def _published(key: str, published: Mapping[str, Any], methods: Collection[str]) -> str:
+    """The values of a setting that are published for some methods, each with the place where it stands.
+
+    Args:
+        methods: empty: a setting of no method, so all values count.
+    """
+    found: dict[str, tuple[str, list[str]]] = {}
+    for group in published["groups"]:
+        said = group["settings"].get(key)
+        runs = [run for run in group["runs"] if not methods or _is_of(run, methods)]
+        if said is None or not runs:
+            continue
+        if all(any(fnmatchcase(f"*/{method}", run) for run in runs) for method in methods):
+            found.clear()  # the last that says something of a run decides
+        if isinstance(said, list):
+            value, source = _value(said[0]), said[1]
+        else:
+            of = {name: _value(said[name]) for name in ("published", "paper", "released") if name in said}
+            value, source = "; ".join(f"{name} {each}" for name, each in of.items()), said["source"]
+        found.setdefault(value.removeprefix("published "), (source, []))[1].extend(runs)
+    texts = []
+    for value, (source, runs) in list(found.items())[:MOST_SOURCES]:
+        of_runs = "" if "*" in runs else f", {_listed(runs[:2])}{' ...' if len(runs) > 2 else ''}"
+        texts.append(f"{value} ({source}{of_runs})")
+    if len(found) > MOST_SOURCES:
+        texts.append(f"and {len(found) - MOST_SOURCES} more")
+    if texts:
+        return "; ".join(texts)
+    return next((f"not published: {why}" for name, why in published["ours"].items() if fnmatchcase(key, name)), "")
+
+
+def _is_of(pattern: str, methods: Collection[str]) -> bool:
+    """Whether a pattern of runs, `dark_room_*/dqn_*`, is of one of these methods themselves, and not of a variant."""
+    wanted = pattern.rpartition("/")[2]
+    return any(fnmatchcase(method, wanted) for method in methods)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,24 @@
+"""What a table says of a contrast."""
+
+from typing import Any
+
+import pytest
+
+from recollect.figures.claim_rows import numbers
+
+
+@pytest.mark.parametrize(
+    ("wanted", "margin", "said"),
+    [
+        ("above", 0.0, "> 0"),
+        ("above", 0.15, "> 0.15"),
+        ("below", 0.0, "< 0"),
+        ("below", 0.1, "< −0.1"),
+        ("equal", 0.1, "within ±0.1"),
+    ],
+)
+def test_what_is_wanted_is_said_as_the_rule_judges_it(wanted: str, margin: float, said: str) -> None:
+    contrast: dict[str, Any] = {"wanted": wanted, "margin": margin, "why": "a run is missing"}
+    assert numbers(contrast) == ("", "", said, "a run is missing")
+    measured = {"value": -12.34567, "low": -1234.5, "high": 0.1234567, "seeds": 5, "tasks": 20}
+    assert numbers(contrast | measured) == ("−12.3", "−1234 to 0.123", said, "5 × 20")

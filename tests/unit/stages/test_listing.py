@@ -1,0 +1,79 @@
+"""`recollect list`: every name that a command takes, and what it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recollect.settings.errors import UserError
+from recollect.settings.loading import names
+from recollect.settings.resolve import figure_settings
+from recollect.settings.still import held_still
+from recollect.stages.listing import GROUPS, listing
+
+
+@pytest.fixture(autouse=True)
+def as_a_command(workdir: Path) -> Iterator[None]:
+    """Files are read once, as in a command."""
+    with held_still():
+        yield
+
+
+def row(group: str, name: str) -> str:
+    (line,) = [line for line in listing(group, [name]).splitlines() if line.startswith(f"{name} ")]
+    return line
+
+
+def test_every_figure_environment_method_and_claim_has_a_row() -> None:
+    for group in ("figures", "methods", "claims", "scales"):
+        listed = [line.split()[0] for line in listing(group).splitlines()]
+        assert listed == ["name", *names(group)]
+    overview = listing()
+    assert all(f"recollect list {group}" in overview for group in GROUPS) and "radt_agnostic" in overview
+
+
+def test_every_variant_that_a_figure_draws_is_listed() -> None:
+    listed = {line.split()[0] for line in listing("variants").splitlines()}
+    drawn = {name for figure in names("figures") for name in figure_settings("paper", figure).methods if "." in name}
+    assert drawn and drawn <= listed
+    assert "its method's" in row("variants", "radt.every_25") and "all" in row("variants", "radt.every_25")
+    assert "demo" in row("variants", "ad.greedy") and "paper" not in row("variants", "ad.greedy")
+
+
+def test_an_environment_says_id_spaces_and_steps_and_what_is_missing() -> None:
+    room = row("environments", "dark_room_10x10")
+    assert all(words in room for words in ("recollect/DarkRoom-v0", "int16", "Discrete(5)", "100"))
+    maze = row("environments", "tmaze_passive_50")
+    assert "recollect/TMazePassive-v0" in maze and "TMazeActive" not in maze and maze.endswith("51")
+    assert "CartPole-v1" in row("environments", "gym.CartPole-v1")
+    listed = GROUPS["environments"][1]()
+    assert listed["tmaze_passive_LENGTH"] == "tmaze_passive" and "gym.ID" in listed
+
+
+def test_a_missing_package_is_named_and_stops_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    from recollect.environments import registry
+
+    def missing(name: str, *rest: object) -> None:
+        raise UserError(f"the world '{name}' needs the package 'metaworld'", where="", do="")
+
+    monkeypatch.setattr(registry, "tasks", missing)
+    assert "needs the package 'metaworld'" in row("environments", "meta_world")
+
+
+def test_your_own_are_listed_too(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECOLLECT_MINE", "my_own")
+    folder = workdir / "my_own/config/methods"
+    folder.mkdir(parents=True)
+    (folder / "my_dt.yaml").write_text("base: dt\ntitle: Mine\nvariants: {short: {hyperparameters: {context: 3}}}\n")
+    assert "Mine" in row("methods", "my_dt") and "my_dt.short" in listing("variants")
+
+
+@pytest.mark.parametrize(
+    ("group", "chosen", "nearest"),
+    [("method", [], "methods"), ("methods", ["rdt"], "radt"), ("environments", ["dark_rom_7x7"], "dark_room_7x7")],
+)
+def test_unknown_words_are_answered_with_the_nearest(group: str, chosen: list[str], nearest: str) -> None:
+    with pytest.raises(UserError, match=f"did you mean '{nearest}'"):
+        listing(group, chosen)

@@ -1,0 +1,118 @@
+"""Seeds side by side: so many at a time and no more, one that fails alone, and no process that outlives the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recollect.artifacts.processes import lives
+from recollect.artifacts.stopping import STATUS, saves_on_sigterm
+from recollect.stages.paths import Place
+from recollect.stages.rules import StageRule
+from recollect.stages.seeds import begin_alone, side_by_side
+from recollect.stages.stage import Resources, Stage
+
+PART = Stage("part", ("seed",), {"made": Place("made/{seed}")}, run=print, asks=Resources((1, 1), (1, 1)))
+WHOLE = replace(PART, name="whole", parts=(PART,))
+
+
+def work(stage: str, names: dict[str, Any], options: dict[str, Any], device: str, threads: int, *rest: Any) -> None:
+    """A job that says when it began, waits until it is let go, and fails for seed 1."""
+    begin_alone(*rest)
+    seed = names["seed"]
+    Path(f"begun_{seed}").write_text(f"{os.getpid()} {threads}")
+    print("said", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(STATUS))
+    while not Path("go").exists():
+        time.sleep(0.01)
+    os._exit(seed == 1)
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_what_waits_for_worlds_shares_a_gpu_and_asks_for_the_memory_of_all() -> None:
+    rule = StageRule("run", seeds=(1, 2, 3), at_a_time=4)
+    asked = {}
+    for env, method in (("random_maze", "helm"), ("tmaze_passive_50", "dqn_lstm"), ("dark_room_10x10", "radt")):
+        names = {"scale": "paper", "env": env, "method": method}
+        asked[method] = rule.seeds_at_a_time(names), rule.mem_mb(names, attempt=1)
+    assert asked == {"helm": (3, 48000), "dqn_lstm": (3, 16000), "radt": (1, 16000)}  # dqn_lstm: one network for all
+
+
+def begin(seeds: list[int], count: int) -> int:
+    """Do the work of seeds in a fork of this process, whose pid is returned."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            with saves_on_sigterm():
+                side_by_side(WHOLE, {"seed": None}, seeds, {}, "cpu", count=count, threads=6, work=work)
+            status = 0
+        except SystemExit as end:
+            status = int(end.code or 0)
+        except KeyboardInterrupt:
+            status = 130
+        finally:
+            os._exit(status)
+    return pid
+
+
+def begun(count: int) -> dict[str, int]:
+    """Seed -> pid, of as many as have begun."""
+    end = time.monotonic() + 60
+    while len(found := [path for path in Path().glob("begun_*") if path.read_text()]) < count:
+        assert time.monotonic() < end, "they do not begin"
+        time.sleep(0.01)
+    return {path.name.removeprefix("begun_"): int(path.read_text().split()[0]) for path in found}
+
+
+def status(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def gone(pids: dict[str, int]) -> bool:
+    end = time.monotonic() + 10
+    while any(lives(pid) for pid in pids.values()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not any(lives(pid) for pid in pids.values())
+
+
+@pytest.mark.slow
+def test_so_many_at_a_time_share_the_threads_and_one_that_fails_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = begin([0, 1, 2], count=2)
+    assert begun(2).keys() == {"0", "1"}
+    time.sleep(0.3)
+    assert begun(2).keys() == {"0", "1"}, "a third began beside them"
+    Path("go").touch()
+    assert status(command) == 0
+    assert begun(3).keys() == {"0", "1", "2"}
+    assert {path.read_text().split()[1] for path in Path().glob("begun_*")} == {"3"}
+    assert Path("logs/seed_2/whole.log").read_text() == "said\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"),
+    [
+        (signal.SIGTERM, STATUS),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_however_the_command_ends_its_seeds_end(
+    number: int, wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = begin([0, 2, 3], count=2)
+    pids = begun(2)
+    os.kill(command, number)
+    assert status(command) == wanted
+    assert gone(pids)
+    assert len(begun(2)) == 2, "another began after the signal"

@@ -1,0 +1,115 @@
+"""A sweep asks for the runs of a grid by the names that `--set` makes, and sums up what they scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.sealed import write_table
+from recollect.settings.errors import UserError
+from recollect.settings.overrides import axes, method_with
+from recollect.stages import paths
+from recollect.stages.sweep import sweep
+
+ENV, METHOD = "tmaze_passive_5", "dqn_lstm"
+pytestmark = pytest.mark.usefixtures("workdir")
+
+
+class Runs:
+    """Stands for Snakemake: makes the score files that it is asked for, all but some, and remembers the command."""
+
+    def __init__(self, *failing: str) -> None:
+        self.failing, self.commands = failing, list[list[str]]()
+
+    def __call__(self, command: Sequence[str]) -> int:
+        self.commands.append(list(command))
+        wanted = command[command.index("--") + 1 :]
+        for path in wanted:
+            if not any(words in path for words in self.failing):
+                of = paths.scores.match(path) or {}
+                scored = 10 * ("0.001" in path) + int(of["seed"])
+                frame = scores_frame(step=5, split="eval", task=0, episode=[0, 1], metric="return", value=float(scored))
+                write_table(path, frame.assign(env=of["env"], method=of["method"], seed=int(of["seed"])), kind="scores")
+        return 1 if any(words in path for words in self.failing for path in wanted) else 0
+
+
+def swept(start: Any, *changes: str, seeds: Sequence[int] = (0, 1), more: Sequence[str] = ()) -> str:
+    return sweep("smoke", ENV, METHOD, seeds, changes, more=more, start=start)
+
+
+def test_values_have_the_form_that_they_have_in_names() -> None:
+    assert axes(["learning_rate=1e-3,3e-4,0.001", "head=[16],[16,8]", "context=default"]) == {
+        "learning_rate": ["0.001", "0.0003"],
+        "head": ["[16]", "[16,8]"],
+        "context": ["default"],
+    }
+    with pytest.raises(UserError, match="not of the form KEY=VALUE"):
+        axes(["learning_rate"])
+
+
+def test_each_combination_and_seed_is_a_run_by_its_own_name() -> None:
+    runs = Runs()
+    text = swept(runs, "learning_rate=1e-3,3e-4", "sequence.width=8,16", more=["--cores", "1"])
+    (command,) = runs.commands
+    names = [method_with(METHOD, [f"learning_rate={a}", f"sequence.width={b}"]) for a in (1e-3, 3e-4) for b in (8, 16)]
+    expected = [str(paths.scores("smoke", ENV, name, seed)) for name in names for seed in (0, 1)]
+    assert command[command.index("--") + 1 :] == expected and command[command.index("--") - 1] == "1"
+    (place,) = Path("results/smoke/sweeps").rglob("*.csv")
+    table = pd.read_csv(place)
+    assert list(table["return"]) == [10, 11, 10, 11, 0, 1, 0, 1] and list(table["seed"]) == [0, 1] * 4
+    assert "10.5" in text and "0.0003" in text and str(place) in text
+
+
+def test_a_wrong_key_or_value_is_refused_before_anything_runs() -> None:
+    runs = Runs()
+    for change, answer in (
+        ("lerning_rate=1,2", "learning_rate"),
+        ("learning_rate=0.1,fast", "'learning_rate' is"),
+        ("learning_rate=0.1..1", "--trials"),
+    ):
+        with pytest.raises(UserError, match=answer):
+            swept(runs, change)
+    assert not runs.commands
+
+
+def test_what_failed_is_said_and_what_was_made_is_in_the_table() -> None:
+    with pytest.raises(UserError, match=r"(?s)2 of 4 runs are not there.*10\.5.*give the same command again"):
+        swept(Runs("0.0003"), "learning_rate=1e-3,3e-4")
+    swept(Runs(), "learning_rate=1e-3,3e-4")
+    (place,) = Path("results/smoke/sweeps").rglob("*.csv")
+    assert len(pd.read_csv(place)) == 4
+
+
+def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> None:
+    for values in ("1e-3,3e-4", "1e-3", ",".join(f"0.001234567{n}" for n in range(10, 28))):
+        swept(Runs(), f"learning_rate={values}", seeds=(0,))
+    found = list(Path("results/smoke/sweeps").rglob("*.csv"))
+    assert len(found) == 3 and max(len(path.name) for path in found) < 255
+
+
+def test_a_search_proposes_towards_what_scores_high_and_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    told: list[str] = []
+
+    class Peak(Runs):
+        def __call__(self, command: Sequence[str]) -> int:
+            self.commands.append(list(command))
+            for path in command[command.index("--") + 1 :]:
+                of = paths.scores.match(path) or {}
+                rate = float(of["method"].partition("learning_rate=")[2].partition(",")[0])
+                told.append(of["method"])
+                frame = scores_frame(step=5, split="eval", task=0, episode=0, metric="return", value=-abs(rate - 0.01))
+                write_table(path, frame.assign(env=of["env"], method=of["method"], seed=0), kind="scores")
+            return 0
+
+    words = ("learning_rate=1e-5..0.1", "sequence.width=8,16")
+    first = sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
+    again = sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
+    assert first == again and told[:8] == told[8:] and len(set(told)) > 4
+    with pytest.raises(UserError, match="no range of numbers"):
+        sweep("smoke", ENV, METHOD, (0,), ("learning_rate=low..high",), trials=1, start=Peak())

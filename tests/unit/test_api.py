@@ -1,0 +1,314 @@
+"""Promises of Recollect from Python: what a notebook gets is what the commands make, wherever the notebook stands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import recollect
+from recollect.artifacts.progress import Progress
+from recollect.environments import registry
+from recollect.evaluation import episodic, in_context, rollouts
+from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
+
+OF = ("smoke", "tmaze_passive_5", "dqn_ff")
+
+
+def in_a_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_to_import_it_is_light_and_it_names_what_it_has() -> None:
+    heavy = "[name for name in ('torch', 'gymnasium', 'pandas', 'pydantic') if name in sys.modules]"
+    assert in_a_process(f"import sys, recollect; print({heavy}, 'train' in dir(recollect))") == "[] True"
+    with pytest.raises(AttributeError, match="tarin"):
+        _ = recollect.tarin
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import gymnasium; env = gymnasium.make('recollect:recollect/DarkRoom-v0')",
+        "import gymnasium, recollect; env = gymnasium.make('recollect/DarkRoom-v0', width=5, height=5)",
+    ],
+)
+def test_gymnasium_makes_our_worlds_without_an_import_of_their_folder(code: str) -> None:
+    assert in_a_process(f"{code}; print(env.reset(seed=0)[0].shape)") == "(2,)"
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture
+def made(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A small run, trained from a folder two below the configuration."""
+    notebooks = workdir / "notes" / "today"
+    notebooks.mkdir(parents=True)
+    monkeypatch.chdir(notebooks)
+    return recollect.train(*OF, 1)
+
+
+def test_a_run_is_that_of_the_commands_and_is_read_from_any_folder(
+    made: Any, workdir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recollect.stages import paths, records
+
+    assert made.folder == workdir and made.is_made and not list(Path().iterdir())
+    assert {record.job.stage for record in _in(workdir, monkeypatch, lambda: records.records("smoke"))} == {
+        "train",
+        "evaluate",
+    }
+    before = paths.policy(*OF, 1).stat().st_mtime_ns
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    again = recollect.train(*OF, 1, folder=workdir)
+    assert (workdir / paths.policy(*OF, 1)).stat().st_mtime_ns == before and Path.cwd().name.startswith("elsewhere")
+    assert again.settings == made.settings and again.settings.method.hyperparameters.discount > 0
+    assert set(again.scores["split"]) == set(again.settings.environment.evaluation.splits)
+    assert again.curve.index.name == "step" and again.curve.index.is_monotonic_increasing and "loss" in again.curve
+    assert not recollect.run(*OF, 2, folder=workdir).is_made
+
+
+def _in(folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Any) -> Any:
+    monkeypatch.chdir(folder)
+    return ask()
+
+
+def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
+    final = made.scores[(made.scores["step"] == made.scores["step"].max()) & (made.scores["metric"] == "return")]
+    played = made.rollout().returns
+    assert sorted(played["return"]) == pytest.approx(sorted(final["value"]))
+    assert len(made.rollout(tasks=[0], episodes=2).returns) == 2
+    with pytest.raises(UserError, match="no task 99"):
+        made.rollout(tasks=[99])
+
+
+def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workdir: Path) -> None:
+    changed = recollect.run(*OF, changes={"discount": 0.5})
+    assert changed.method == "dqn_ff.discount=0.5" and changed.settings.method.hyperparameters.discount == 0.5
+    for wrong in ({"env": "tmaze_pasive_5"}, {"changes": {"discuont": 0.5}}):
+        names = dict(zip(("scale", "env", "method"), OF, strict=True))
+        with pytest.raises(UserError, match=r"discount|tmaze_passive"):
+            recollect.run(**{**names, **wrong})
+    with pytest.raises(UserError, match="dqn_ff"):
+        _ = recollect.run(*OF, 3).scores
+
+
+def test_without_a_configuration_it_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recollect import api
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+    monkeypatch.setattr(api, "__file__", str(tmp_path / "site-packages" / "recollect" / "api.py"))
+    with pytest.raises(UserError, match="RECOLLECT_CONFIG"):
+        recollect.run(*OF)
+
+
+# ------------------------------------------------------------------------------------------------------------ rollouts
+
+
+class Drawing:
+    """A policy that draws its actions, of each row by its own seed."""
+
+    def __init__(self, actions: int) -> None:
+        self.actions = actions
+
+    def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
+        self.draws = [np.random.default_rng(int(seed)) for seed in seeds_B]
+
+    def reset(self, mask_B: np.ndarray) -> None:
+        pass
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        return np.array([draw.integers(self.actions) for draw in self.draws])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+
+@pytest.mark.parametrize(("protocol", "episodes"), [("in_context", 3), ("episodic", 40)])
+def test_a_rollout_of_some_tasks_has_the_returns_that_the_evaluation_scores(protocol: Any, episodes: int) -> None:
+    judged = EvaluationSettings(protocol=protocol, episodes=episodes)
+    options = {"width": 4, "height": 4, "horizon": 30}
+    environment = EnvironmentSettings(name="room", world="dark_room", options=options, evaluation=judged)
+    listed = registry.tasks("dark_room", options, "eval")
+    evaluation: Any = {"in_context": in_context, "episodic": episodic}[protocol]
+    scores = evaluation.evaluate(Drawing(5), environment, method="m", seed=7, step=0)
+    scores = scores[scores["metric"] == "return"]
+    tasks = [listed[0], listed[2]]
+    if protocol == "in_context":
+        arrays = rollouts.in_context(Drawing(5), environment, tasks, None, seed=7)
+    else:
+        arrays = rollouts.episodic(Drawing(5), environment, tasks, None, seed=7, listed=len(listed))
+    played = recollect.Histories(arrays)
+    played.validate()
+    for task in tasks:
+        wanted = scores[scores["task"] == task.index]["value"]
+        assert played.returns.query(f"task == {task.index}")["return"].tolist() == wanted.tolist()
+    assert len(played.returns) == len(scores[scores["task"].isin([0, listed[2].index])])
+
+
+# ----------------------------------------------------------------------------------------------------------- histories
+
+EVEN = {"world": "dark_room", "options": {"width": 3, "height": 3, "horizon": 4, "final_step_reward": "zero"}}
+
+
+def lived() -> dict[str, np.ndarray]:
+    """Two tasks: of the first two whole episodes and a part of a third, of the second one whole episode."""
+    done = np.array([0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 1], bool)
+    return {
+        "observation": np.arange(22, dtype=np.int8).reshape(11, 2) % 3,
+        "action": np.arange(11, dtype=np.int8) % 5,
+        "reward": np.linspace(0, 1, 11, dtype=np.float32),
+        "done": done,
+        "task": np.array([0] * 7 + [1] * 4, np.int32),
+        "episode": np.array([0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0], np.int32),
+    }
+
+
+def test_histories_are_arrays_and_tables() -> None:
+    found = recollect.Histories(lived())
+    table = found.to_pandas()
+    assert list(table) == ["task", "episode", "step", "observation_0", "observation_1", "action", "reward", "done"]
+    assert table["step"].tolist() == [0, 1, 2, 3, 0, 1, 0, 0, 1, 2, 3]
+    assert found.returns["length"].tolist() == [4, 2, 4] and found.returns["task"].tolist() == [0, 0, 1]
+
+
+@pytest.fixture
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    yield tmp_path / "minari"
+
+
+def of_a_room(arrays: dict[str, np.ndarray]) -> Any:
+    environment = EnvironmentSettings(name="room", **EVEN)
+    return recollect.Histories(arrays, environment=environment, split="train")
+
+
+def test_a_minari_dataset_gives_the_same_arrays_again(datasets: Path) -> None:
+    dataset = of_a_room(lived()).to_minari("recollect/room-v0", author="a test")
+    again = recollect.from_minari("recollect/room-v0")
+    again.validate()
+    for name, array in lived().items():
+        assert again.arrays()[name].dtype == array.dtype and np.array_equal(again.arrays()[name], array), name
+    assert dataset.total_episodes == 4 and len(dataset[0].observations) == 5
+    assert [bool(one.truncations[-1]) for one in dataset] == [True, False, False, True]  # the horizon is 4
+    assert dataset.recover_environment().reset(seed=0)[0].shape == (2,)
+
+
+def test_a_dataset_is_never_overwritten_nor_half_written(datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import minari
+
+    of_a_room(lived()).to_minari("room-v0")
+    with pytest.raises(UserError, match="already"):
+        of_a_room(lived()).to_minari("room-v0")
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(minari.MinariDataset, "__init__", broken)
+    with pytest.raises(OSError, match="no space"):
+        of_a_room(lived()).to_minari("other-v0")
+    assert [path.name for path in datasets.iterdir()] == ["room-v0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nowhere-v0", "minari download nowhere-v0"), ("a b", "cannot be the name")]
+)
+def test_a_dataset_that_is_not_there_is_said(datasets: Path, name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        recollect.from_minari(name)
+
+
+def test_histories_come_from_a_dataset_as_a_source_and_what_cannot_be_of_the_world_is_refused(datasets: Path) -> None:
+    from recollect.sources import minari as source
+
+    arrays = lived()
+    of_a_room(arrays).to_minari("room-v0")
+    chosen = source.Hyperparameters(dataset="room-v0")
+    tasks = registry.tasks(EVEN["world"], EVEN["options"], "train")[:2]
+    made = source.generate(EVEN["world"], EVEN["options"], tasks, chosen, seed=0)
+    for name in ("observation", "action", "reward", "done", "episode"):
+        assert np.array_equal(made[name], arrays[name]), name
+    assert source.files(EVEN["world"], tasks, chosen) == [datasets / "room-v0"]
+    with pytest.raises(UserError, match="has the tasks 0, the dataset 0, 1"):
+        source.generate(EVEN["world"], EVEN["options"], tasks[:1], chosen, seed=0)
+    with pytest.raises(UserError, match="4 steps, the environment's have at most 3"):
+        source.generate(EVEN["world"], {**EVEN["options"], "horizon": 3}, tasks, chosen, seed=0)
+    of_a_room({**arrays, "observation": arrays["observation"] + np.int8(2)}).to_minari("far-v0")
+    with pytest.raises(UserError, match="outside of the world"):
+        source.generate(EVEN["world"], EVEN["options"], tasks, source.Hyperparameters(dataset="far-v0"), seed=0)
+
+
+def test_a_stranger_s_dataset_is_a_source_of_a_gymnasium_environment(datasets: Path) -> None:
+    import gymnasium
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    from recollect.sources import minari as source
+
+    env, buffers = gymnasium.make("CartPole-v1"), []
+    for seed in range(3):
+        seen, got = [env.reset(seed=seed)[0]], []
+        while True:
+            observation, reward, terminated, _, _ = env.step(seed % 2)
+            seen.append(observation)
+            got.append(float(reward))
+            if terminated:
+                break
+        over = [False] * (len(got) - 1) + [True]
+        acts = [seed % 2] * len(got)
+        buffers.append(EpisodeBuffer(None, seed, None, seen, acts, got, over, [False] * len(got)))
+    with pytest.warns(UserWarning):
+        minari.create_dataset_from_buffers("cartpole/constant-v0", buffers, env=env)
+    options = {"id": "CartPole-v1"}
+    chosen = source.Hyperparameters(dataset="cartpole/constant-v0")
+    made = source.generate("gymnasium", options, registry.tasks("gymnasium", options, "train"), chosen, seed=0)
+    found = recollect.Histories(made)
+    found.validate()
+    assert len(found.returns) == 3 and found.action.dtype == np.int8 and found.reward.dtype == np.float32
+    assert np.allclose(found.observation[0], buffers[0].observations[0])
+    (datasets / "cartpole" / "constant-v0" / "data" / "main_data.hdf5").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot be read"):
+        source.generate("gymnasium", options, registry.tasks("gymnasium", options, "train"), chosen, seed=0)
+
+
+# ------------------------------------------------------------------------------------------------------------ notebook
+
+
+def test_a_notebook_shows_a_bar_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, element: str) -> None:
+            shown.append(element)
+
+    def display(element: str, display_id: bool) -> Handle:
+        shown.append(element)
+        return Handle()
+
+    kernel = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(HTML=str, display=display))
+    with Progress(10, "train <x>") as progress:
+        progress.update(10, loss=0.5)
+    assert 'value="0" max="10"' in shown[0] and "train &lt;x&gt;" in shown[0]
+    assert 'value="10" max="10"' in shown[-1] and "loss 0.5" in shown[-1]
+    assert capsys.readouterr().err == ""
+    monkeypatch.delitem(sys.modules, "IPython")
+    with Progress(10, "train") as progress:
+        progress.update(10)
+    assert "train: 10/10" in capsys.readouterr().err
