@@ -24,7 +24,18 @@ ENVS = ROOT / "envs"
 LOCKS = sorted((ENVS / "locks").glob("*.txt"))
 ENVIRONMENTS = sorted(ENVS.glob("*.yaml"))
 # Used only where a user chose them; see the extras of pyproject.toml.
-OPTIONAL = {"h5py", "plotext", "torchvision", "trackio", "wandb"}
+OPTIONAL = {
+    "IPython",
+    "h5py",
+    "imageio_ffmpeg",
+    "minari",
+    "optuna",
+    "tensorboard",
+    "plotext",
+    "torchvision",
+    "trackio",
+    "wandb",
+}
 IN_WORKERS = {"procgen"}  # imported by scripts that another Python runs; see envs/worlds
 
 

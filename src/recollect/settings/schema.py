@@ -169,7 +169,7 @@ class FigureSettings(Frozen):
     options: dict[str, Any] = Field(default_factory=dict)
     references: tuple[dict[str, Any], ...] = ()
     category: str = Field("", description="Heading in the report.")
-    pages: Names = Field((), description="Methods whose run of the first seed gets an inspection page.")
+    pages: tuple[str, ...] = Field((), description="Methods whose run of the first seed gets an inspection page.")
 
     @model_validator(mode="after")
     def _pages_of_its_methods(self) -> FigureSettings:

@@ -169,6 +169,7 @@ def test_an_instance_that_has_not_begun_can_be_looked_at() -> None:
 def test_no_display_is_opened() -> None:
     import pygame
 
+    pygame.display.quit()  # another test may have opened one
     make("MemoryS7", [0]).reset()
     assert not pygame.display.get_init()
 
