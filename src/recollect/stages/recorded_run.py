@@ -113,7 +113,7 @@ def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
 
 def _said(seeds: Sequence[int]) -> str:
     """``0 to 4``, or each of them."""
-    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:  # they are sorted, and all differ
         return f"{seeds[0]} to {seeds[-1]}"
     return " and ".join(filter(None, (", ".join(map(str, seeds[:-1])), str(seeds[-1]))))
 
