@@ -13,7 +13,7 @@ from made_results import SCALE
 
 from recollect.artifacts.sealed import read_table, write_table
 from recollect.settings.errors import UserError
-from recollect.stages import paths
+from recollect.stages import paths, recorded_run
 from recollect.stages.between_marks import between, marks, put_between
 from recollect.stages.claims import claims
 from recollect.stages.recorded_run import record, renewed
@@ -125,3 +125,8 @@ def test_a_page_without_its_marks_is_refused() -> None:
     for wrong in ("", marks("one")[0], text + text, text.replace("one", "two")):
         with pytest.raises(UserError, match="no place for this text"):
             put_between(wrong, "one", "new", "page")
+
+
+def test_seeds_far_apart_are_said_one_by_one() -> None:
+    assert recorded_run._said([0, 1, 2]) == "0 to 2"
+    assert recorded_run._said([1205178002, 2140537296, 4089113149]) == "1205178002, 2140537296 and 4089113149"
