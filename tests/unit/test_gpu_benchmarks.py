@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -106,14 +109,28 @@ def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
 ) -> None:
     row = json.dumps({"line": "ad", "part": "update", "variant": AS_SET, "rate": 1.0})
     stand_in = tmp_path / "python"
-    stand_in.write_text(f"#!/bin/sh\n[ $3 = peaks ] && exit 3\necho '{row}' > $5\necho '{{\"half' >> $5\nsleep 60\n")
+    stand_in.write_text(f"#!/bin/sh\n[ $3 = peaks ] && exit 3\necho '{row}' > $5\necho '{{\"half' >> $5\nsleep 600\n")
     stand_in.chmod(0o755)
+    now = [0.0]  # a clock of its own: how long a process takes to start says nothing here
+
+    class Hanging(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            assert isinstance(self.args, list)
+            if timeout is None or "ad" not in self.args:
+                return super().wait()
+            results = Path(self.args[self.args.index("--part-of") + 1])
+            while not (results.exists() and "half" in results.read_text()):
+                time.sleep(0.01)
+            now[0] += timeout
+            raise subprocess.TimeoutExpired(self.args, timeout)
+
     monkeypatch.setattr(sys, "executable", str(stand_in))
-    monkeypatch.setattr(__main__, "LEAST", 0.3)
-    found = __main__.run(["ad", "search"], "cpu", True, 1.2)
+    monkeypatch.setattr(subprocess, "Popen", Hanging)
+    monkeypatch.setattr(__main__, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    found = __main__.run(["ad", "search"], "cpu", True, __main__.LEAST)
     assert [(row.line, row.rate) for row in found.rows if row.rate] == [("ad", 1.0)]
     (hung, late) = (row.why for row in found.rows if not row.rate)
-    assert hung.startswith("stopped after") and late == "no time was left"
+    assert hung == "stopped after 20 s" and late == "no time was left"
 
 
 @pytest.mark.slow
