@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import blocks
 from local_slurm import LocalSlurm, wait_for
+from reader import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
 README, CLUSTER = "README.md", "docs/cluster.md"
@@ -43,6 +43,7 @@ def test_a_lab_edits_two_lines_and_its_figures_are_made_on_slurm(
     config.write_text(re.sub(r"\{\} # HERE: (.*)", r"\1", config.read_text()))
     (example,) = [yaml.safe_load(block.text) for block in blocks(CLUSTER) if block.text.startswith("jobs:")]
     assert yaml.safe_load(config.read_text())["jobs"] == example["jobs"]
+    you.edits("config/config.yaml", "scale: demo", "scale: lab")
     you.edits("config/config.yaml", "figures: headlines", "figures: [radt_grid_worlds]")
     you.edits("config/config.yaml", "container: null", "container: recollect.sif")  # changes nothing by itself
     you.writes("mine/config/scales/lab.yaml", SCALE)
@@ -52,7 +53,7 @@ def test_a_lab_edits_two_lines_and_its_figures_are_made_on_slurm(
 
     # On the way SLURM takes back a node: SIGTERM comes, the run saves, and goes on in a job of its own.
     before = len(cluster.jobs())
-    at_work = you.started(you.on(CLUSTER, "snakemake --profile cluster --config scale=paper"))
+    at_work = you.started(you.on(README, "snakemake --profile cluster"))
     checkpoints = you.folder / f"results/lab/checkpoints/{RUN}"
 
     def trains() -> bool:
@@ -86,6 +87,6 @@ def test_a_lab_edits_two_lines_and_its_figures_are_made_on_slurm(
     you.environment["PATH"] = f"{tmp_path}:{you.environment['PATH']}"
     (you.folder / "recollect.sif").touch()
     (you.folder / "results/lab/runs/key_door_10x10/radt/seed_0/scores.parquet").unlink()
-    you.types(CLUSTER, 'snakemake --profile cluster --sdm apptainer --apptainer-args=--nv --config scale=paper')
+    you.types(CLUSTER, "snakemake --profile cluster --sdm apptainer --apptainer-args=--nv --config scale=paper")
     asked = (you.folder / "CONTAINED").read_text()
     assert "--nv" in asked and "recollect.sif" in asked and "recollect run --scale lab --env key_door_10x10" in asked

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import at_smoke, blocks
+from reader import at_smoke, blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
 README, TUTORIAL, WORKFLOW = "README.md", "docs/tutorial.md", "docs/workflow.md"
@@ -20,6 +20,7 @@ def test_a_newcomer_draws_a_figure_changes_one_thing_and_sees_what_changes(user:
     assert four_files(you.folder, "radt_dark_room_10x10"), said
 
     assert "GPU-hours" in you.types(README, "recollect forecast --scale paper radt_grid_worlds")
+    assert "never made" in you.types(README, "recollect why")
     assert "radt_dark_room_10x10" in you.types(README, "recollect list")
     assert "RA-DT ends above AD" in you.types(README, "recollect claims")
     assert "to do: start one" in you.types(README, "recollect watch", status=2)
@@ -51,4 +52,6 @@ def test_a_newcomer_draws_a_figure_changes_one_thing_and_sees_what_changes(user:
 
 def four_files(folder: Path, figure: str) -> bool:
     """Whether a figure has all its files."""
-    return all((folder / f"results/smoke/figures/{figure}.{suffix}").is_file() for suffix in ("pdf", "png", "csv", "json"))
+    return all(
+        (folder / f"results/smoke/figures/{figure}.{suffix}").is_file() for suffix in ("pdf", "png", "csv", "json")
+    )

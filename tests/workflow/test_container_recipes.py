@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = (ROOT / "envs/container/Containerfile").read_text()
 APPTAINER = (ROOT / "envs/container/recollect.def").read_text()
