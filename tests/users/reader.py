@@ -76,7 +76,7 @@ class User:
         """Do what a section says: write the files that its blocks name in their first line, and type its commands.
 
         Returns:
-            What the last command said.
+            What the commands said.
         """
         section = [block for block in blocks(page) if block.heading == heading]
         assert section, f"{page} has no section '{heading}' with a block"
@@ -86,7 +86,7 @@ class User:
             if named and block.language in ("yaml", "python"):
                 self.writes(named[1], block.text)
             for command in commands(block):
-                said = said if command in LEFT_OUT else self.shell(at_smoke(command))
+                said += "" if command in LEFT_OUT else self.shell(at_smoke(command))
         return said
 
     def types(self, page: str, command: str, status: int = 0) -> str:
@@ -117,7 +117,7 @@ class User:
         """Start a command in the shell; `source` holds for all that follow."""
         if command.startswith("source "):
             self.before.append(command)
-        if self.warm and command.startswith("snakemake "):
+        if self.warm and command.startswith(("snakemake ", "recollect sweep ")):
             command = f"recollect warm {command}"
         # A file and not a pipe: what a command leaves running must not keep the test waiting.
         with (self.folder / ".git/said").open("w") as said:

@@ -25,7 +25,7 @@ def test_a_researcher_adds_their_own_sweeps_and_leaves_the_project_in_order(user
     you.types(ADDING, "snakemake --cores 2 results/tiny/figures/corridor.pdf")
     drawn = (you.folder / "results/tiny/figures/corridor.csv").read_text()
     assert "corridor,best_action,3.0," in drawn
-    assert "mine.corridor" in you.shell("recollect list environments corridor")
+    assert "Box 1 int16" in you.shell("recollect list environments corridor")
 
     you.does(COMMANDS, "What can be named")
     assert "optimisation.learning_rate" in you.does(COMMANDS, "What can be set")
