@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from made_once import made_once
-from reader import ROOT, User
+from reader import ROOT, User, at_smoke
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"]
 OURS = ("SNAKEMAKE", "DVC", "GIT", "RECOLLECT", "VIRTUAL", "PYTHON", "PYTEST", "MAKE", "MFLAGS")
 
 
 def clone(folder: Path) -> None:
-    """A clone of what git would keep of this working tree."""
+    """A clone of what git would keep of this working tree; its default is the scale at which users work here."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -31,6 +31,10 @@ def clone(folder: Path) -> None:
         if os.path.lexists(ROOT / name):
             (origin / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, origin / name, follow_symlinks=False)
+    config = origin / "config/config.yaml"
+    config.write_text(
+        config.read_text(encoding="utf-8").replace("scale: demo\n", f"scale: {at_smoke('demo')}\n"), encoding="utf-8"
+    )
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"], ["clone", "-q", ".", "../clone"]):
         subprocess.run([*GIT, *command], cwd=origin, check=True)
 

@@ -43,7 +43,7 @@ def test_a_lab_edits_two_lines_and_its_figures_are_made_on_slurm(
     config.write_text(re.sub(r"\{\} # HERE: (.*)", r"\1", config.read_text()))
     (example,) = [yaml.safe_load(block.text) for block in blocks(CLUSTER) if block.text.startswith("jobs:")]
     assert yaml.safe_load(config.read_text())["jobs"] == example["jobs"]
-    you.edits("config/config.yaml", "scale: demo", "scale: lab")
+    you.edits("config/config.yaml", "scale: smoke", "scale: lab")
     you.edits("config/config.yaml", "figures: headlines", "figures: [radt_grid_worlds]")
     you.edits("config/config.yaml", "container: null", "container: recollect.sif")  # changes nothing by itself
     you.writes("mine/config/scales/lab.yaml", SCALE)
@@ -61,7 +61,7 @@ def test_a_lab_edits_two_lines_and_its_figures_are_made_on_slurm(
         return any(checkpoints.glob("step_*.safetensors.manifest.json"))
 
     wait_for(trains, 600, "no checkpoint")
-    (taken,) = cluster.queue()
+    (taken,) = [job["JobId"] for job in cluster.jobs() if job["JobState"] == "RUNNING"]
     cluster.ask("scancel", "--signal=TERM", taken)
     wait_for(lambda: taken not in cluster.queue(), 60, "the job does not end")
     log = you.folder / f"logs/lab/{RUN}/run.log"
