@@ -16,8 +16,8 @@ INLINE = re.compile(r"`([^`\n]+)`")
 LEFT_OUT = {
     "make demo": "a quarter of an hour; its figures are recorded in docs/recorded/demo",
     "make demo-all": "half an hour",
-    "make test": "these tests",
-    "make test-all": "these tests",
+    "make test": "minutes; .ci/run does it in a fresh clone",
+    "make test-all": "what these tests are part of",
     "make attack": "40 minutes",
     "make smoke": "minutes; tests/workflow/test_real_smoke.py runs the same",
     "make bench": "minutes, and its ratios mean nothing while other tests run",
