@@ -60,8 +60,8 @@ def user(cloned: Path) -> Callable[..., User]:
     """Makes a user who comes to the clone as it was, but for `.venv`."""
 
     def comes(**given: Any) -> User:
+        subprocess.run(["git", "checkout", "-q", "."], cwd=cloned, check=True)
         if "USERS_DEV" not in os.environ:
-            subprocess.run(["git", "checkout", "-q", "."], cwd=cloned, check=True)
             subprocess.run(["git", "clean", "-fdxq", "-e", ".venv"], cwd=cloned, check=True)
         return User(cloned, shell(), **given)
 
