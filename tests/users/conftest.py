@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +50,20 @@ def shell() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The clone that all users have, one after the other: a set-up costs each a minute and 2 GB."""
-    if "USERS_DEV" in os.environ:
-        return Path(os.environ["USERS_DEV"])
     return made_once(tmp_path_factory, "users", clone) / "clone"
 
 
 @pytest.fixture
-def user(cloned: Path) -> Callable[..., User]:
+def user(cloned: Path) -> Iterator[Callable[..., User]]:
     """Makes a user who comes to the clone as it was, but for `.venv`."""
+    users = []
 
     def comes(**given: Any) -> User:
         subprocess.run(["git", "checkout", "-q", "."], cwd=cloned, check=True)
-        if "USERS_DEV" not in os.environ:
-            subprocess.run(["git", "clean", "-fdxq", "-e", ".venv"], cwd=cloned, check=True)
-        return User(cloned, shell(), **given)
+        subprocess.run(["git", "clean", "-fdxq", "-e", ".venv"], cwd=cloned, check=True)
+        users.append(User(cloned, shell(), **given))
+        return users[-1]
 
-    return comes
+    yield comes
+    for each in users:
+        each.leaves()

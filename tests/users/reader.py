@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -71,6 +73,7 @@ class User:
     environment: dict[str, str]
     warm: bool = True
     before: list[str] = field(default_factory=list)
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def does(self, page: str, heading: str) -> str:
         """Do what a section says: write the files that its blocks name in their first line, and type its commands.
@@ -121,7 +124,7 @@ class User:
             command = f"recollect warm {command}"
         # A file and not a pipe: what a command leaves running must not keep the test waiting.
         with (self.folder / ".git/said").open("w") as said:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 ["bash", "-c", "; ".join([*self.before, command])],
                 cwd=self.folder,
                 env=self.environment,
@@ -129,7 +132,17 @@ class User:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 text=True,
+                start_new_session=True,
             )
+        self.processes.append(process)
+        return process
+
+    def leaves(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def shell(self, command: str) -> str:
         """Run a command, which must succeed; returns what it said."""
@@ -137,10 +150,7 @@ class User:
 
     def ended(self, process: subprocess.Popen[str], status: int = 0) -> str:
         """Wait for a command, which must end with this status; returns what it said."""
-        try:
-            process.wait(1800)
-        finally:
-            process.kill()
+        process.wait(1800)
         said = (self.folder / ".git/said").read_text(encoding="utf-8", errors="replace")
         assert process.returncode == status and "Traceback" not in said, f"$ {process.args}\n{said}"
         return said
