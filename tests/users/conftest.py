@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_once import made_once
 from reader import ROOT, User, at_smoke
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"]
@@ -48,9 +47,12 @@ def shell() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The clone that all users have, one after the other: a set-up costs each a minute and 2 GB."""
-    return made_once(tmp_path_factory, "users", clone) / "clone"
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The clone that all users have, one after the other: a set-up takes a minute and 2 GB."""
+    folder = tmp_path_factory.mktemp("users")
+    clone(folder)
+    yield folder / "clone"
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
