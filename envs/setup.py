@@ -19,7 +19,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -33,6 +32,10 @@ WORLDS = ROOT / "envs" / "worlds"
 OLDEST = (3, 11)
 STATE = "recollect-setup.json"
 TORCH = {"cpu": "torch-cpu", "base": "torch", "gpu": "torch"}  # the lock of torch; other families keep what is there
+SIZES = {
+    "torch": "torch (530 MB, and 2.2 GB of NVIDIA's libraries; 190 MB with FAMILY=cpu, or where pip has a CPU wheel)",
+    "torch-cpu": "torch for CPUs (190 MB)",
+}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; no registry has its CPU wheels for Linux
 NETWORK = re.compile(
     r"Connection|resolve host|Name or service|Temporary failure|NameResolution|timed? ?out|dns error|ConnectError"
@@ -71,7 +74,7 @@ class Setup:
         if self.tools:
             self.step("venv", "a new environment", self.make_venv, str(self.prefix), sys.version, sys.base_prefix)
         self.step("uv", "uv, the installer", self.install_uv, *read("uv"))
-        self.step("torch", self.about_torch(), self.install_torch, *read(self.torch))
+        self.step("torch", SIZES[self.torch], self.install_torch, *read(self.torch))
         locks = [self.family, "models", *(["cuda"] if self.torch_wants_cuda() else [])]
         inputs = [self.family, *read(*locks)]
         self.step("packages", ", ".join(locks), lambda again: self.install_packages(locks, again), *inputs)
@@ -129,17 +132,6 @@ class Setup:
         """The lock of torch's build: the registry's, or the one for CPUs. Only Linux has two."""
         kept = TORCH.get(self.family, self.state.get("torch", "torch"))
         return kept if sys.platform.startswith("linux") else "torch"
-
-    def about_torch(self) -> str:
-        """What is fetched, and how to fetch less."""
-        if self.torch == "torch-cpu":
-            return "torch for CPUs (190 MB)"
-        hint = (
-            ""
-            if shutil.which("nvidia-smi")
-            else "; no NVIDIA driver is seen here: `make setup FAMILY=cpu` fetches 190 MB"
-        )
-        return f"torch (530 MB, and 2.2 GB of NVIDIA's libraries, unless pip is offered a CPU wheel{hint})"
 
     def install_torch(self, again: bool) -> None:
         """By pip and without what it declares: that comes from the locks.
