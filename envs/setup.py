@@ -1,6 +1,6 @@
 """Make `.venv` (or fill the conda environment that runs this) with exactly what envs/locks/ names.
 
-- Needs Python 3.11 or newer with pip and venv, and the package registry; nothing else. Standard library only, and
+- Needs Python 3.11 to 3.14 with pip and venv, and the package registry; nothing else. Standard library only, and
   written so that a Python from 3.7 on can read it, if only to say that it is too old.
 - Every package is checked against a hash. torch comes by pip, so that pip's own configuration may offer a CPU wheel;
   all the rest by uv, from locks that are complete (no resolver, no build isolation that would fetch unlocked tools).
@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "envs" / "locks"
 WORLDS = ROOT / "envs" / "worlds"
-OLDEST = (3, 11)
+OLDEST, NEWEST = (3, 11), (3, 14)  # for which the locks have wheels
 STATE = "recollect-setup.json"
 TORCH = {"cpu": "torch-cpu", "base": "torch", "gpu": "torch"}  # the lock of torch; other families keep what is there
 SIZES = {
@@ -314,9 +314,9 @@ def call(command: list[str], environment: dict[str, str] | None = None) -> None:
 
 def check_python() -> None:
     """Stop early where this Python cannot make the environment."""
-    if sys.version_info[:2] < OLDEST:
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
         raise Stop(
-            f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed; {sys.executable} is {sys.version.split()[0]}.\n"
+            f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]} is needed; {sys.executable} is {sys.version.split()[0]}.\n"
             "  to do: install it and run the same target with `make PYTHON=/its/path/python3.11`."
         )
     missing = [x for x in ("venv", "ensurepip") if importlib.util.find_spec(x) is None]

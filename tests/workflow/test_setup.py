@@ -411,14 +411,15 @@ def test_a_failing_installer_is_explained(said: str, word: str) -> None:
         module.call([sys.executable, "-c", code])
 
 
-def test_an_old_python_and_one_without_venv_are_said_plainly(
+def test_a_python_that_the_locks_do_not_know_and_one_without_venv_are_said_plainly(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load("setup")
-    with monkeypatch.context() as patch:
-        patch.setattr(module.sys, "version_info", (3, 9, 1))
-        assert module.main([]) == 1
-    assert "Python 3.11 or newer is needed" in capsys.readouterr().err
+    for version in ((3, 9, 1), (3, 15, 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module.sys, "version_info", version)
+            assert module.main([]) == 1
+        assert "Python 3.11 to 3.14 is needed" in capsys.readouterr().err
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else object())
     assert module.main([]) == 1
     assert "python3-venv" in capsys.readouterr().err
