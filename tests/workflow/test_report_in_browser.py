@@ -223,7 +223,7 @@ def test_numbers_are_short_and_named(tab: Page, opened: Any) -> None:
     text = tab.evaluate("document.body.innerText")
     assert not [word for word in text.split() if "." in word and len(word.partition(".")[2].rstrip("s%,)")) > 4
                 and word.replace(".", "").isdigit()]  # fmt: skip
-    assert "return, episode 3" in text
+    assert "return, last 3 episodes" in text
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE])

@@ -56,7 +56,7 @@ def test_images_are_spread_over_the_episode_and_their_axes_show_them() -> None:
     seen = np.concatenate([trace.played.observation[[0, 3, 6]].transpose(0, 2, 3, 1) for trace in traces])
     np.testing.assert_array_equal(pictures, seen)
     said = " ".join(text.get_text() for text in drawn.figure.texts)
-    assert "cosine or weight in the mixture" in said
+    assert "cosine, bars from 0 to 1 or weight in the mixture" in said
 
 
 def test_distances_are_those_of_images_and_of_what_they_became() -> None:
