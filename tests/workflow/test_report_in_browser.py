@@ -151,7 +151,10 @@ def test_every_figure_is_decoded_and_has_its_caption_beside_or_below_it(tab: Pag
     assert len(widths) == 2 and all(natural > 900 and shown > 400 for natural, shown in widths)
     captions = tab.evaluate("[...document.querySelectorAll('figcaption')].map((caption) => caption.innerText)")
     assert captions[0].startswith("What few shows.") and captions[1].startswith("What wide shows. Twice.")
-    assert tab.evaluate("document.querySelector('.warning').innerText") == "Warning: 2 seeds are few."
+    assert tab.evaluate("document.querySelector('main > .warning').innerText") == "Warning: 2 seeds are few (wide)."
+    cards = "[...document.querySelectorAll('NAME')].map((element) => element.getBoundingClientRect().right)"
+    card, picture = (tab.evaluate(cards.replace("NAME", name))[1] for name in ("figure", "img"))
+    assert 0 < card - picture < 40  # the wide one leaves no third of its card empty
     side = "[...document.querySelectorAll('NAME')].map((element) => element.getBoundingClientRect().left)"
     pictures, texts = (tab.evaluate(side.replace("NAME", name)) for name in ("img", "figcaption"))
     assert [text > picture + 400 for text, picture in zip(texts, pictures, strict=True)] == [True, False]
@@ -252,9 +255,11 @@ def test_claims_stand_first_and_lead_to_their_figure(tab: Page, opened: Any, siz
 def test_on_a_phone_nothing_is_cut_off_and_every_number_has_its_name(tab: Page, opened: Any, results: Any) -> None:
     opened(results, PHONE)
     assert tab.evaluate("document.documentElement.scrollWidth") == PHONE[0]
-    outside = "[...document.querySelectorAll('img, td, th, p, li, input')].filter((e) => e.offsetHeight > 0 && "
+    outside = "[...document.querySelectorAll('.picture, .narrow img, td, th, p, li, input')].filter((e) => e.offsetHeight > 0 && "
     outside += f"(e.getBoundingClientRect().right > {PHONE[0]} || e.getBoundingClientRect().left < 0)).length"
     assert tab.evaluate(outside) == 0
+    wide = "[...document.querySelectorAll('figure:not(.narrow) .picture')].map((e) => [e.scrollWidth, e.clientWidth])"
+    assert all(picture == 700 > card for picture, card in tab.evaluate(wide))  # large enough to read, and it scrolls
     before = "getComputedStyle(document.querySelectorAll('tbody td')[PLACE], '::before').content"
     assert tab.evaluate(before.replace("PLACE", str(UPDATES))) == '"Updates"'
     press(tab, "th button", SEED)

@@ -75,7 +75,7 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         for method in figure.methods:
             strips[env, method] = strip_of(grid[method][0], options, figure)
     seed = figure.seeds[0]
-    scales = {False: "cosine, bars from 0 to 1", True: "weight in the mixture, the longest bar is the row's largest"}
+    scales = {False: "cosine (bars from 0 to 1)", True: "weight in the mixture (bars up to the row's largest)"}
     units = sorted({scales[strip.mixture] for strip in strips.values()})
     note = f"One episode (number {options.episode + 1}) of seed {seed}, images spread evenly over it."
     if options.steps is not None:
