@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import made_results
+import numpy as np
 import pytest
 import yaml
 from made_results import MAZE, ROOM, SCALE, configure, last_score, write_run, write_time
@@ -23,6 +24,7 @@ from recollect.stages import paths
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import claims
 from recollect.stages.report import report
+from recollect.stages.report_rows import final_scores
 
 
 def page(*figures: str) -> str:
@@ -163,6 +165,13 @@ def test_what_intervals_do_not_cover_is_said_once_before_the_figures(workdir: Pa
     warning = r'<p class="warning">Warning: interval from 2 seeds is too narrow: .* \((.*)\).</p>'
     assert re.findall(r'href="#(\w+)"', re.findall(warning, before)[0]) == ["few", "again"]
     assert not any("too narrow" in card for card in cards)
+
+
+def test_a_final_score_in_context_is_the_mean_of_the_last_five_episodes(workdir: Path) -> None:
+    told = {"step": 200, "split": "eval", "metric": "return", "task": np.arange(2)[:, None], "episode": np.arange(8)}
+    table = scores_frame(**told, value=np.arange(16.0).reshape(2, 8)).assign(env=ROOM, method="ad", seed=0)
+    assert final_scores(table, SCALE, ROOM, ()) == {"return, last 5 episodes": (5 + 13) / 2}
+    assert final_scores(table[table["episode"] == 0], SCALE, ROOM, ()) == {"return": 4.0}
 
 
 def test_environments_of_a_family_are_told_apart_by_their_titles(few: str) -> None:
