@@ -234,9 +234,9 @@ def _draw_aggregation(
     if options.x_scale == "log":
         axes.set_xscale("log", base=2)
     scale = axes.xaxis.get_transform()
-    ends = scale.transform([min(places.values()), max(places.values())])
-    margin = (ends[1] - ends[0]) / (2 * max(1, len(places) - 1)) or 0.5
-    axes.set_xlim(*scale.inverted().transform([ends[0] - margin, ends[1] + margin]))
+    first, last = scale.transform([min(places.values()), max(places.values())])
+    margin = (last - first) / (2 * max(1, len(places) - 1)) or 0.5
+    axes.set_xlim(*scale.inverted().transform([first - margin, last + margin]))
     axes.set_xticks(list(places.values()), [f"{length:g}" for length in lengths])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(options.x_label)

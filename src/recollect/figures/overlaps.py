@@ -54,14 +54,16 @@ def show_hidden(axes: Axes) -> None:
 
     To be called once the layout stands: what lies on what is a question of points on the page.
     """
-    lines = [line for line in axes.lines if line.get_gid() == MEASURED and len(line.get_xydata()) > 1]
-    lines = [line for line in lines if line.get_linestyle() != "None"]
-    to_points = 72 / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
-    paths = [line.get_transform().transform(line.get_xydata()) * to_points for line in lines]
-    for k, (line, path) in enumerate(zip(lines, paths, strict=True)):
+    lines = [line for line in axes.lines if line.get_gid() == MEASURED and line.get_linestyle() != "None"]
+    lines = [line for line in lines if np.size(line.get_xdata()) > 1]
+    canvas = axes.get_figure(root=True)
+    assert canvas is not None
+    points = [np.asarray(line.get_xydata(), float) for line in lines]
+    paths = [line.get_transform().transform(xy) * 72 / canvas.dpi for line, xy in zip(lines, points, strict=True)]
+    for k, (line, xy, path) in enumerate(zip(lines, points, paths, strict=True)):
         above = np.zeros(len(path), int)
         for other in paths[k + 1 :]:
-            height = np.interp(path[:, 0], *other.T, left=np.nan, right=np.nan)
+            height = np.interp(path[:, 0], other[:, 0], other[:, 1], left=np.nan, right=np.nan)
             above += np.abs(height - path[:, 1]) < line.get_linewidth() / 2
         edges = np.flatnonzero(np.diff(np.concatenate([[0], above > 0, [0]])))
         for start, stop in edges.reshape(-1, 2):
@@ -69,7 +71,11 @@ def show_hidden(axes: Axes) -> None:
             if np.hypot(*np.diff(covered, axis=0).T).sum() < SHORTEST:
                 continue  # two lines that cross
             axes.plot(
-                *line.get_xydata()[start:stop].T, color=line.get_color(), transform=line.get_transform(),
-                linewidth=line.get_linewidth() + RIM_WIDTH * above[start:stop].max(), solid_capstyle="butt", zorder=2.9,
+                *xy[start:stop].T,
+                color=line.get_color(),
+                transform=line.get_transform(),
+                linewidth=line.get_linewidth() + RIM_WIDTH * above[start:stop].max(),
+                solid_capstyle="butt",
+                zorder=2.9,
                 gid=RIM,
-            )  # fmt: skip
+            )

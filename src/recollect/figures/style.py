@@ -53,9 +53,10 @@ class MethodStyle:
     marker: str
     dash: Any = SOLID
 
-    def marker_size(self) -> float:
-        """In points."""
-        return float(mpl.rcParams["lines.markersize"]) * MARKER_SIZES.get(self.marker, 1.0)
+    def marker_size(self, size: float | None = None) -> float:
+        """Points; None: the usual size."""
+        usual = mpl.rcParams["lines.markersize"]
+        return (size or usual) * MARKER_SIZES.get(self.marker, 1.0)
 
 
 METHOD_STYLES: dict[str, MethodStyle] = {
