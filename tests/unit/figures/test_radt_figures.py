@@ -300,10 +300,12 @@ def test_one_seed_has_an_interval_over_tasks_and_the_figure_says_so() -> None:
     figure = spec("in_context_curve", seeds=[0], options={"resamples": 100})
     drawn = draw(made_scores(figure, tasks=5), figure)
     assert (drawn.table["low"] < drawn.table["y"]).all()
-    assert any("Interval over the tasks of 1 seed, which says nothing of other seeds" in t for t in texts(drawn.figure))
+    assert any("1 seed · 5 tasks · mean, 95 % bootstrap interval over tasks" in t for t in texts(drawn.figure))
     assert any("bootstrap intervals over tasks" in note for note in drawn.notes)
+    assert any("interval over the tasks of 1 seed, which says nothing of other seeds" in note for note in drawn.notes)
     alone = draw(made_scores(figure, tasks=1), figure)
-    assert alone.table["low"].isna().all() and "No interval can be given from 1 seed." in texts(alone.figure)
+    assert alone.table["low"].isna().all() and not any("interval" in text for text in texts(alone.figure))
+    assert any("no interval can be given from 1 seed" in note for note in alone.notes)
 
 
 def test_an_evaluation_that_one_seed_lacks_is_refused() -> None:
