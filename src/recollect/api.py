@@ -91,9 +91,7 @@ def train(
     """
     made = run(scale, env, method, seed, changes=changes, folder=folder)
     with made.inside():
-        stage = STAGES["run"] if inputs.is_trained(scale, env, made.method) else STAGES["evaluate"]
-        told = {"trust_checkpoint": True} if trust_checkpoint else {}
-        _make(Job(stage.name, scale, env, made.method, str(seed)), device, told)
+        _make(made._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
     return made
 
 
@@ -126,12 +124,17 @@ class Run:
         return self.scale, self.env, self.method, self.seed
 
     @property
+    def _job(self) -> Job:
+        """The job that trains and scores it, or only scores it; to be asked for inside."""
+        stage = "run" if inputs.is_trained(*self._of[:3]) else "evaluate"
+        return Job(stage, self.scale, self.env, self.method, str(self.seed))
+
+    @property
     def is_made(self) -> bool:
         """Whether it is trained and scored, with the settings, code and inputs of today."""
         with self.inside():
-            stage = STAGES["run"] if inputs.is_trained(*self._of[:3]) else STAGES["evaluate"]
-            job = Job(stage.name, self.scale, self.env, self.method, str(self.seed))
-            return all(part.is_made(step) for part, step in stage.steps(job))
+            job = self._job
+            return all(part.is_made(step) for part, step in STAGES[job.stage].steps(job))
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -241,8 +244,8 @@ def _make(job: Job, device: str, told: Mapping[str, Any] | None = None) -> None:
     if not stage.parts and kept(stage, job):
         return
     names = {name: int(value) if name in ("seed", "task") else value for name, value in job.names(stage.over).items()}
-    asks = stage.asks.gpu(*job.names(stage.shared).values()) if callable(stage.asks.gpu) else stage.asks.gpu
-    on_device = "device" in inspect.signature(stage.run).parameters and (asks or device != "auto")
+    may = stage.may_use_gpu(names) or device != "auto"
+    on_device = may and "device" in inspect.signature(stage.run).parameters
     with device_lease(device if on_device else "cpu") as held:  # type: ignore[arg-type]
         on = {"device": held} if held != "cpu" else {}
         work = partial(stage.run, *names.values(), **(told or {}), **on)

@@ -1,4 +1,4 @@
-"""The command line: one command per stage, read off the stages; every job of the workflow is one of these commands."""
+"""The command line: one command per stage, read off the stages, of which each job of the workflow is one; and others."""
 
 from __future__ import annotations
 
@@ -9,41 +9,17 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from recollect.commands import COMMANDS
+from recollect.commands import own
 from recollect.jobs import job, reported, use_threads
-from recollect.options import (
-    WILDCARDS,
-    AtATime,
-    Change,
-    DefaultScale,
-    Device,
-    Figures,
-    Pack,
-    Scale,
-    Seeds,
-    Threads,
-    Version,
-    example,
-)
-from recollect.settings.errors import UserError
+from recollect.options import WILDCARDS, AtATime, Change, Device, Pack, Seeds, Threads, Version, example
 from recollect.settings.overrides import method_with
-from recollect.settings.resolve import scale_settings
-from recollect.stages import check as checking
-from recollect.stages import finished as ending
-from recollect.stages import settings as showing
-from recollect.stages import why as stale
-from recollect.stages.pipeline import pipeline
 from recollect.stages.play import COMMAND as PLAY
 from recollect.stages.records import kept, timed
 from recollect.stages.seeds import begin_alone, side_by_side, together
-from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Stage, job_of
 from recollect.stages.table import STAGES
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
@@ -84,7 +60,8 @@ def add_command(stage: Stage) -> None:
             for name, (annotation, default) in parameters.items()
         ]
     )
-    app.command(stage.name.replace("_", "-"))(command)
+    panel = "Jobs of the workflow, each by itself" if stage.writes else None
+    app.command(stage.name.replace("_", "-"), rich_help_panel=panel)(command)
 
 
 def _option(hint: Any) -> Any:
@@ -107,10 +84,7 @@ def _do(
     """Run a stage for some names; of several seeds (see `Stage.ahead`) one that fails stops no other."""
     if change:
         names["method"] = method_with(names["method"], change)
-    wants_gpu = stage.asks.gpu
-    if callable(wants_gpu):
-        wants_gpu = wants_gpu(*(names[name] for name in stage.shared))
-    if device == "auto" and not wants_gpu:
+    if device == "auto" and not stage.may_use_gpu(names):
         device = "cpu"
     if threads is None:
         return one(stage, names, options, None)
@@ -154,193 +128,19 @@ def alone(
         one(STAGES[stage], names, options, device)
 
 
-OWN_COMMANDS = ("fetch", "fetch_data", "claims", "report")  # below: they take what they are about in other ways
+OWN_COMMANDS = (
+    "fetch",
+    "fetch_data",
+    "claims",
+    "report",
+)  # of recollect.commands: they take what they are about in other ways
 for _stage in STAGES.values():
     if _stage.name not in OWN_COMMANDS:
         add_command(_stage)
 add_command(PLAY)
 
 
-@app.command()
-def claims(
-    scale: DefaultScale = None,
-    figure: Annotated[
-        list[str] | None, typer.Option(help="Of this figure, again for more; none: default ones.")
-    ] = None,
-    strict: Annotated[bool, typer.Option(help="Fail unless every claim holds.")] = False,
-) -> None:
-    """Say of each published claim that figures show whether it holds, is contradicted, or is undecided.
-
-    Example: recollect claims --scale demo --figure radt_dark_room_10x10
-    """
-    figures = chosen_figures(figure)
-    print(STAGES["claims"].run(scale or default_selection().scale, figures, strict=strict))
-
-
-@app.command()
-def report(
-    scale: DefaultScale = None,
-    figure: Annotated[
-        list[str] | None, typer.Option(help="Figure to show, again for more; none: default ones.")
-    ] = None,
-) -> None:
-    """Write the report: one page with figures, captions, provenance and a table of all runs.
-
-    Example: recollect report --scale demo --figure radt_dark_room_10x10
-    """
-    STAGES["report"].run(scale or default_selection().scale, figure or default_selection().figures)
-
-
-@app.command()
-def fetch(
-    model: Annotated[
-        str | None, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="A name of config/published_data.yaml.")] = None,
-    revision: Annotated[str | None, typer.Option(help="With --data: a commit instead of the pinned one.")] = None,
-) -> None:
-    """Fetch a frozen language model or published data once, at a pinned revision, with checked hashes.
-
-    Example: recollect fetch --model transfo-xl-wt103
-    """
-    if (model is None) == (data is None) or (revision is not None and data is None):
-        raise UserError("one thing is fetched at a time", where="recollect fetch", do="name --model or --data")
-    if model is not None:
-        STAGES["fetch"].run(model)
-    elif data is not None:
-        print(STAGES["fetch_data"].run(data, revision=revision))
-
-
-# ------------------------------------------------------------------------------------------------ about the workflow
-
-
-@app.command()
-def check() -> None:
-    """Check the whole configuration: every scale, environment, method and figure.
-
-    Example: recollect check
-    """
-    print(checking.check())
-
-
-@app.command()
-def settings(
-    scale: Scale,
-    env: Annotated[str | None, typer.Option(help="Environment, e.g. dark_room_10x10.")] = None,
-    method: Annotated[str | None, typer.Option(help="Method in this environment, e.g. radt.")] = None,
-    figure: Annotated[str | None, typer.Option(help="Instead of an environment: a figure.")] = None,
-    change: Change = None,
-    why: Annotated[str | None, typer.Option(help="Only this key, and the file and line it comes from.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """Show the settings of a run, an environment or a figure, every default included, and where each comes from.
-
-    Example: recollect settings --scale demo --env dark_room_7x7 --method radt --why optimisation.learning_rate
-    """
-    print(showing.settings(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
-
-
-@app.command(context_settings={"ignore_unknown_options": True})
-def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. snakemake --cores 2.")]) -> None:
-    """Run a command, e.g. snakemake, whose jobs start without the imports of each.
-
-    Example: recollect warm snakemake --cores 2
-    """
-    from recollect.warm import warm as run
-
-    typed = sys.argv[sys.argv.index("warm") + 1 :]  # not `command`, from which a `--` in the middle is gone
-    words = typed[1:] if typed[0] == "--" else typed
-    try:
-        raise typer.Exit(run(words))
-    except FileNotFoundError as error:
-        what = f"the command cannot be started: {error}"
-        raise UserError(what, where=words[0], do="correct its name or path") from error
-
-
-@app.command()
-def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
-    """Name the figures and the report of a scale, and say which of the claims that they show hold.
-
-    Example: recollect finished --scale demo
-    """
-    scale = scale or default_selection().scale
-    scale_settings(scale)
-    print(ending.finished(scale, chosen_figures(figures)))
-
-
-@app.command()
-def record(figures: Figures = None, scale: DefaultScale = None) -> None:
-    """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs.
-
-    Example: recollect record --scale demo demo_all
-    """
-    from recollect.stages.recorded_run import record as write
-
-    print(write(scale or default_selection().scale, chosen_figures(figures)))
-
-
-@app.command()
-def schema() -> None:
-    """Write config/schemas: what may stand in the files of config/, for editors.
-
-    Example: recollect schema
-    """
-    from recollect.stages.schemas import write
-
-    print(write())
-
-
-@app.command()
-def dvc() -> None:
-    """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`.
-
-    Example: recollect dvc > dvc.yaml
-    """
-    print(pipeline(), end="")
-
-
-@app.command()
-def forecast(
-    figures: Figures = None,
-    scale: DefaultScale = None,
-    devices: Annotated[int, typer.Option(min=1, help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
-    device: Annotated[
-        str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
-    ] = "auto",
-    measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
-    table: Annotated[bool, typer.Option("--table", help="Only a row for each figure, as a table of Markdown.")] = False,
-    threads: Threads = 1,
-) -> None:
-    """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known.
-
-    Example: recollect forecast --scale paper radt_grid_worlds
-    """
-    from recollect.stages.cost_table import cost_table
-    from recollect.stages.forecast import forecast as stage
-    from recollect.stages.forecast import measurements
-
-    chosen, scale = chosen_figures(figures), scale or default_selection().scale
-    known = measurements()
-    if measure:
-        with job(threads, device if device in ("auto", "cpu") else "auto") as held:
-            from recollect.stages.try_out import try_all
-
-            known |= try_all(scale, chosen, known, held)
-    cost = stage(scale, chosen, devices=devices, device=device, measured=known)
-    print(cost_table(cost) if table else cost.text())
-
-
-@app.command()
-def why(figures: Figures = None, scale: DefaultScale = None) -> None:
-    """Say what of figures is stale, and the reason in words.
-
-    Example: recollect why --scale demo radt_dark_room_10x10
-    """
-    print(stale.why(scale or default_selection().scale, chosen_figures(figures)))
-
-
-for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+app.add_typer(own)
 
 
 def main() -> None:

@@ -1,16 +1,29 @@
-"""Commands beside the stages: what can be named, what settings do, what comes of other values, and how runs get on."""
+"""Commands beside those of the stages: what may be named and what settings do, what comes of them, and how runs get on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from recollect.options import DefaultScale, Env, Grid, Method, Scale, Seeds
+from recollect.jobs import job
+from recollect.options import Change, DefaultScale, Env, Figures, Grid, Method, Scale, Seeds, Threads
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import scale_settings
+from recollect.stages import check as checking
+from recollect.stages import finished as ending
+from recollect.stages import settings as showing
+from recollect.stages import why as stale
+from recollect.stages.pipeline import pipeline
+from recollect.stages.selection import chosen_figures, default_selection
+from recollect.stages.table import STAGES
+
+own = typer.Typer()
 
 
+@own.command("list")
 def list_names(
     group: Annotated[
         str | None, typer.Argument(help="scales, figures, environments, methods, variants or claims; none: all names.")
@@ -26,6 +39,7 @@ def list_names(
     print(listing(group, chosen or ()))
 
 
+@own.command()
 def sweep(
     scale: Scale,
     env: Env,
@@ -50,6 +64,7 @@ def sweep(
     print(stage(scale, env, method, seed, change, trials=trials, more=more or (), start=start))
 
 
+@own.command()
 def reference() -> None:
     """Write docs/reference: every hyper-parameter with its default, what it does, and where it is published.
 
@@ -60,6 +75,7 @@ def reference() -> None:
     print(write_reference())
 
 
+@own.command()
 def watch(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Folders of runs, or above them; none: what is in training.")
@@ -77,7 +93,6 @@ def watch(
 
     Example: recollect watch results/demo/runs/tmaze_passive_20
     """
-    from recollect.stages.selection import default_selection
     from recollect.stages.watch import watch as show
 
     named = {"env": env or [], "method": method or [], "seed": [str(one) for one in seed or []]}
@@ -86,9 +101,176 @@ def watch(
     show(runs or [], named, metrics=metric or [], every=every, target=page, once=once)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "list": list_names,
-    "sweep": sweep,
-    "reference": reference,
-    "watch": watch,
-}
+@own.command()
+def claims(
+    scale: DefaultScale = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Of this figure, again for more; none: default ones.")
+    ] = None,
+    strict: Annotated[bool, typer.Option(help="Fail unless every claim holds.")] = False,
+) -> None:
+    """Say of each published claim that figures show whether it holds, is contradicted, or is undecided.
+
+    Example: recollect claims --scale demo --figure radt_dark_room_10x10
+    """
+    figures = chosen_figures(figure)
+    print(STAGES["claims"].run(scale or default_selection().scale, figures, strict=strict))
+
+
+@own.command()
+def report(
+    scale: DefaultScale = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Figure to show, again for more; none: default ones.")
+    ] = None,
+) -> None:
+    """Write the report: one page with figures, captions, provenance and a table of all runs.
+
+    Example: recollect report --scale demo --figure radt_dark_room_10x10
+    """
+    STAGES["report"].run(scale or default_selection().scale, figure or default_selection().figures)
+
+
+@own.command()
+def fetch(
+    model: Annotated[
+        str | None, typer.Option(help="A name of config/language_models.yaml or vision_language_models.yaml.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="A name of config/published_data.yaml.")] = None,
+    revision: Annotated[str | None, typer.Option(help="With --data: a commit instead of the pinned one.")] = None,
+) -> None:
+    """Fetch a frozen language model or published data once, at a pinned revision, with checked hashes.
+
+    Example: recollect fetch --model transfo-xl-wt103
+    """
+    if (model is None) == (data is None) or (revision is not None and data is None):
+        raise UserError("one thing is fetched at a time", where="recollect fetch", do="name --model or --data")
+    if model is not None:
+        STAGES["fetch"].run(model)
+    elif data is not None:
+        print(STAGES["fetch_data"].run(data, revision=revision))
+
+
+@own.command()
+def check() -> None:
+    """Check the whole configuration: every scale, environment, method and figure.
+
+    Example: recollect check
+    """
+    print(checking.check())
+
+
+@own.command()
+def settings(
+    scale: Scale,
+    env: Annotated[str | None, typer.Option(help="Environment, e.g. dark_room_10x10.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method in this environment, e.g. radt.")] = None,
+    figure: Annotated[str | None, typer.Option(help="Instead of an environment: a figure.")] = None,
+    change: Change = None,
+    why: Annotated[str | None, typer.Option(help="Only this key, and the file and line it comes from.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show the settings of a run, an environment or a figure, every default included, and where each comes from.
+
+    Example: recollect settings --scale demo --env dark_room_7x7 --method radt --why optimisation.learning_rate
+    """
+    print(showing.settings(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
+
+
+@own.command(context_settings={"ignore_unknown_options": True})
+def warm(command: Annotated[list[str], typer.Argument(help="The command, e.g. snakemake --cores 2.")]) -> None:
+    """Run a command, e.g. snakemake, whose jobs start without the imports of each.
+
+    Example: recollect warm snakemake --cores 2
+    """
+    from recollect.warm import warm as run
+
+    typed = sys.argv[sys.argv.index("warm") + 1 :]  # not `command`, from which a `--` in the middle is gone
+    words = typed[1:] if typed[0] == "--" else typed
+    try:
+        raise typer.Exit(run(words))
+    except FileNotFoundError as error:
+        what = f"the command cannot be started: {error}"
+        raise UserError(what, where=words[0], do="correct its name or path") from error
+
+
+@own.command()
+def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
+    """Name the figures and the report of a scale, and say which of the claims that they show hold.
+
+    Example: recollect finished --scale demo
+    """
+    scale = scale or default_selection().scale
+    scale_settings(scale)
+    print(ending.finished(scale, chosen_figures(figures)))
+
+
+@own.command()
+def record(figures: Figures = None, scale: DefaultScale = None) -> None:
+    """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs.
+
+    Example: recollect record --scale demo demo_all
+    """
+    from recollect.stages.recorded_run import record as write
+
+    print(write(scale or default_selection().scale, chosen_figures(figures)))
+
+
+@own.command()
+def schema() -> None:
+    """Write config/schemas: what may stand in the files of config/, for editors.
+
+    Example: recollect schema
+    """
+    from recollect.stages.schemas import write
+
+    print(write())
+
+
+@own.command()
+def dvc() -> None:
+    """Print what dvc.yaml must be: `recollect dvc > dvc.yaml`.
+
+    Example: recollect dvc > dvc.yaml
+    """
+    print(pipeline(), end="")
+
+
+@own.command()
+def forecast(
+    figures: Figures = None,
+    scale: DefaultScale = None,
+    devices: Annotated[int, typer.Option(min=1, help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
+    device: Annotated[
+        str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
+    ] = "auto",
+    measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Only a row for each figure, as a table of Markdown.")] = False,
+    threads: Threads = 1,
+) -> None:
+    """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known.
+
+    Example: recollect forecast --scale paper radt_grid_worlds
+    """
+    from recollect.stages.cost_table import cost_table
+    from recollect.stages.forecast import forecast as stage
+    from recollect.stages.forecast import measurements
+
+    chosen, scale = chosen_figures(figures), scale or default_selection().scale
+    known = measurements()
+    if measure:
+        with job(threads, device if device in ("auto", "cpu") else "auto") as held:
+            from recollect.stages.try_out import try_all
+
+            known |= try_all(scale, chosen, known, held)
+    cost = stage(scale, chosen, devices=devices, device=device, measured=known)
+    print(cost_table(cost) if table else cost.text())
+
+
+@own.command()
+def why(figures: Figures = None, scale: DefaultScale = None) -> None:
+    """Say what of figures is stale, and the reason in words.
+
+    Example: recollect why --scale demo radt_dark_room_10x10
+    """
+    print(stale.why(scale or default_selection().scale, chosen_figures(figures)))

@@ -29,8 +29,8 @@ ALLOWED = {
     "warm": {"artifacts"},
     "jobs": ARTIFACTS,
     "options": BASE | {"stages", "__version__"},
-    "commands": {"options", "stages", "warm"},
-    "cli": {"settings", "artifacts", "stages", "warm", "jobs", "options", "commands"},
+    "commands": BASE | {"stages", "warm", "jobs", "options"},
+    "cli": ARTIFACTS | {"stages", "jobs", "options", "commands"},
     "launch": {"warm", "cli"},
     "api": SCIENCE | {"sources", "evaluation", "stages"},  # what Python users import
 }

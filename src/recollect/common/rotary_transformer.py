@@ -99,20 +99,13 @@ class RotaryCache(TokenRing):
 
     kind, counted = "rotary transformer", "lengths"
 
-    def __init__(
-        self,
-        model: RotaryTransformer,
-        batch: int,
-        length: int,
-        tokens: int = 1,
-        *,
-        dtype: torch.dtype = torch.float32,
-        graphed: bool = True,
-    ) -> None:
-        super().__init__(model, batch, length, tokens, heads=model.settings.shared_heads, dtype=dtype, graphed=graphed)
-        self.lengths_B = torch.zeros(
-            batch, dtype=torch.int64, device=self._count.device
-        )  # inputs since each row's reset
+    @property
+    def heads(self) -> int:
+        return int(self.model.settings.shared_heads)
+
+    def _begin(self) -> None:
+        # Inputs since each row's reset.
+        self.lengths_B = torch.zeros(self.batch, dtype=torch.int64, device=self._count.device)
 
     def reset(self, mask_B: Tensor) -> None:
         self.lengths_B.masked_fill_(sent(mask_B, self.lengths_B.device), 0)

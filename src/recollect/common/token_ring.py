@@ -22,7 +22,7 @@ class TokenRing(ABC):
 
     Args:
         model: has `settings` (`width`, `head_width`) and `layers`.
-        heads: of keys and values.
+        batch: B.
         length: M, how many tokens each one attends to at most.
         tokens: most tokens per step.
         dtype: of the ring. With bfloat16 its products with queries and weights are bfloat16, too; softmaxes are float32.
@@ -43,7 +43,14 @@ class TokenRing(ABC):
     """The array of a checkpoint that has one number for each row."""
 
     def __init__(
-        self, model: Any, batch: int, length: int, tokens: int, *, heads: int, dtype: torch.dtype, graphed: bool
+        self,
+        model: Any,
+        batch: int,
+        length: int,
+        tokens: int = 1,
+        *,
+        dtype: torch.dtype = torch.float32,
+        graphed: bool = True,
     ) -> None:
         if length < 1 or tokens < 1:
             raise UserError(
@@ -54,7 +61,7 @@ class TokenRing(ABC):
         device = next(model.parameters()).device
         self.model, self.batch, self.length, self.tokens = model, batch, length, tokens
         self.slots = length + tokens - 1  # of the first of K new tokens, the M - 1 before it must still be there
-        shape = (len(model.layers), 2, batch, heads, self.slots, model.settings.head_width)
+        shape = (len(model.layers), 2, batch, self.heads, self.slots, model.settings.head_width)
         self._ring = torch.zeros(shape, device=device, dtype=dtype)
         self.layers = list(self._ring.unbind())
         self.count = 0
@@ -62,6 +69,16 @@ class TokenRing(ABC):
         self.weights: list[Tensor] = []
         self._newest = 0
         self._step = GraphedStep(self.step, self._peek, graphed=graphed)
+        self._begin()
+
+    @property
+    @abstractmethod
+    def heads(self) -> int:
+        """Of keys and values."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Make what is kept besides the ring."""
 
     @torch.no_grad()
     def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:

@@ -126,19 +126,13 @@ class XLCache(TokenRing):
 
     kind, counted = "Transformer-XL", "written"
 
-    def __init__(
-        self,
-        model: TransformerXL,
-        batch: int,
-        length: int,
-        tokens: int = 1,
-        *,
-        dtype: torch.dtype = torch.float32,
-        graphed: bool = True,
-    ) -> None:
-        super().__init__(model, batch, length, tokens, heads=model.settings.heads, dtype=dtype, graphed=graphed)
-        self.written_B = torch.zeros(batch, dtype=torch.int64)  # slots that are not zero: the newest so many
-        self._distances = model.distances(length)
+    @property
+    def heads(self) -> int:
+        return int(self.model.settings.heads)
+
+    def _begin(self) -> None:
+        self.written_B = torch.zeros(self.batch, dtype=torch.int64)  # slots that are not zero: the newest so many
+        self._distances = self.model.distances(self.length)
 
     def reset(self, mask_B: Tensor) -> None:
         on_host = mask_B.cpu()

@@ -178,11 +178,14 @@ class Stage:
         """What a job runs: its parts, or itself."""
         return [(part, job._replace(stage=part.name)) for part in self.parts] or [(self, job)]
 
-    def on_gpu(self, job: Job) -> bool:
+    def may_use_gpu(self, names: Mapping[str, Any]) -> bool:
+        """Whether a job of these names uses a GPU where there is one."""
         gpu = self.asks.gpu
-        if callable(gpu):
-            gpu = gpu(*job.names(self.shared).values())
-        return gpu and is_large(job.scale)
+        return gpu(*(names[name] for name in self.shared)) if callable(gpu) else gpu
+
+    def on_gpu(self, job: Job) -> bool:
+        """Whether a job asks the scheduler for a GPU."""
+        return is_large(job.scale) and self.may_use_gpu(job.names(self.over))
 
     def is_made(self, job: Job) -> bool:
         """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device.

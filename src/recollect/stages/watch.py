@@ -6,6 +6,7 @@ lock and writes nothing of a run.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -94,10 +95,7 @@ def _in_folder(folder: Path) -> tuple[Path, dict[str, Sequence[str]]]:
 
 
 def _each(selection: Mapping[str, Sequence[str]]) -> list[Names]:
-    all_of: list[Names] = [{}]
-    for name, given in selection.items():
-        all_of = [{**one, name: value} for one in all_of for value in given]
-    return all_of
+    return [dict(zip(selection, names, strict=True)) for names in itertools.product(*selection.values())]
 
 
 def _there(root: Path, names: Names, *, live: bool) -> list[Names]:

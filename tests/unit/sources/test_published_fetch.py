@@ -15,7 +15,7 @@ import huggingface_hub
 import pytest
 import yaml
 
-from recollect import cli
+from recollect import commands
 from recollect.artifacts.sealed import read_json, verify
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import published_data
@@ -295,5 +295,5 @@ def test_a_connection_that_fails_is_one_message(hub, index, monkeypatch):
 @pytest.mark.parametrize("named", [(None, None, None), ("minilm", "room", None), ("minilm", None, COMMIT)])
 def test_one_thing_is_fetched_at_a_time(named):
     with pytest.raises(UserError, match="one thing is fetched at a time") as error:
-        cli.fetch(*named)
+        commands.fetch(*named)
     assert error.value.do == "name --model or --data"

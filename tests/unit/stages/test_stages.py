@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from recollect.artifacts.fingerprint import reachable
 from recollect.cli import app
@@ -27,7 +28,7 @@ ROOM = "dark_room_10x10"
 
 def test_every_stage_is_one_module_one_rule_and_one_command(root: Path) -> None:
     rules = "\n".join(path.read_text() for path in (root / "rules").glob("*.smk"))
-    commands = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+    commands = get_command(app).commands  # type: ignore[attr-defined]
     for name, stage in STAGES.items():
         assert stage.run.__name__ == name and stage.run.__module__.startswith("recollect.stages.")
         assert f'rule_of("{name}"' in rules or name == "train"  # which is a part of `run`
