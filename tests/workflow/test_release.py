@@ -38,7 +38,9 @@ def test_of_each_paper_the_citation_names_authors_and_place() -> None:
     for paper in cited:
         assert len(paper["authors"]) > 2 and paper["year"] in range(2022, 2026), paper["title"]
         pages = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
-        assert any(paper["url"] in page or paper["title"] in re.sub(r"\s+", " ", page) for page in pages), paper["title"]
+        assert any(paper["url"] in page or paper["title"] in re.sub(r"\s+", " ", page) for page in pages), paper[
+            "title"
+        ]
 
 
 @pytest.fixture

@@ -21,4 +21,3 @@ def cost_table(cost: Forecast) -> str:
         cells += [f"{memory / 1000:,.0f} GB", max((one.source for one in of), key=SOURCES.index)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
