@@ -95,7 +95,7 @@ def package(version: str, dist: Path) -> None:
 
 def results() -> bool:
     """Bring the demo up to date, push it, and see that a fresh clone gets all of it. False where there is no remote."""
-    if subprocess.run(["dvc", "config", "core.remote"], capture_output=True).returncode:
+    if subprocess.run(["dvc", "remote", "default"], capture_output=True).returncode:
         return False
     say("dvc repro")
     subprocess.run(["dvc", "repro"], check=True)
