@@ -88,6 +88,7 @@ def unpack_packages(folder: Path) -> Path:
         path.mkdir(parents=True)
     apt = ["apt-get", "-q", "-o", f"Dir::State={state}", "-o", f"Dir::Cache={cache}", "-o", "APT::Sandbox::User="]
     apt += ["-o", "Dir::State::status=/var/lib/dpkg/status", "-o", "Acquire::Retries=2"]
+    apt += ["-o", "Debug::NoLocking=true"]  # nothing is installed, so it need not wait for who installs
     # --reinstall: also what is installed already, so that it is known where it lies.
     wanted = ["install", "--yes", "--download-only", "--reinstall", "--no-install-recommends", *PACKAGES]
     for command in ([*apt, "update"], [*apt, *wanted]):
