@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import preloaded
@@ -20,7 +24,11 @@ from recollect.settings import catalogue
 hypothesis.settings.register_profile("recollect", deadline=None)
 hypothesis.settings.load_profile("recollect")
 
+if TYPE_CHECKING:
+    from local_slurm import LocalSlurm
+
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests/workflow/slurm"))
 # Your own code in `mine/` is not what these tests are about. (A test of own code names another folder.)
 os.environ["RECOLLECT_MINE"] = "no_own_code"
 
@@ -107,3 +115,29 @@ def threads_of(arguments: tuple[str, ...]) -> list[str]:
 def run_recollect() -> Callable[..., subprocess.CompletedProcess[str]]:
     """`recollect(*arguments, cwd=...)` as a fixture."""
     return recollect
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[LocalSlurm]:
+    """A SLURM of three virtual nodes. One at a time on a machine, however many processes test."""
+    from local_slurm import Unavailable, local_slurm
+
+    with (Path(tempfile.gettempdir()) / f"recollect-slurm-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            with local_slurm() as cluster:
+                yield cluster
+        except Unavailable as reason:
+            pytest.skip(f"SLURM cannot be had here: {reason}")
+
+
+@pytest.fixture
+def cluster(slurm: LocalSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSlurm]:
+    """That SLURM, its commands on PATH and its queue empty, before and after."""
+    from local_slurm import wait_for
+
+    monkeypatch.setenv("PATH", slurm.environment["PATH"])
+    assert slurm.queue() == []
+    yield slurm
+    slurm.ask("scancel", "--full", "--user", str(os.getuid()))
+    wait_for(lambda: not slurm.queue(), 60, "the queue does not get empty")

@@ -156,27 +156,5 @@ def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) ->
     assert len(scores[scores["split"] == "eval"]) == 2 * 3
 
 
-@pytest.mark.slow
-def test_the_workflow_finds_what_a_new_figure_needs(tmp_path: Path) -> None:
-    plant(tmp_path)
-    (target,) = [line.split()[1:] for line in COMMANDS if line.startswith("snakemake ")]
-    done = run(
-        tmp_path,
-        "import sys; from snakemake.cli import main; main(sys.argv[1:])",
-        "-s",
-        str(ROOT / "Snakefile"),
-        "--dry-run",
-        *target,
-    )
-    planned = done.stdout + done.stderr
-    for wanted in (
-        "generate --scale tiny --env corridor",
-        "run --scale tiny --env corridor --method best_action --seed 1",
-    ):
-        assert f"recollect {wanted}" in planned
-    assert "recollect figure --scale tiny --figure corridor" in planned
-    assert "recollect embed" not in planned
-
-
 def test_own_code_in_a_clone_is_ignored_by_git() -> None:
     assert "/mine/" in (ROOT / ".gitignore").read_text().splitlines()

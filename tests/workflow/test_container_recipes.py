@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,32 +47,3 @@ def test_both_recipes_make_the_same_image() -> None:
     ]
     assert packages[0] and packages[1] and packages[0][1] == packages[1][1]
     assert "debian:bookworm-slim" in CONTAINERFILE and "debian:bookworm-slim" in APPTAINER
-
-
-APPTAINER_STAND_IN = """#!/bin/sh
-[ "$1" = --version ] && exec echo "apptainer version 1.3.4"
-echo "$@" >> CONTAINED
-while [ "$1" != bash ] && [ "$1" != sh ]; do shift; done
-exec "$@"
-"""
-
-
-@pytest.mark.slow
-def test_rules_run_in_the_image_that_one_line_names_where_apptainer_is_asked_for(finished: Any, tmp_path: Path) -> None:
-    """With a stand-in for apptainer, which says what it was asked and does it outside."""
-    commands = tmp_path / "bin"
-    shutil.copytree(finished.commands, commands)
-    for name in ("apptainer", "singularity"):
-        (commands / name).write_text(APPTAINER_STAND_IN)
-        (commands / name).chmod(0o755)
-    workflow = dataclasses.replace(finished, commands=commands)
-    workflow.edit("config/config.yaml", "container: null", "container: recollect.sif")
-    (workflow.folder / "recollect.sif").touch()
-    figure = ["--cores", "1", "--force", "results/demo/figures/helm_tokens.pdf"]
-    workflow.ran()
-    workflow.snakemake(*figure)
-    assert workflow.ran() == ["figure helm_tokens"] and not (workflow.folder / "CONTAINED").exists()
-    workflow.snakemake("--sdm", "apptainer", *figure)
-    (asked,) = (workflow.folder / "CONTAINED").read_text().splitlines()
-    assert "recollect.sif" in asked and "recollect figure --scale demo --figure helm_tokens" in asked
-    assert workflow.ran() == ["figure helm_tokens"]

@@ -1,0 +1,46 @@
+"""A researcher who adds a world, a method and a figure (docs/adding.md), sweeps settings, and keeps the project in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
+README, ADDING, COMMANDS, CLAIMS = "README.md", "docs/adding.md", "docs/commands.md", "docs/claims.md"
+WATCHING, CONTRIBUTING = "docs/watching.md", "CONTRIBUTING.md"
+
+
+def test_a_researcher_adds_their_own_sweeps_and_leaves_the_project_in_order(user: Callable[..., Any]) -> None:
+    """What tests/workflow/test_adding.py does with the page's files stage by stage, Snakemake does here."""
+    you = user()
+    for command in ("make setup", "source .venv/bin/activate"):
+        you.types(README, command)
+
+    you.does(ADDING, "An environment that gymnasium has")
+    for heading in ("A world", "What it looks like", "A method", "A scale", "A figure"):
+        you.does(ADDING, heading)
+    you.types(ADDING, "recollect check")
+    you.types(ADDING, "snakemake --cores 2 results/tiny/figures/corridor.pdf")
+    drawn = (you.folder / "results/tiny/figures/corridor.csv").read_text()
+    assert "corridor,best_action,3.0," in drawn
+    assert "Box 1 int16" in you.shell("recollect list environments corridor")
+
+    you.does(COMMANDS, "What can be named")
+    assert "optimisation.learning_rate" in you.does(COMMANDS, "What can be set")
+    assert "learning_rate" in you.does(COMMANDS, "A sweep")
+    you.types(WATCHING, "recollect watch results/demo/runs/tmaze_passive_5 --page runs.html")
+    assert "<svg" in (you.folder / "runs.html").read_text()
+
+    # What is generated is what is there, and style and types are in order, with one's own files beside them.
+    you.types(CONTRIBUTING, "recollect schema")
+    you.types(COMMANDS, "recollect reference")
+    you.types(CONTRIBUTING, "make docs")
+    assert (you.folder / "site/tutorial.html").is_file()
+    you.types(CONTRIBUTING, "make lint")
+    assert you.shell("git status --porcelain --untracked-files=no") == ""
+
+    you.shell("recollect record --scale tiny corridor")
+    assert "cpu" in (you.folder / "docs/recorded/tiny/run.csv").read_text()
+    assert you.shell("git status --porcelain --untracked-files=no") == "", "no page has marks of that scale"
