@@ -1,6 +1,6 @@
 # What a person types. `make help` lists the targets; each sets up .venv first, which costs nothing when it is up to date.
-PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
-	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done)
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && echo "$$p" && exit; done)
 CORES ?= all
 BIN := .venv/bin
 
@@ -21,8 +21,8 @@ TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: ## make .venv, with every package checked against a hash (FAMILY=gpu: faiss for NVIDIA GPUs)
-	@$(if $(PYTHON),,$(error Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/its/path/python3.11))
+setup: ## make .venv, with every package checked against a hash (FAMILY=cpu: torch for CPUs; FAMILY=gpu: faiss for NVIDIA GPUs)
+	@$(if $(PYTHON),,$(error Python 3.11 to 3.14 is needed and was not found. Install it, or name it: make PYTHON=/its/path/python3.11))
 	@"$(PYTHON)" envs/setup.py $(if $(FAMILY),--family $(FAMILY))
 
 procgen: setup ## make .venv-procgen, the Python 3.10 that plays Procgen, with every package checked against a hash

@@ -1,8 +1,8 @@
 """Write envs/locks/*.txt, the hash-locked packages, from pyproject.toml (`make lock`; needs the network).
 
 - One resolution for everything, so that two families never disagree about a version; then one file per use:
-  uv.txt, torch.txt, cuda.txt (what the CUDA build of torch needs), models.txt (installed without what it declares),
-  one complete file per rule family (amago.txt, base.txt, control.txt, ...), and workflow.txt, dev.txt and docs.txt,
+  uv.txt, torch.txt, torch-cpu.txt, cuda.txt (what the CUDA build of torch needs), models.txt (installed without what it
+  declares), one complete file per rule family (amago.txt, base.txt, control.txt, ...), and workflow.txt, dev.txt and docs.txt,
   each of which comes on top of base.txt and those before it.
 - Pins stay as they are unless pyproject.toml asks for another; `--upgrade` takes the newest instead.
 - The worlds that another Python plays have locks of their own, in envs/worlds.
@@ -24,12 +24,18 @@ ENVS = Path(__file__).resolve().parent
 LOCKS = ENVS / "locks"
 HEADER = "# Written by `make lock` from pyproject.toml; do not edit.\n"
 
-# CPU wheels of torch carry a local version (2.13.0+cpu) and stand in no lock that a registry can give.
+# CPU wheels of torch for Linux carry a local version (2.13.0+cpu) and stand in PyTorch's own index alone. The sha256 of the
+# first was taken of the wheel; the others were read in locks that two or more unrelated projects made from that index.
 TORCH_CPU_WHEELS = {
     "2.13.0": {
-        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl": (
-            "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
-        )
+        "cp311-cp311-manylinux_2_28_x86_64": "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",
+        "cp312-cp312-manylinux_2_28_x86_64": "4ca4a9394b0c771238a4f73590fdbbc4debad85ed0fa63d026ae1b085da7d6e2",
+        "cp313-cp313-manylinux_2_28_x86_64": "3fbf9c9d1f3c10c2d59d04aca426dee9ccc6ceb32d255c61e93acc3b4f75fae6",
+        "cp314-cp314-manylinux_2_28_x86_64": "d20fa53ee744502fa4c69818a720b05ca0d37abd055d4f6e66cae155114bc691",
+        "cp311-cp311-manylinux_2_28_aarch64": "84453b69508ec79902f899c5ed9495acb9e2bbe9fda5f1d5d6f19e3c3842e1a7",
+        "cp312-cp312-manylinux_2_28_aarch64": "6f307c2c32d764ffc6ff6893b801fad6d4752f3e67966cb8abf1843427c02604",
+        "cp313-cp313-manylinux_2_28_aarch64": "0b8f7d0423027ae8b90c7977c627f3379f325363a08224dffad9b4b2d684a83d",
+        "cp314-cp314-manylinux_2_28_aarch64": "ca021f9eb2f8345c83fa03e3a04587308afb8df71bd472670b3ece00df58621c",
     }
 }
 CUDA = re.compile(r"^(nvidia-|cuda-|triton$)")
@@ -148,6 +154,7 @@ def main() -> None:
     runtime: list[str] = project["dependencies"]
 
     chosen_pins = [chosen.start_from] if chosen.start_from else sorted(LOCKS.glob("*.txt"))
+    chosen_pins = [path for path in chosen_pins if path.stem != "torch-cpu"]  # no registry has that build
     present = "" if chosen.upgrade else pins(*(parse(path.read_text()) for path in chosen_pins))
     torch = resolve([x for x in runtime if package(x) == "torch"], present)
     everything = resolve([*runtime, *extras["workflow"], *extras["dev"], *extras["docs"]], present)
@@ -156,9 +163,10 @@ def main() -> None:
     version = re.match(r"torch==(\S+)", torch["torch"])[1]  # type: ignore[index]
     if version not in TORCH_CPU_WHEELS:
         sys.exit(f"envs/lock.py: add the sha256 of the CPU wheels of torch {version} to TORCH_CPU_WHEELS")
-    hashes = set(re.findall(r"sha256:(\w+)", torch["torch"])) | set(TORCH_CPU_WHEELS[version].values())
-    block = f"torch=={version}" + "".join(f" \\\n    --hash=sha256:{x}" for x in sorted(hashes)) + "\n"
-    write("torch", {"torch": block}, "The registry's wheels, and the CPU wheel that pip may be offered instead.")
+    write("torch", {"torch": torch["torch"]}, "The registry's wheels.")
+    hashes = sorted(TORCH_CPU_WHEELS[version].values())
+    block = f"torch=={version}+cpu" + "".join(f" \\\n    --hash=sha256:{x}" for x in hashes) + "\n"
+    write("torch-cpu", {"torch": block}, "The CPU wheels for Linux, of PyTorch's own index or offered to pip.")
     of_torch = {"torch", *(x for x in torch if CUDA.match(x))}
     cuda = {x: block for x, block in everything.items() if x in of_torch and x != "torch"}
     write("cuda", cuda, "What the CUDA build of torch needs; left out where torch is a CPU build.")

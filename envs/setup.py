@@ -1,9 +1,10 @@
 """Make `.venv` (or fill the conda environment that runs this) with exactly what envs/locks/ names.
 
-- Needs Python 3.11 or newer with pip and venv, and the package registry; nothing else. Standard library only, and
+- Needs Python 3.11 to 3.14 with pip and venv, and the package registry; nothing else. Standard library only, and
   written so that a Python from 3.7 on can read it, if only to say that it is too old.
 - Every package is checked against a hash. torch comes by pip, so that pip's own configuration may offer a CPU wheel;
   all the rest by uv, from locks that are complete (no resolver, no build isolation that would fetch unlocked tools).
+- `--family cpu` takes torch's CPU build from PyTorch's own index. What is set up later keeps it, until `base` or `gpu`.
 - A step whose inputs have not changed is not done again (an unchanged set-up takes a tenth of a second). A step that
   was interrupted is done afresh by the next run.
 - One environment holds what runs, draws, tests and lints: the test tools add seconds, a second venv would add minutes.
@@ -28,8 +29,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "envs" / "locks"
 WORLDS = ROOT / "envs" / "worlds"
-OLDEST = (3, 11)
+OLDEST, NEWEST = (3, 11), (3, 14)  # for which the locks have wheels
 STATE = "recollect-setup.json"
+TORCH = {"cpu": "torch-cpu", "base": "torch", "gpu": "torch"}  # the lock of torch; other families keep what is there
+SIZES = {
+    "torch": "torch (530 MB, and 2.2 GB of NVIDIA's libraries; 190 MB with FAMILY=cpu, or where pip has a CPU wheel)",
+    "torch-cpu": "torch for CPUs (190 MB)",
+}
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; no registry has its CPU wheels for Linux
 NETWORK = re.compile(
     r"Connection|resolve host|Name or service|Temporary failure|NameResolution|timed? ?out|dns error|ConnectError"
     r"|error sending request|Failed to fetch|No matching distribution|Max retries|Network is unreachable",
@@ -67,9 +74,10 @@ class Setup:
         if self.tools:
             self.step("venv", "a new environment", self.make_venv, str(self.prefix), sys.version, sys.base_prefix)
         self.step("uv", "uv, the installer", self.install_uv, *read("uv"))
-        self.step("torch", "torch (190 MB; several GB where it is a CUDA build)", self.install_torch, *read("torch"))
+        self.step("torch", SIZES[self.torch], self.install_torch, *read(self.torch))
         locks = [self.family, "models", *(["cuda"] if self.torch_wants_cuda() else [])]
-        self.step("packages", ", ".join(locks), lambda again: self.install_packages(locks, again), *read(*locks))
+        inputs = [self.family, *read(*locks)]
+        self.step("packages", ", ".join(locks), lambda again: self.install_packages(locks, again), *inputs)
         if self.tools:
             locks = ["workflow", "dev"]
             self.step("tools", ", ".join(locks), lambda again: self.install(locks, again), *read(*locks))
@@ -119,6 +127,12 @@ class Setup:
             call([self.python, "-m", "ensurepip"])
         self.pip("--only-binary", ":all:", "-r", LOCKS / "uv.txt")
 
+    @property
+    def torch(self) -> str:
+        """The lock of torch's build: the registry's, or the one for CPUs. Only Linux has two."""
+        kept = TORCH.get(self.family, self.state.get("torch", "torch"))
+        return kept if sys.platform.startswith("linux") else "torch"
+
     def install_torch(self, again: bool) -> None:
         """By pip and without what it declares: that comes from the locks.
 
@@ -126,26 +140,39 @@ class Setup:
         wheel that its `find-links` offers (a CPU build instead of several GB) is looked for first, and alone.
         """
         self.state.pop("cuda", None)
-        options = ["--no-deps", *(["--force-reinstall"] if again else []), "-r", str(LOCKS / "torch.txt")]
+        # To pip a CPU build is a torch like another, so a change of build is forced.
+        force = again or self.state.get("torch", self.torch) != self.torch
+        self.state["torch"] = self.torch
+        options = ["--no-deps", *(["--force-reinstall"] if force else []), "-r", str(LOCKS / (self.torch + ".txt"))]
         if "find-links=" in self.pip_configuration():
             with contextlib.suppress(Stop):
-                return self.pip("--quiet", "--no-index", *options)
-            say("set-up: pip's find-links offers no wheel that envs/locks/torch.txt knows; asking the registry")
-        self.pip(*options)
+                return self.pip("--quiet", "--no-index", *options[:-1], LOCKS / "torch-cpu.txt")
+            say("set-up: pip's find-links offers no wheel that envs/locks/torch-cpu.txt knows; asking an index")
+        if self.torch == "torch":
+            return self.pip(*options)
+        index = os.environ.get("TORCH_CPU_INDEX") or CPU_INDEX
+        try:
+            self.pip("--index-url", index, *options)
+        except Stop as stop:
+            raise Stop(
+                f"torch for CPUs could not be had from {index}. {stop}\n"
+                "  or: name a mirror of that index: `make setup FAMILY=cpu TORCH_CPU_INDEX=...`;\n"
+                "  or: take the registry's build, which comes with NVIDIA's libraries: `make setup FAMILY=base`."
+            ) from None
 
     def install_packages(self, locks: list[str], again: bool) -> None:
         """The family's lock. What only another family needs goes first: faiss-cpu and faiss-gpu share one folder."""
         if self.state["family"] != self.family:
-            old = sorted(names(self.state["family"]) - names(self.family))
+            old = (names(self.state["family"]) | (set() if "cuda" in locks else names("cuda"))) - names(self.family)
             if old:
-                self.uv("uninstall", *old)
+                self.uv("uninstall", *sorted(old))
             self.state["family"] = self.family
         self.install(locks, again)
 
     def install(self, locks: list[str], again: bool) -> None:
         """Packages from locks that are complete, with the build tools that the environment itself has."""
         options = ["--require-hashes", "--no-deps", "--no-build-isolation", *(["--reinstall"] if again else [])]
-        self.uv("install", *options, *(x for name in locks for x in ("-r", LOCKS / (name + ".txt"))))
+        self.uv("install", *options, *(x for name in locks for x in ("-r", file_of(name))))
 
     def install_project(self, again: bool) -> None:
         """The package of this repository, in place: an edit needs no set-up."""
@@ -239,7 +266,12 @@ def say(line: str) -> None:
 
 def read(*locks: str) -> list[str]:
     """The texts of some locks: what a step depends on."""
-    return [(LOCKS / (name + ".txt")).read_text() for name in locks]
+    return [file_of(name).read_text() for name in locks]
+
+
+def file_of(name: str) -> Path:
+    """The file of a lock; the family `cpu` has that of `base`."""
+    return LOCKS / f"{'base' if name == 'cpu' else name}.txt"
 
 
 def names(lock: str) -> set[str]:
@@ -282,9 +314,9 @@ def call(command: list[str], environment: dict[str, str] | None = None) -> None:
 
 def check_python() -> None:
     """Stop early where this Python cannot make the environment."""
-    if sys.version_info[:2] < OLDEST:
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
         raise Stop(
-            f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed; {sys.executable} is {sys.version.split()[0]}.\n"
+            f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]} is needed; {sys.executable} is {sys.version.split()[0]}.\n"
             "  to do: install it and run the same target with `make PYTHON=/its/path/python3.11`."
         )
     missing = [x for x in ("venv", "ensurepip") if importlib.util.find_spec(x) is None]

@@ -151,7 +151,10 @@ def test_every_figure_is_decoded_and_has_its_caption_beside_or_below_it(tab: Pag
     assert len(widths) == 2 and all(natural > 900 and shown > 400 for natural, shown in widths)
     captions = tab.evaluate("[...document.querySelectorAll('figcaption')].map((caption) => caption.innerText)")
     assert captions[0].startswith("What few shows.") and captions[1].startswith("What wide shows. Twice.")
-    assert tab.evaluate("document.querySelector('.warning').innerText") == "Warning: 2 seeds are few."
+    assert tab.evaluate("document.querySelector('main > .warning').innerText") == "Warning: 2 seeds are few (wide)."
+    cards = "[...document.querySelectorAll('NAME')].map((element) => element.getBoundingClientRect().right)"
+    card, picture = (tab.evaluate(cards.replace("NAME", name))[1] for name in ("figure", "img"))
+    assert 0 < card - picture < 40  # the wide one leaves no third of its card empty
     side = "[...document.querySelectorAll('NAME')].map((element) => element.getBoundingClientRect().left)"
     pictures, texts = (tab.evaluate(side.replace("NAME", name)) for name in ("img", "figcaption"))
     assert [text > picture + 400 for text, picture in zip(texts, pictures, strict=True)] == [True, False]
@@ -194,12 +197,15 @@ def test_the_inspection_page_of_a_run_opens_from_its_row(tab: Page, opened: Any)
 def test_a_click_on_a_heading_sorts_by_numbers_there_and_back(tab: Page, opened: Any) -> None:
     opened(five)
     assert column(tab, SEED) == ["0", "1", "2", "3", "4", "0", "1"]
-    known = sorted([*(last_score(seed) for seed in range(4)), *(last_score(seed) for seed in (0, 1))])
+    known = sorted([*(last_score(seed) - 1 for seed in range(4)), *(last_score(seed) for seed in (0, 1))])
     press(tab, "th button", SCORE)
-    assert column(tab, SCORE) == [*(f"{score:.2f}" for score in known), "–"]
+    assert column(tab, SCORE) == [*(f"{score:.2f}".replace("-", "−") for score in known), "–"]
     assert tab.evaluate(f"document.querySelectorAll('th')[{SCORE}].ariaSort") == "ascending"
     press(tab, "th button", SCORE)
-    assert column(tab, SCORE) == [*(f"{score:.2f}" for score in reversed(known)), "–"]  # what is unknown stays last
+    assert column(tab, SCORE) == [
+        *(f"{score:.2f}".replace("-", "−") for score in reversed(known)),
+        "–",
+    ]  # what is unknown stays last
     press(tab, "th button", UPDATES)
     assert column(tab, UPDATES) == ["20", "30", "200", "200", "200", "200", "–"]  # not as words: 20, 200, 30
     press(tab, "th button", 1)
@@ -223,7 +229,7 @@ def test_numbers_are_short_and_named(tab: Page, opened: Any) -> None:
     text = tab.evaluate("document.body.innerText")
     assert not [word for word in text.split() if "." in word and len(word.partition(".")[2].rstrip("s%,)")) > 4
                 and word.replace(".", "").isdigit()]  # fmt: skip
-    assert "return, episode 3" in text
+    assert "return, last 3 episodes" in text
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE])
@@ -252,9 +258,11 @@ def test_claims_stand_first_and_lead_to_their_figure(tab: Page, opened: Any, siz
 def test_on_a_phone_nothing_is_cut_off_and_every_number_has_its_name(tab: Page, opened: Any, results: Any) -> None:
     opened(results, PHONE)
     assert tab.evaluate("document.documentElement.scrollWidth") == PHONE[0]
-    outside = "[...document.querySelectorAll('img, td, th, p, li, input')].filter((e) => e.offsetHeight > 0 && "
+    outside = "[...document.querySelectorAll('.picture, .narrow img, td, th, p, li, input')].filter((e) => e.offsetHeight > 0 && "
     outside += f"(e.getBoundingClientRect().right > {PHONE[0]} || e.getBoundingClientRect().left < 0)).length"
     assert tab.evaluate(outside) == 0
+    wide = "[...document.querySelectorAll('figure:not(.narrow) .picture')].map((e) => [e.scrollWidth, e.clientWidth])"
+    assert all(picture == 700 > card for picture, card in tab.evaluate(wide))  # large enough to read, and it scrolls
     before = "getComputedStyle(document.querySelectorAll('tbody td')[PLACE], '::before').content"
     assert tab.evaluate(before.replace("PLACE", str(UPDATES))) == '"Updates"'
     press(tab, "th button", SEED)

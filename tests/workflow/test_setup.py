@@ -99,14 +99,13 @@ def test_a_lock_names_no_host_no_option_and_no_path(path: Path) -> None:
         assert "/" not in word, word
 
 
-def test_torch_is_locked_for_the_registry_and_for_the_local_cpu_wheel(locking: ModuleType) -> None:
+def test_torch_is_locked_for_the_registry_and_its_cpu_wheels_apart(locking: ModuleType) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     version = next(x for x in project["dependencies"] if x.startswith("torch")).removeprefix("torch==")
-    text = (ENVS / "locks" / "torch.txt").read_text()
-    assert f"\ntorch=={version} " in text
-    cpu = locking.TORCH_CPU_WHEELS[version].values()
-    assert all(f"sha256:{wheel}" in text for wheel in cpu)
-    assert text.count("sha256:") > len(cpu)
+    registry, cpu = ((ENVS / "locks" / f"{name}.txt").read_text() for name in ("torch", "torch-cpu"))
+    assert f"\ntorch=={version} " in registry and f"\ntorch=={version}+cpu " in cpu
+    assert set(re.findall(r"sha256:(\w+)", cpu)) == set(locking.TORCH_CPU_WHEELS[version].values())
+    assert not set(re.findall(r"sha256:\w+", cpu)) & set(re.findall(r"sha256:\w+", registry))
 
 
 def test_each_requirement_of_the_project_is_locked_once_where_it_belongs(locking: ModuleType) -> None:
@@ -124,6 +123,7 @@ def test_families_never_disagree_about_a_version_and_hold_one_faiss_each() -> No
     seen: dict[str, str] = {}
     for path in LOCKS:
         for name, version in re.findall(r"^([a-z0-9-]+)==([^\s;]+)", path.read_text(), re.MULTILINE):
+            version = version.removesuffix("+cpu")
             assert seen.setdefault(name, version) == version, f"{name} in {path.name}"
     assert "faiss-cpu" in packages("base") and "faiss-gpu" not in packages("base")
     assert "faiss-gpu" in packages("gpu") and "faiss-cpu" not in packages("gpu")
@@ -141,7 +141,7 @@ def test_everything_that_src_imports_is_in_a_runtime_lock() -> None:
     imported -= set(sys.stdlib_module_names) | {"recollect"}
     assert {"numpy", "torch"} <= imported
     families = {path.stem for path in ENVIRONMENTS}
-    locked = set().union(*(packages(lock) for lock in families | {"torch", "models"}))
+    locked = set().union(*(packages(lock) for lock in families - {"cpu"} | {"torch", "models"}))
     provided = metadata.packages_distributions()
     for module in sorted(imported - OPTIONAL - IN_WORKERS):
         names = {re.sub(r"[-_.]+", "-", name).lower() for name in provided.get(module, [module])}
@@ -207,7 +207,9 @@ def test_a_conda_environment_is_minimal_and_stamped_with_the_locks_it_names(path
     text = path.read_text()
     assert yaml.safe_load(text)["dependencies"] == ["python=3.11", "pip"]
     named = re.findall(r"locks/[a-z0-9_-]+\.txt", text)
-    assert f"locks/{path.stem}.txt" in named and "locks/torch.txt" in named
+    cpu = path.stem == "cpu"
+    assert f"locks/{'base' if cpu else path.stem}.txt" in named
+    assert ("locks/torch-cpu.txt" if cpu else "locks/torch.txt") in named
     assert all((ENVS / name).is_file() for name in named)
     stamp = re.search(r"^# locks-sha256: (\w+)$", text, re.MULTILINE)
     assert stamp and stamp[1] == locking.digest(named), "run `make lock`: Snakemake would keep an old environment"
@@ -317,7 +319,7 @@ def test_a_change_of_family_removes_what_shares_a_folder_first(setup: ModuleType
     setup.calls.clear()
     setup.Setup(prefix, "gpu", tools=False).run()
     removal, install = setup.calls
-    assert "uninstall" in removal and removal[-1] == "faiss-cpu"
+    assert "uninstall" in removal and "faiss-cpu" in removal and "faiss-gpu" not in removal
     assert any(str(part).endswith("gpu.txt") for part in install)
 
 
@@ -339,6 +341,44 @@ def test_a_local_wheel_is_looked_for_before_the_registry(
     setup.calls.clear()
     environment.install_torch(False)
     assert ["--no-index" in command for command in setup.calls] == [True, False]
+
+
+def test_the_family_cpu_takes_torchs_cpu_wheel_from_its_own_index_and_nothing_else_in_its_place(
+    setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCH_CPU_INDEX", raising=False)
+    setup.Setup(prefix, "cpu", tools=False).run()
+    (command,) = [x for x in setup.calls if x[-1].endswith("torch-cpu.txt")]
+    assert "--require-hashes" in command and command[command.index("--index-url") + 1] == setup.CPU_INDEX
+    assert any(x[-3].endswith("base.txt") for x in setup.calls if len(x) > 3)
+    setup.calls.clear()
+    monkeypatch.setenv("TORCH_CPU_INDEX", "file:///mirror")
+    setup.Setup(prefix, "cpu", tools=False).install_torch(False)
+    assert setup.calls[0][setup.calls[0].index("--index-url") + 1] == "file:///mirror"
+
+    def unreachable(command: list[str], environment: object = None) -> None:
+        raise setup.Stop("No network.")
+
+    monkeypatch.setattr(setup, "call", unreachable)
+    with pytest.raises(setup.Stop, match=r"file:///mirror\. No network\.\s.*TORCH_CPU_INDEX=[\s\S]*FAMILY=base"):
+        setup.Setup(prefix, "cpu", tools=False).install_torch(False)
+
+
+def test_a_later_family_keeps_the_cpu_torch_and_base_brings_the_registrys_back(setup: ModuleType, prefix: Path) -> None:
+    def installed(family: str) -> list[list[str]]:
+        """What is asked of pip and uv about torch and NVIDIA's libraries."""
+        setup.calls.clear()
+        setup.Setup(prefix, family, tools=False).run()
+        return [x for x in setup.calls if "torch" in x[-1] or "uninstall" in x]
+
+    registry, *_ = installed("base")
+    assert registry[-1].endswith("/torch.txt") and "--force-reinstall" not in registry
+    torch, removal = installed("cpu")
+    assert torch[-1].endswith("/torch-cpu.txt") and "--force-reinstall" in torch
+    assert "nvidia-cudnn-cu13" in removal and "faiss-cpu" not in removal
+    assert not any("torch" in x[-1] for x in installed("amago"))
+    torch, *_ = installed("base")
+    assert torch[-1].endswith("/torch.txt") and "--force-reinstall" in torch
 
 
 def test_a_mirror_of_pip_is_used_by_uv_too_and_an_extra_index_is_not(
@@ -371,14 +411,15 @@ def test_a_failing_installer_is_explained(said: str, word: str) -> None:
         module.call([sys.executable, "-c", code])
 
 
-def test_an_old_python_and_one_without_venv_are_said_plainly(
+def test_a_python_that_the_locks_do_not_know_and_one_without_venv_are_said_plainly(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load("setup")
-    with monkeypatch.context() as patch:
-        patch.setattr(module.sys, "version_info", (3, 9, 1))
-        assert module.main([]) == 1
-    assert "Python 3.11 or newer is needed" in capsys.readouterr().err
+    for version in ((3, 9, 1), (3, 15, 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module.sys, "version_info", version)
+            assert module.main([]) == 1
+        assert "Python 3.11 to 3.14 is needed" in capsys.readouterr().err
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else object())
     assert module.main([]) == 1
     assert "python3-venv" in capsys.readouterr().err
@@ -483,7 +524,9 @@ def test_nothing_of_the_set_up_names_a_registry_host_or_a_path_of_a_machine() ->
     named += [ROOT / ".dvc" / "config", ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"]
     for path in named:
         if path.is_file() and path.suffix != ".pyc":
-            found = re.search(r"https?://|/(home|root|opt|work|mnt)/", path.read_text())
+            # PyTorch's index is the one host: no registry has its CPU wheels, and TORCH_CPU_INDEX names a mirror.
+            text = path.read_text().replace("https://download.pytorch.org/whl/cpu", "")
+            found = re.search(r"https?://|/(home|root|opt|work|mnt)/", text)
             assert found is None, f"{path}: {found and found[0]}"
 
 

@@ -10,8 +10,8 @@ and `train_levels: 0`. The splits are then `train` and `eval`, which are the sam
 long as the game lets it. Upstream leaves Procgen unseeded, ours draws the levels from the instance's seed.
 
 - Published and released differ in the seen level: seed 1 in the paper, seed 200 in the configuration. Ours is the paper's.
-- The games are played by a worker process of Python 3.10 (`worker.py`), which is started by the first reset: there is no
-  package for newer Pythons.
+- The games are played by a worker process of Python 3.10 (`worker.py`), which is started by the first reset: `procgen` has
+  no package for newer Pythons, and `procgen-mirror`, which has, draws 3.6 % of the frames differently (docs/radt.md).
 - Procgen begins the next episode by itself, so the last observation of an episode is never seen: what a step that ends
   one gives is the first observation of the next. Its own time limits (500 or 1000 steps) look like any other end.
 - Every instance is a game of its own with its own seed; upstream's share one generator of levels.

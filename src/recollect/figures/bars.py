@@ -33,7 +33,9 @@ TINT = 0.55  # how far a variant's bar goes from its method's colour to white
 class Options(ScoreOptions):
     metric: str | tuple[str, ...] = Field("return", description="Metric that is drawn; of several, a panel for each.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
-    last: PositiveInt | Literal["all"] = Field(5, description="Mean over so many last episodes. Published: 5.")
+    last: PositiveInt | Literal["all"] = Field(
+        reading.LAST_EPISODES, description="Mean over so many last episodes. Published: 5."
+    )
     panels: dict[str, dict[str, str]] | None = Field(
         None, description="Panel -> method -> label of its bar, in one environment; null: all methods in all panels."
     )

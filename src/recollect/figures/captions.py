@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
-from recollect.figures.statistics import Band, Statistic, narrow_interval_warning
+from recollect.figures.statistics import Band, Statistic, actual_coverage, narrow_interval_warning
 
 STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
 Words = tuple[str, str]
 CURVES: Words = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
-BAND_WORDS = {"bootstrap": ", 95 % bootstrap interval", "seeds": ", lowest to highest seed"}
+NARROW_INTERVAL = "Warning"  # what a note begins with that says what an interval does not cover
 RANDOM_MODEL = "A random model took the place of a pretrained one."
 
 
@@ -69,15 +69,25 @@ def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
 
 
 def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, band: Band = "bootstrap") -> list[str]:
-    """The lines at the bottom of a figure: scale, seeds, tasks, what the band is, and warnings."""
+    """The lines at the bottom of a figure: scale, seeds, tasks and what the band is."""
     rows = lines_of(table)
     facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
-    facts.append(f"{STATISTIC_WORDS[statistic]}{BAND_WORDS[band] if has_intervals(table) else ''}")
-    lines = [" · ".join(facts)]
-    if figure.random_models:
-        lines.append(RANDOM_MODEL)
-    warnings = interval_warnings(table, statistic) if band == "bootstrap" else []
-    return lines + [sentence[0].upper() + sentence[1:] + "." for sentence in warnings]
+    facts.append(STATISTIC_WORDS[statistic] + (_band_words(table, statistic, band) if has_intervals(table) else ""))
+    return [" · ".join(facts), *([RANDOM_MODEL] if figure.random_models else [])]
+
+
+def _band_words(table: pd.DataFrame, statistic: Statistic, band: Band) -> str:
+    """What a band is, in a few words; of too few seeds with what it really covers, in place of 95 %."""
+    if band == "seeds":
+        return ", lowest to highest seed"
+    if over_tasks(table):
+        return ", 95 % bootstrap interval over tasks"
+    rows = lines_of(table)
+    known = [
+        actual_coverage(seeds, tasks, statistic) for seeds, tasks in zip(rows["seeds"], rows["tasks"], strict=True)
+    ]
+    covers = min((share for share in known if share is not None), default=None)
+    return f", bootstrap interval (covers {100 * covers:.0f} %)" if covers else ", 95 % bootstrap interval"
 
 
 def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
@@ -115,7 +125,7 @@ def notes_on_method(
         aggregate += f"; {intervals} are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"
     notes = [aggregate + "."]
     for warning in interval_warnings(table, statistic) if band == "bootstrap" else []:
-        notes.append(f"Warning: {warning}.")
+        notes.append(f"{NARROW_INTERVAL}: {warning}.")
 
     panels = dict.fromkeys(table["panel"])
     sources = dict.fromkeys(item.source for panel in panels for item in figure.references_of(panel))

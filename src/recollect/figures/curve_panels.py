@@ -94,7 +94,7 @@ def _plot(
             height = height.get(environment)
         if height is not None:
             extra_rows += style.draw_constant(axes, environment, options.line_label, height, (0.0, float(end)))
-        axes.set_title(options.titles.get(environment) or figure.environment_label(environment), loc="left")
+        axes.set_title(options.titles.get(environment) or figure.panel_title(environment), loc="left")
         learning_curves.step_ticks(axes, [0, end / 2, end])
         style.from_zero(axes, rows, height)
         if place % columns == 0:

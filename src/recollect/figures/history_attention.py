@@ -153,7 +153,7 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
 
 
 def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, options: Options) -> Drawn:
-    titles = {env: options.titles.get(env) or figure.environment_label(env) for env in by_env}
+    titles = {env: options.titles.get(env) or figure.panel_title(env) for env in by_env}
     columns = [(env, layer) for env, one in by_env.items() for layer in range(len(one.maps))]
     width = style.SINGLE_COLUMN if len(columns) <= 2 else style.DOUBLE_COLUMN
     canvas = style.blank_figure(width, 2 * options.panel + 0.6)

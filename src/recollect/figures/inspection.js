@@ -213,7 +213,7 @@ function drawAttention(task, row) {
 
 function drawPage(task, row) {
   $("read-card").hidden = !task.read;
-  $("main").className = task.width > 1.6 * task.height && task.read ? "wide" : task.read ? "" : "alone";
+  $("main").className = [task.width > 1.6 * task.height ? "wide" : "", task.read ? "" : "alone"].join(" ").trim();
   for (const part of [drawAgent, drawRead, drawReturns, drawSteps, drawAttention]) part(task, row);
 }
 

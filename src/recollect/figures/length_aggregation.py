@@ -19,7 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import NullLocator
 from pydantic import Field
 
-from recollect.figures import captions, learning_curves, reading, style
+from recollect.figures import captions, learning_curves, overlaps, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
 from recollect.settings.errors import UserError
@@ -75,7 +75,16 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         canvas, extra_rows = _plot(measured, figure, options)
         lines = learning_curves.dropped_print(measured.dropped)
         return finished(
-            canvas, figure, options, measured.table, extra_rows, meaning, over="seeds", more_print=lines, notes=notes
+            canvas,
+            figure,
+            options,
+            measured.table,
+            extra_rows,
+            meaning,
+            over="seeds",
+            more_print=lines,
+            notes=notes,
+            words=("bars and bands" if options.curves else "bars", captions.CURVES[1]),
         )
 
 
@@ -179,6 +188,10 @@ def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> tuple[Fi
     left, right = canvas.subfigures(1, 2, squeeze=False, width_ratios=(0.4, 0.6), wspace=0.01)[0]
     extra_rows = _draw_finals(left, measured.table, figure, options)
     extra_rows += _draw_curves(right, depth, environments, measured, figure, options)
+    if options.same_y:  # of the final values too: they are of the same quantity
+        limits = [axes.get_ylim() for axes in canvas.get_axes()]
+        for axes in canvas.get_axes():
+            axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     return canvas, extra_rows
 
 
@@ -203,11 +216,8 @@ def _draw_aggregation(
         places = {length: float(i) for i, length in enumerate(lengths)}
 
     looks = style.styles_of(figure.methods)
-    for k, (method, look) in enumerate(looks.items()):
-        rows = table[(table["panel"] == panel) & (table["method"] == method)]
-        # Methods often meet at the best value; smaller markers on larger ones keep each of them in sight.
-        size = 6.4 - 2.4 * k / max(1, len(looks) - 1)
-        style.draw_band(axes, rows.assign(x=rows["x"].map(places)), look, size=size)
+    rows = table[table["panel"] == panel]
+    overlaps.draw_points(axes, rows.assign(x=rows["x"].map(places)), looks)
 
     extra_rows: list[ExtraRow] = []
     for item in figure.references_of(panel):
@@ -223,6 +233,10 @@ def _draw_aggregation(
 
     if options.x_scale == "log":
         axes.set_xscale("log", base=2)
+    scale = axes.xaxis.get_transform()
+    first, last = scale.transform([min(places.values()), max(places.values())])
+    margin = (last - first) / (2 * max(1, len(places) - 1)) or 0.5
+    axes.set_xlim(*scale.inverted().transform([first - margin, last + margin]))
     axes.set_xticks(list(places.values()), [f"{length:g}" for length in lengths])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(options.x_label)
@@ -247,7 +261,7 @@ def _draw_curves(
             ends = (0.0, float(end))
             extra_rows += style.draw_constant(axes, environment, options.chance_label, options.chance, ends)
         is_beside = any(environment in listed for listed in options.beside.values())
-        title = figure.environment_label(environment) if is_beside else f"length {options.lengths[environment]:g}"
+        title = figure.panel_title(environment) if is_beside else f"length {options.lengths[environment]:g}"
         axes.set_title(title, loc="left", fontsize=6.8)
         learning_curves.step_ticks(axes, [0, end])
         if not options.same_y:

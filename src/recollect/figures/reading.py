@@ -15,6 +15,7 @@ from recollect.figures.spec import FigureSpec
 from recollect.settings.errors import UserError, nearest
 
 KEYS = ["env", "method", "seed", "step", "task", "episode"]
+LAST_EPISODES = 5  # the end of an in-context run, where nothing else is asked for: RA-DT's papers take five
 
 
 def read_scores(score_files: Sequence[Path | str]) -> pd.DataFrame:

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recollect.figures.captions import NARROW_INTERVAL
 from recollect.figures.report_claims import claims_section
 from recollect.figures.spec import SMOKE_WORDS
 
 TEMPLATE = Path(__file__).with_name("report.html")
 CURRENT = "current"  # the state of a run that today's settings and code would make
+SHOWN_PAGES = 3  # of a figure; more are folded up
 SHOWN_SCORES = 4  # per run; the others stand in its table of scores
 NARROW = 1300  # pixels: the width below which a caption has room beside its picture
 PIXEL = 0.48  # of the page, for one of a picture's (300 per inch)
@@ -109,6 +111,7 @@ def report_page(
         + _list({f"#{figure.name}": figure.title for figure in figures}),
         "claims": claims_section(claims),
         "figures": _by_category(figures),
+        "intervals": _intervals(figures),
         "states": _text(", ".join(f"{number:,} × {state}" for state, number in Counter(r.state for r in runs).items())),
         "headings": "".join(
             f'<th scope="col"{" class=number" if number else ""} aria-sort="none"><button>{_text(name)}</button></th>'
@@ -139,9 +142,10 @@ def _figure(figure: ReportFigure) -> str:
     width = int.from_bytes(figure.picture[16:20], "big")
     height = int.from_bytes(figure.picture[20:24], "big")
     caption = str(about["caption"])
-    for warning in about["warnings"]:  # said by itself, below
+    for warning in about["warnings"]:  # said by itself: of intervals once for all figures, of other things below
         caption = caption.replace(warning, " ")
-    warnings = "".join(f'<p class="warning">{_text(warning)}</p>' for warning in about["warnings"])
+    own = [warning for warning in about["warnings"] if not warning.startswith(NARROW_INTERVAL)]
+    warnings = "".join(f'<p class="warning">{_text(warning)}</p>' for warning in own)
     published = "" if not about["published"] else f", {_count(len(about['published']), 'published value')} drawn"
     facts = {
         "Methods": ", ".join(about["methods"].values()),
@@ -155,9 +159,10 @@ def _figure(figure: ReportFigure) -> str:
     listed = "".join(f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>" for key, value in facts.items() if value)
     picture = base64.b64encode(figure.picture).decode()
     size = f'width="{round(width * PIXEL)}" height="{round(height * PIXEL)}"'
+    shown = f'<img alt="{_text(title)}" {size} src="data:image/png;base64,{picture}">'
     return f"""<figure id="{_text(name)}"{' class="narrow"' if width < NARROW else ""}>
 <h3>{_text(title)}</h3>
-<a href="{_text(figure.files["PNG"])}"><img alt="{_text(title)}" {size} src="data:image/png;base64,{picture}"></a>
+<div class="picture"><a href="{_text(figure.files["PNG"])}">{shown}</a></div>
 <figcaption><p>{_text(" ".join(caption.split()))}</p>{warnings}
 <p class="links">{_links(figure.files)} <a href="#runs" data-filter="figure:{_text(name)}">{_count(figure.runs, "run")}</a></p>
 {_pages(figure.pages)}<details><summary>Provenance</summary><dl>{listed}</dl></details></figcaption>
@@ -165,10 +170,28 @@ def _figure(figure: ReportFigure) -> str:
 
 
 def _pages(pages: Mapping[str, str]) -> str:
+    """Links to inspection pages; many of them are folded up."""
     if not pages:
         return ""
+    if len(pages) <= SHOWN_PAGES:
+        return f'<p class="links">Step by step: {_links(pages)}</p>\n'
     links = _list({href: name for name, href in pages.items()})
     return f"<details><summary>Inspection pages of {_count(len(pages), 'run')}</summary><ul>{links}</ul></details>"
+
+
+def _intervals(figures: Sequence[ReportFigure]) -> str:
+    """Which intervals are too narrow, and in which figures; once for the whole page."""
+    found: dict[str, list[ReportFigure]] = {}
+    for figure in figures:
+        for warning in figure.about["warnings"]:
+            if warning.startswith(NARROW_INTERVAL):
+                found.setdefault(warning, []).append(figure)
+    lines = []
+    for warning, those in found.items():
+        links = ", ".join(f'<a href="#{_text(figure.name)}">{_text(figure.title)}</a>' for figure in those)
+        where = "all figures" if len(those) == len(figures) > 1 else links
+        lines.append(f'<p class="warning">{_text(warning.removesuffix("."))} ({where}).</p>')
+    return "\n".join(lines)
 
 
 def _list(titles: Mapping[str, str]) -> str:

@@ -37,7 +37,7 @@ class Options(ScoreOptions):
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
-    panels = options.panels or {"": {name: figure.environment_label(name) for name in figure.environments}}
+    panels = options.panels or {"": {name: figure.panel_title(name) for name in figure.environments}}
     table = _measured(scores, panels, figure, options)
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {

@@ -106,12 +106,19 @@ class FigureSpec(FigureSettings):
         return self.labels.get(method) or method
 
     def environment_label(self, environment: str) -> str:
-        """The title of an environment's panel."""
+        """The title of an environment."""
         return self.environment_labels.get(environment) or environment.replace("_", " ")
+
+    def panel_title(self, environment: str) -> str:
+        """The title of an environment's panel: without the words before the first comma, where all share them."""
+        titles = {name: self.environment_label(name).partition(", ") for name in self.environments}
+        shared = len(titles) > 1 and all(rest for _, _, rest in titles.values())
+        shared &= len({first for first, _, _ in titles.values()}) == 1
+        return titles[environment][2] if shared else self.environment_label(environment)
 
     def panel_label(self, panel: Panel, splits: str | Sequence[str] = "eval") -> str:
         """The title of a panel: its environment, and its tasks where the figure has several splits."""
-        name = self.environment_label(panel.environment)
+        name = self.panel_title(panel.environment)
         if len(one_or_more(splits)) < 2:
             return name
         tasks = {"eval": "unseen tasks", "train": "training tasks"}.get(panel.split, panel.split)

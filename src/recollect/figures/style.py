@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 
+from recollect.figures.overlaps import MEASURED, show_hidden
 from recollect.figures.packed_rows import packed, text_width
 from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, ExtraRow, FigureSpec
 from recollect.settings.seeding import seed_of
@@ -171,7 +172,6 @@ def draw_band(
     *,
     markers: int | None = None,
     first: int = 0,
-    size: float | None = None,
 ) -> None:
     """Draw one method of one panel: a line through ``x, y`` and its interval as a band.
 
@@ -190,10 +190,11 @@ def draw_band(
         color=look.color,
         linestyle=look.dash,
         marker=look.marker,
-        markersize=look.marker_size(size),
+        markersize=look.marker_size(),
         markevery=every,
         markeredgecolor="white",
         zorder=3,
+        gid=MEASURED,
     )
 
 
@@ -299,6 +300,8 @@ def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines:
     assert engine is not None
     engine.set(rect=(0, bottom / height, 1, 1 - (bottom + top) / height), w_pad=0.03, h_pad=0.03)  # type: ignore[call-arg]
     _freeze(canvas)
+    for axes in canvas.get_axes():
+        show_hidden(axes)
 
 
 def _claim_rows(canvas: Figure, figure: FigureSpec) -> list[str]:

@@ -44,8 +44,8 @@ const small = (x) => (x >= 0.01 || x <= 0 ? x.toFixed(2) : x.toExponential(1));
 const bar = (name, said, share, chosen) => `<div class="${chosen ? "chosen" : ""}"><i style="width:${(100 * Math.max(0, Math.min(1, share))).toFixed(1)}%"></i><b>${escaped(name)}</b><span>${escaped(said)}</span></div>`;
 
 function drawStrip(task, row) {
-  const start = task.start[at.episode], count = length(task, at.episode), shown = Math.min(count, 2 * AROUND + 1);
-  const first = Math.max(0, Math.min(at.step - AROUND, count - shown));
+  const start = task.start[at.episode], count = length(task, at.episode), around = globalThis.innerWidth < 600 ? 2 : AROUND;
+  const shown = Math.min(count, 2 * around + 1), first = Math.max(0, Math.min(at.step - around, count - shown));
   $("strip").innerHTML = Array.from({ length: shown }, (_, i) => {
     const step = first + i, said = readAt(task, start + step);
     return `<figure data-step="${step}" class="${start + step === row ? "now" : ""}"><img src="${source(task, task.image[start + step])}" alt=""><figcaption title="${escaped(said)}">${step + 1}${said ? `<br>${escaped(said)}` : ""}<br>${escaped(actionName(task, start + step))}</figcaption></figure>`;
@@ -77,7 +77,7 @@ function drawWords(task, row) {
     return;
   }
   const { count, mixture, entropy, score } = task.tokens;
-  task.tokens.top ??= Math.max(...score.filter((_, i) => i % count === 0)); // of the best words
+  task.tokens.top ??= mixture ? Math.max(...score.filter((_, i) => i % count === 0)) : 1; // where a bar ends: a cosine's at 1
   const top = task.tokens.top, found = wordsOf(task, row);
   $("words-said").textContent = mixture ? "a mixture of all words; the heaviest and their weights" : "the words most like the image, best first; cosine";
   $("words").innerHTML = found.map(({ word, score }) => bar(word, small(score), score / Math.max(top, 1e-9), false)).join("");

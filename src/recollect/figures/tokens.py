@@ -1,7 +1,8 @@
 """What an agent with a language model sees, and the words that it reads in its place: a strip of images of one episode.
 
 One row per environment and method. Below each image stand its words, best first, with bars: cosines of SHELM's words, or the
-weights of the heaviest words of HELM's mixture. The episode is one of the figure's first seed, so there is no interval.
+weights of the heaviest words of HELM's mixture. A bar of a cosine ends at 1, one of a weight at the heaviest of its row. The
+episode is one of the figure's first seed, so there is no interval.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from recollect.settings.errors import UserError
 READS = "traces"
 LINE_HEIGHT = 0.135  # inches of a word
 CUT = 13  # letters of a word that fit below an image
+ROOM = 1.22  # how far the axis goes beyond the longest bar, for the numbers
+TRACK = "#eceff2"
 
 
 class Options(EpisodeOptions):
@@ -72,7 +75,8 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         for method in figure.methods:
             strips[env, method] = strip_of(grid[method][0], options, figure)
     seed = figure.seeds[0]
-    units = sorted({"weight in the mixture" if strip.mixture else "cosine" for strip in strips.values()})
+    scales = {False: "cosine (bars from 0 to 1)", True: "weight in the mixture (bars up to the row's largest)"}
+    units = sorted({scales[strip.mixture] for strip in strips.values()})
     note = f"One episode (number {options.episode + 1}) of seed {seed}, images spread evenly over it."
     if options.steps is not None:
         note = f"Steps {', '.join(map(str, options.steps))} of episode {options.episode + 1} of seed {seed}."
@@ -110,7 +114,7 @@ def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
     canvas = style.blank_figure(side * columns + 0.35, sum(heights))
     axes_RC = canvas.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
     for i, ((env, method), strip) in enumerate(strips.items()):
-        top = float(strip.scores.max())
+        top = float(strip.scores.max()) if strip.mixture else 1.0
         for k in range(columns):
             picture, below = axes_RC[2 * i : 2 * i + 2, k]
             if k >= len(strip.steps):
@@ -129,16 +133,16 @@ def _plot(strips: dict[tuple[str, str], Strip], figure: FigureSpec) -> Figure:
 
 
 def _words(axes: Axes, words: Sequence[str], scores: np.ndarray, top: float) -> None:
-    """Words as bars with their names in them; the longest bar of the row of images is as wide as an image."""
-    color = style.tinted(style.GREEN, 0.65)
+    """Words as bars with their names in them, on a pale one of the value `top`; the numbers stand behind it."""
     for k, word in enumerate(words):
         score = float(scores[k])
         share = max(0.0, score) / max(top, 1e-9)
-        axes.barh(k, share, height=0.86, color=color, linewidth=0)
+        axes.barh(k, 1, height=0.86, color=TRACK, linewidth=0)
+        axes.barh(k, share, height=0.86, color=style.tinted(style.GREEN, 0.65), linewidth=0)
         shown = word if len(word) <= CUT else word[: CUT - 1] + "…"
         axes.text(0.03, k, shown, fontsize=5.4, va="center", ha="left")
-        axes.text(0.99, k, _short(score), fontsize=4.6, va="center", ha="right", color=style.BLACK)
-    axes.set(xlim=(0, 1), ylim=(len(words) - 0.5, -0.5))
+        axes.text(ROOM, k, _short(score), fontsize=4.6, va="center", ha="right", color=style.BLACK)
+    axes.set(xlim=(0, ROOM), ylim=(len(words) - 0.5, -0.5))
     axes.set_axis_off()
 
 

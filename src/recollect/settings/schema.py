@@ -169,13 +169,17 @@ class FigureSettings(Frozen):
     options: dict[str, Any] = Field(default_factory=dict)
     references: tuple[dict[str, Any], ...] = ()
     category: str = Field("", description="Heading in the report.")
-    pages: tuple[str, ...] = Field((), description="Methods whose run of the first seed gets an inspection page.")
+    pages: dict[str, str] = Field(
+        default_factory=dict,
+        description="Method -> the environment in which its run of the first seed gets an inspection page.",
+    )
 
     @model_validator(mode="after")
-    def _pages_of_its_methods(self) -> FigureSettings:
-        other = [method for method in self.pages if method not in self.methods]
-        if other:
-            raise ValueError(f"pages: '{other[0]}' is none of the figure's methods ({', '.join(self.methods)})")
+    def _pages_of_its_runs(self) -> FigureSettings:
+        for method, env in self.pages.items():
+            for name, known, what in ((method, self.methods, "methods"), (env, self.environments, "environments")):
+                if name not in known:
+                    raise ValueError(f"pages: '{name}' is none of the figure's {what} ({', '.join(known)})")
         return self
 
 

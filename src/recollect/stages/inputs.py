@@ -202,7 +202,7 @@ def paged_runs(scale: str, figure: str) -> list[Run]:
     chosen = figure_settings(scale, figure)
     if figure_reads(scale, figure) == "traces":
         return figure_runs(scale, figure)
-    return [(env, method, chosen.seeds[0]) for env in chosen.environments for method in chosen.pages]
+    return [(env, method, chosen.seeds[0]) for method, env in chosen.pages.items()]
 
 
 def report_inputs(scale: str, *figures: str) -> dict[str, Path]:

@@ -16,6 +16,8 @@ import pandas as pd
 from recollect.artifacts.run import TRAIN_SPLIT
 from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha256_of, verify
 from recollect.figures import registry
+from recollect.figures.captions import episodes_meant
+from recollect.figures.reading import LAST_EPISODES
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.figures.spec import one_or_more
 from recollect.settings.claims import claims_of
@@ -187,7 +189,10 @@ def _differences(made: dict[str, Any], job: Job) -> set[str]:
 
 
 def final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[str]) -> dict[str, float]:
-    """What was scored last, in words -> mean over tasks and episodes; first what the figures draw."""
+    """What was scored last, in words -> mean over tasks and episodes; first what the figures draw.
+
+    Of agents that learn in context the mean is over their last episodes alone, as many as the figures of bars take.
+    """
     # Statistics of training and evaluations on the way stand in the same table.
     on_the_way = table["split"] == LEARNING
     of_training = (table["split"] == TRAIN_SPLIT) & (table["task"] < 0)
@@ -213,10 +218,10 @@ def final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[st
                 continue
             here = here[here["step"] == here["step"].max()]
             words = metric.replace("_", " ")
-            last = here["episode"].max()
-            if in_context and last > 0:
-                here = here[here["episode"] == last]
-                words += f", episode {last + 1}"
+            count = here["episode"].max() + 1
+            if in_context and count > 1:
+                here = here[here["episode"] >= count - LAST_EPISODES]
+                words += f", {episodes_meant(min(count, LAST_EPISODES)).removeprefix('the ')}"
             if len(splits) > 1:
                 words += {"eval": ", unseen tasks", "train": ", training tasks"}.get(split, f", {split}")
             found[words] = float(here.groupby("task")["value"].mean().mean())

@@ -54,8 +54,8 @@ class Selection(Frozen):
         None,
         description="With `--sdm apptainer`: the image in which jobs run, a file or docker://...; docs/cluster.md.",
     )
-    packages: Literal["base", "gpu"] = Field(
-        "base", description="With `--sdm conda`: envs/gpu.yaml in place of base.yaml."
+    packages: Literal["base", "cpu", "gpu"] = Field(
+        "base", description="With `--sdm conda`: envs/cpu.yaml or envs/gpu.yaml in place of base.yaml."
     )
 
     @model_validator(mode="before")

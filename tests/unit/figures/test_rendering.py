@@ -17,6 +17,7 @@ import pytest
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, sha256_of, verify, write_table
 from recollect.figures import captions, in_context_curve, registry, style
+from recollect.figures.overlaps import MEASURED, RIM
 from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.claims import MARKS
@@ -277,9 +278,85 @@ def test_a_wiring_test_says_so(said: dict[str, Any]) -> None:
 def test_small_print_names_scale_seeds_tasks_and_the_narrow_interval() -> None:
     drawn = draw(in_context_scores(), in_context_spec())
     printed = " ".join(text.get_text() for text in drawn.figure.texts)
-    for words in ("scale demo", "3 seeds", "5 tasks", "too narrow: nominal 95 %, actual about 86 %"):
+    for words in ("scale demo", "3 seeds", "5 tasks", "bootstrap interval (covers 86 %)"):
         assert words in printed
-    assert SMOKE_WORDS not in printed
+    assert SMOKE_WORDS not in printed and "95 %" not in printed and "narrow" not in printed
+    assert any("too narrow: nominal 95 %, actual about 86 %" in note for note in drawn.notes)
+    enough = draw(in_context_scores(seeds=range(4)), in_context_spec(seeds=[0, 1, 2, 3]))
+    assert "95 % bootstrap interval" in " ".join(text.get_text() for text in enough.figure.texts)
+
+
+def alike_scores(envs: Sequence[str] = tuple(TMAZE), methods: Sequence[str] = ("dqn_gpt", "dqn_lstm")) -> pd.DataFrame:
+    """Scores of methods that learn exactly the same."""
+    scores = tmaze_scores(methods=methods)
+    scores["value"] = np.minimum(1.0, scores["step"] / 500)
+    return scores[scores["env"].isin(envs)]
+
+
+def marks_of(axes: Any) -> list[Any]:
+    return [line for line in axes.lines if line.get_gid() == MEASURED]
+
+
+def test_a_line_that_others_cover_shows_on_both_sides_of_them() -> None:
+    options = {"resamples": 100, "window": 1}
+    figure = length_spec(kind="curve_panels", methods=["dqn_gpt", "dqn_lstm", "dqn_ff"], options=options)
+    axes = draw(alike_scores(methods=figure.methods), figure).figure.axes[0]
+    lines, rims = marks_of(axes), [line for line in axes.lines if line.get_gid() == RIM]
+    assert [rim.get_color() for rim in rims] == [line.get_color() for line in lines[:2]]  # the last hides below nothing
+    widths = [line.get_linewidth() for line in (*rims, lines[-1])]
+    assert widths[0] - 1 > widths[1] and widths[1] - 1 > widths[2]
+    assert len(rims[0].get_xdata()) == 300 and max(rim.get_zorder() for rim in rims) < lines[0].get_zorder()
+
+
+def test_lines_apart_and_lines_that_cross_have_no_rims() -> None:
+    for sign in (1, -1):
+        scores = alike_scores(("tmaze_10",))
+        scores.loc[scores["method"] == "dqn_lstm", "value"] = 0.6 + sign * (scores["value"] - 0.4) / 2
+        drawn = draw(
+            scores[scores["step"] <= 500], length_spec(kind="curve_panels", environments=["tmaze_10"], options={})
+        )
+        assert [line for line in drawn.figure.axes[0].lines if line.get_gid() == RIM] == []
+
+
+@pytest.mark.parametrize("x_scale", ["categorical", "log", "linear"])
+def test_points_of_methods_that_score_the_same_stand_side_by_side(x_scale: str) -> None:
+    options = {"lengths": TMAZE, "curves": False, "x_scale": x_scale, "resamples": 100, "window": 1}
+    axes = draw(alike_scores(), length_spec(options=options)).figure.axes[0]
+    first, second = (line.get_transform().transform(line.get_xydata()) for line in marks_of(axes))
+    assert (first[:, 1] == second[:, 1]).all()
+    assert ((second - first)[:, 0] * 72 / axes.figure.dpi > marks_of(axes)[0].get_markersize()).all()
+    inside = axes.get_window_extent()
+    assert inside.x0 < first[:, 0].min() and second[:, 0].max() < inside.x1
+
+
+def test_two_points_are_not_joined_and_three_are() -> None:
+    for envs, joined in ((["tmaze_10", "tmaze_50"], "None"), (list(TMAZE), "-")):
+        options = {"lengths": {env: TMAZE[env] for env in envs}, "resamples": 100}
+        drawn = draw(alike_scores(envs), length_spec(environments=envs, options=options))
+        assert {line.get_linestyle() for line in marks_of(drawn.figure.axes[0])} == {joined}
+
+
+def test_panels_of_one_quantity_have_one_range() -> None:
+    scores = tmaze_scores()
+    scores.loc[scores["step"] < 100, "value"] = -1.0
+    drawn = draw(scores, length_spec())
+    (limits,) = {axes.get_ylim() for axes in drawn.figure.axes}
+    assert limits[0] < -0.5 and limits[1] > 1
+
+
+def test_a_panel_leaves_out_what_all_titles_begin_with() -> None:
+    titles = {"tmaze_10": "T-Maze, length 10", "tmaze_50": "T-Maze, length 50, red", "tmaze_250": "T-Maze, length 250"}
+    figure = length_spec(environment_labels=titles)
+    assert [figure.panel_title(env) for env in titles] == ["length 10", "length 50, red", "length 250"]
+    assert (
+        length_spec(environments=["tmaze_10"], environment_labels=titles).panel_title("tmaze_10") == titles["tmaze_10"]
+    )
+    others = length_spec(environment_labels={**titles, "tmaze_250": "Room, length 250"})
+    assert [others.panel_title(env) for env in titles] == [
+        "T-Maze, length 10",
+        "T-Maze, length 50, red",
+        "Room, length 250",
+    ]
 
 
 def test_a_band_of_seeds_is_named_as_such_and_needs_no_warning() -> None:

@@ -55,8 +55,20 @@ def test_images_are_spread_over_the_episode_and_their_axes_show_them() -> None:
     pictures = [axes.images[0].get_array() for axes in drawn.figure.axes if axes.images]
     seen = np.concatenate([trace.played.observation[[0, 3, 6]].transpose(0, 2, 3, 1) for trace in traces])
     np.testing.assert_array_equal(pictures, seen)
-    said = " ".join(text.get_text() for text in drawn.figure.texts)
-    assert "cosine or weight in the mixture" in said
+    said = " ".join(text.get_text() for text in reversed(drawn.figure.texts))
+    assert "cosine (bars from 0 to 1) or weight in the mixture (bars up to the row's largest)" in said
+
+
+@pytest.mark.parametrize(("mixture", "longest"), [(False, 0.6), (True, 1.0)])
+def test_bars_of_words_end_where_their_scale_says_and_before_their_numbers(mixture: bool, longest: float) -> None:
+    trace = made_image_trace(mixture=mixture)
+    trace.facts["token_scores"][:] = np.linspace(0.6, 0.5, trace.facts["token_scores"].shape[1])
+    drawn = draw([trace], spec("tokens", options={"images": 3}))
+    below = [axes for axes in drawn.figure.axes if axes.patches]
+    assert max(bar.get_width() for axes in below for bar in axes.patches[1::2]) == pytest.approx(longest)
+    for axes in below:
+        scale = axes.patches[0].get_window_extent().x1
+        assert all(text.get_window_extent().x0 > scale for text in axes.texts[1::2])
 
 
 def test_distances_are_those_of_images_and_of_what_they_became() -> None:

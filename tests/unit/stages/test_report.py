@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import made_results
+import numpy as np
 import pytest
 import yaml
 from made_results import MAZE, ROOM, SCALE, configure, last_score, write_run, write_time
@@ -23,6 +24,7 @@ from recollect.stages import paths
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import claims
 from recollect.stages.report import report
+from recollect.stages.report_rows import final_scores
 
 
 def page(*figures: str) -> str:
@@ -60,7 +62,7 @@ def test_a_row_says_what_an_offline_run_left(few: str) -> None:
     assert len(found) == 5
     row = found[3]
     assert (row["Environment"], row["Method"], row["Seed"]) == (f"Dark-Room 10×10 {ROOM}", "AD ad", "3")
-    assert row["Final score"] == f"{last_score(3):.2f} return, episode 3"
+    assert row["Final score"] == f"{last_score(3) - 1:.2f} return, last 3 episodes"
     assert (row["Env. steps"], row["Updates"]) == ("–", "200")
     assert (row["Wall time"], row["Device"], row["State"]) == ("1 min 47 s", "cpu", "current")
     made = verify(paths.scores(SCALE, ROOM, "ad", 3))["provenance"]
@@ -140,7 +142,7 @@ def test_a_run_of_two_figures_is_one_row(few: str) -> None:
     assert len(re.findall('<figure id="(few|again)"', html)) == 2
 
 
-def test_the_caption_is_text_and_its_warnings_stand_out(workdir: Path) -> None:
+def test_the_caption_is_text(workdir: Path) -> None:
     options = {"kind": "in_context_curve", "options": {"resamples": 100}, "caption": "Is <b>a < b</b>? </script>"}
     name = configure("few", [ROOM], ["ad"], [0, 1], **options)
     for seed in (0, 1):
@@ -148,8 +150,42 @@ def test_the_caption_is_text_and_its_warnings_stand_out(workdir: Path) -> None:
     made_results.figure(SCALE, name)
     html = page(name)
     assert "Is &lt;b&gt;a &lt; b&lt;/b&gt;? &lt;/script&gt;" in html
-    assert re.findall(r'<p class="warning">(.*?)</p>', html)[0].startswith("Warning: interval from 2 seeds")
     assert html.count("interval from 2 seeds is too narrow") == 1
+
+
+def test_what_intervals_do_not_cover_is_said_once_before_the_figures(workdir: Path) -> None:
+    options = {"kind": "in_context_curve", "options": {"resamples": 100}}
+    figures = [configure(name, [ROOM], ["ad"], [0, 1], **options) for name in ("few", "again")]
+    figures.append(configure("band", [ROOM], ["ad"], [0, 1], **{**options, "options": {"band": "seeds"}}))
+    for seed in (0, 1):
+        write_run(ROOM, "ad", seed)
+    for name in figures:
+        made_results.figure(SCALE, name)
+    before, *cards = page(*figures).split("<figure id=")
+    warning = r'<p class="warning">Warning: interval from 2 seeds is too narrow: .* \((.*)\).</p>'
+    assert re.findall(r'href="#(\w+)"', re.findall(warning, before)[0]) == ["few", "again"]
+    assert not any("too narrow" in card for card in cards)
+
+
+def test_a_final_score_in_context_is_the_mean_of_the_last_five_episodes(workdir: Path) -> None:
+    told = {"step": 200, "split": "eval", "metric": "return", "task": np.arange(2)[:, None], "episode": np.arange(8)}
+    table = scores_frame(**told, value=np.arange(16.0).reshape(2, 8)).assign(env=ROOM, method="ad", seed=0)
+    assert final_scores(table, SCALE, ROOM, ()) == {"return, last 5 episodes": (5 + 13) / 2}
+    assert final_scores(table[table["episode"] == 0], SCALE, ROOM, ()) == {"return": 4.0}
+
+
+def test_environments_of_a_family_are_told_apart_by_their_titles(few: str) -> None:
+    environments = [
+        "tmaze_passive_5",
+        "tmaze_active_5",
+        "key_to_door_5",
+        "visual_match_5",
+        "visual_match_per_episode_5",
+    ]
+    configure(few, environments, ["dqn_gpt"], [0], kind="length_aggregation")
+    titles = [row["Environment"] for row in rows(page(few))]
+    assert titles[0] == "Passive T-Maze, length 5 tmaze_passive_5"
+    assert len({title.rpartition(" ")[0] for title in titles}) == len(environments)
 
 
 def test_a_wiring_test_says_so_at_the_top(few: str) -> None:
