@@ -16,7 +16,7 @@ FIRST := results/demo/figures/amago_dark_key_door.pdf
 TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup procgen demo demo-all smoke forecast docs test test-all attack lint bench gpu lock clean-env
+.PHONY: help setup procgen demo demo-all smoke forecast docs test test-all attack lint dry-run bench gpu lock release clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,11 @@ lint: setup ## style and types: ruff, mypy, snakefmt, snakemake --lint
 	$(BIN)/snakefmt --check Snakefile rules
 	$(BIN)/snakemake --lint
 
+dry-run: setup ## what would be run at scales smoke, demo and paper; starts nothing
+	$(BIN)/snakemake --dry-run --quiet rules --config scale=smoke figures=demo_all
+	$(BIN)/snakemake --dry-run --quiet rules --config scale=demo figures=demo_all
+	$(BIN)/snakemake --dry-run --quiet rules --config scale=paper figures=all
+
 bench: setup ## speed, as ratios to the plain way of doing the same
 	$(BIN)/python -m benchmarks
 
@@ -72,6 +77,9 @@ gpu: setup ## speed on a GPU of each kind of work, in under 10 minutes; forecast
 
 lock: setup ## renew envs/locks from pyproject.toml, keeping pins where it can (UPGRADE=1: newest versions)
 	$(BIN)/python envs/lock.py $(if $(UPGRADE),--upgrade)
+
+release: setup ## what comes before a tag: versions agree, dist/ is built and tried, the demo's results are pushed
+	$(BIN)/python workflow/release.py
 
 clean-env: ## delete .venv; the next target makes it anew
 	rm -rf .venv

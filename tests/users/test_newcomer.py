@@ -19,7 +19,7 @@ def test_a_newcomer_draws_a_figure_changes_one_thing_and_sees_what_changes(user:
     said = you.does(README, "One figure, end to end")
     assert four_files(you.folder, "radt_dark_room_10x10"), said
 
-    assert "GPU-hours" in you.types(README, "recollect forecast --scale paper radt_grid_worlds")
+    assert "GPU time" in you.types(README, "recollect forecast --scale paper radt_grid_worlds")
     assert "never made" in you.types(README, "recollect why")
     assert "radt_dark_room_10x10" in you.types(README, "recollect list")
     assert "| claim |" in you.types(README, "recollect claims")

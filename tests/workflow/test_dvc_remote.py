@@ -198,3 +198,28 @@ def test_the_scores_of_two_commits_are_compared(repository: Any) -> None:
     assert changed[f"{FIGURE}.aggregation.dqn_ff"]["new"] == after[FIGURE]["aggregation"]["dqn_ff"]
     shown = repository.run("dvc", "exp", "show", "--num", "2", "--csv").stdout
     assert "aggregation.dqn_ff" in shown
+
+
+def test_a_release_locks_and_pushes_results_that_a_clone_has_whole_and_later_code_finds_old(
+    repository: Any, tmp_path: Path
+) -> None:
+    step = (sys.executable, "workflow/release.py", "results")
+    assert "no default remote" in repository.run(*step).stdout
+    repository.run("dvc", "remote", "add", "-d", "store", str(tmp_path / "store"))
+    assert "a clone pulled them" in repository.run(*step).stdout
+    repository.run(*GIT, "add", "dvc.lock", "metrics", ".dvc/config")
+    repository.run(*GIT, "commit", "-qm", "release")
+    policy = (repository.folder / RUN / "policy.safetensors").read_bytes()
+
+    later = clone_of(repository, "later")
+    code = later.folder / "src/recollect/memory_rl/dqn.py"
+    code.write_text(code.read_text() + "# A comment.\n")
+    assert "modified:           src/recollect" in later.run("dvc", "status").stdout, "DVC compares files as they are"
+    later.run("dvc", "pull")
+    assert later.planned() == [], "Snakemake compares what runs"
+    later.run("dvc", "repro")
+    assert (later.folder / RUN / "policy.safetensors").read_bytes() == policy
+    assert "up to date" in later.run("dvc", "status").stdout
+
+    code.write_text(code.read_text() + "UNUSED = 1\n")
+    assert any(command.startswith("run ") for command in later.planned())

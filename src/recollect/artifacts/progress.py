@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from recollect.artifacts.live import headline
 from recollect.artifacts.notebook_bar import NotebookBar, in_notebook
+from recollect.artifacts.stopping import STATUS
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -69,11 +70,13 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Show the last state; after an error say that it stopped there."""
+        """Show the last state; after an error say that it stopped there, after SIGTERM that it is saved."""
         _open.remove(self)
         if self._bar is not None:
             self._show_bar()
             self._bar.stop()
+        elif isinstance(error, SystemExit) and error.code == STATUS:
+            self._line("ended by SIGTERM and saved at ")
         elif kind is not None:
             self._line(f"stopped by {kind.__name__} at ")
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recollect.stages.forecast import SOURCES, Forecast, memory_of_largest, said_bytes
+from recollect.stages.forecast import SOURCES, Forecast, memory_of_largest, said_bytes, said_time
 from recollect.stages.plan import Plan
 
 
@@ -16,12 +16,8 @@ def cost_table(cost: Forecast) -> str:
         of = [cost.estimates[job] for job in jobs]
         memory, _ = memory_of_largest(Plan({job: () for job in jobs}, {figure: jobs}), {})
         cells = [f"`{figure}`", f"{len(jobs):,}"]
-        cells += [_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
+        cells += [said_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
         cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(one.scratch for one in of))]
         cells += [f"{memory / 1000:,.0f} GB", max((one.source for one in of), key=SOURCES.index)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.0f} h"

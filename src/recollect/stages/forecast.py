@@ -315,11 +315,11 @@ def forecast(
 def _lines(cost: Forecast) -> Iterable[str]:
     needs, of = cost.plan.needs, cost.estimates
     some = any(e.gpu for e in of.values())
-    unit = "GPU-hours" if some else "CPU-hours"
+    unit = "GPU time" if some else "CPU time"
     figures = cost.plan.figures
     yield f"{len(figures)} figure{'s' * (len(figures) != 1)} at scale {cost.scale}: {len(needs):,} jobs"
     yield ""
-    yield f"{'jobs':24}{'count':>8}{unit:>12}{'CPU-hours' if some else '':>12}   from"
+    yield f"{'jobs':24}{'count':>8}{unit:>12}{'CPU time' if some else '':>12}   from"
     by_stage: dict[str, list[Job]] = {}
     for job in needs:
         by_stage.setdefault(job.stage, []).append(job)
@@ -327,15 +327,15 @@ def _lines(cost: Forecast) -> Iterable[str]:
         yield _row(stage, jobs, cost, some) + _from(of[job].source for job in jobs)
     yield _row("all", list(needs), cost, some)
     yield ""
-    yield f"{'figure':40}{'jobs':>8}{'hours':>10}{'of its own':>12}"
+    yield f"{'figure':40}{'jobs':>8}{'time':>10}{'of its own':>12}"
     owners = Counter(job for jobs in figures.values() for job in jobs)
     for figure, taken in sorted(figures.items(), key=lambda pair: -cost.seconds(pair[1])):
         own = cost.seconds(job for job in taken if owners[job] == 1)
-        yield f"{figure:40}{len(taken):>8,}{_hours(cost.seconds(taken)):>10}{_hours(own):>12}"
+        yield f"{figure:40}{len(taken):>8,}{said_time(cost.seconds(taken)):>10}{said_time(own):>12}"
     yield ""
     beside = ("GPU" if some else "job at a time") + ("s" if some and cost.devices != 1 else "")
     beside = beside if some or cost.devices == 1 else "jobs at a time"
-    yield f"wall time   {_hours(cost.wall)} hours with {cost.devices} {beside}" + ", CPU jobs beside them" * some
+    yield f"wall time   {said_time(cost.wall)} with {cost.devices} {beside}" + ", CPU jobs beside them" * some
     largest = sum(heapq.nlargest(cost.devices, (e.scratch for e in of.values())))
     yield f"disk        {said_bytes(sum(e.disk for e in of.values()))}, and {said_bytes(largest)} of checkpoints while jobs run"
     basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
@@ -352,12 +352,12 @@ def _lines(cost: Forecast) -> Iterable[str]:
     }
     for source, share in shares.items():
         if share:
-            yield f"{share / total:>4.0%} of the hours are {source}: {meaning[source]}"
+            yield f"{share / total:>4.0%} of the time is {source}: {meaning[source]}"
 
 
 def _row(name: str, jobs: list[Job], cost: Forecast, some: bool) -> str:
-    first = _hours(cost.seconds(jobs, gpu=some))
-    return f"{name:24}{len(jobs):>8,}{first:>12}{_hours(cost.seconds(jobs, gpu=False)) if some else '':>12}   "
+    first = said_time(cost.seconds(jobs, gpu=some))
+    return f"{name:24}{len(jobs):>8,}{first:>12}{said_time(cost.seconds(jobs, gpu=False)) if some else '':>12}   "
 
 
 def _from(sources: Iterable[Source]) -> str:
@@ -365,9 +365,12 @@ def _from(sources: Iterable[Source]) -> str:
     return ", ".join(f"{source} {count[source]:,}" for source in SOURCES if count[source])
 
 
-def _hours(seconds: float) -> str:
+def said_time(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``2.5 h``, ``1,200 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
     hours = seconds / 3600
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 else f"{hours:.3f}"
+    return f"{seconds / 60:.0f} min" if hours < 1.5 else f"{hours:.1f} h" if hours < 10 else f"{hours:,.0f} h"
 
 
 def said_bytes(count: float) -> str:

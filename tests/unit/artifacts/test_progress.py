@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from recollect.artifacts import stopping
 from recollect.artifacts.progress import Progress
 
 
@@ -54,6 +55,14 @@ def test_an_error_is_told_with_the_place_where_it_stopped() -> None:
         progress.update(3)
         raise KeyError
     assert stream.getvalue().splitlines()[-1].startswith("embed: stopped by KeyError at 3/10 rows")
+
+
+def test_a_job_that_sigterm_ended_says_that_it_saved_and_where() -> None:
+    stream = io.StringIO()
+    with pytest.raises(SystemExit), Progress(10, "train", stream=stream, clock=Clock()) as progress:
+        progress.update(3)
+        stopping.end()
+    assert stream.getvalue().splitlines()[-1].startswith("train: ended by SIGTERM and saved at 3/10 steps")
 
 
 def test_an_empty_job_is_done_at_once() -> None:

@@ -13,7 +13,7 @@ from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.settings.errors import UserError
 from recollect.stages import records, try_out
-from recollect.stages.forecast import forecast, measurements, wall_seconds
+from recollect.stages.forecast import forecast, measurements, said_time, wall_seconds
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
@@ -59,6 +59,13 @@ def test_a_forecast_of_two_runs_is_what_a_person_reckons(made: Path) -> None:
     assert "2 jobs at a time" in cost.text() and "measured 1" in cost.text() and "recorded 2" in cost.text()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (140, "2 min"), (5399, "90 min"), (9000, "2.5 h"), (9e6, "2,500 h")]
+)
+def test_a_time_is_said_in_its_own_unit(seconds: float, said: str) -> None:
+    assert said_time(seconds) == said
+
+
 def test_a_run_shared_by_two_figures_is_counted_once(made: Path) -> None:
     cost = forecast("smoke", ["one", "two"], measured=GENERATED)
     assert cost.seconds() == 100 + 2 * TRAIN + 2 * EVALUATE + 2 * FIGURE
@@ -100,7 +107,7 @@ def test_a_cpu_says_nothing_about_a_gpu(made: Path) -> None:
     job = Job("run", "paper", *RUN[1:])
     on_gpu = forecast("paper", ["one"], measured=measured)
     assert on_gpu.estimates[job].gpu and on_gpu.estimates[job].source == "assumed"
-    assert "GPU-hours" in on_gpu.text() and "nothing timed" in on_gpu.text()
+    assert "GPU time" in on_gpu.text() and "nothing timed" in on_gpu.text()
     on_cpu = forecast("paper", ["one"], measured=measured, device="cpu")
     assert not on_cpu.estimates[job].gpu and on_cpu.estimates[job].source == "scaled"
 
