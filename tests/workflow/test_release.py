@@ -13,6 +13,7 @@ import yaml
 
 from recollect import __version__
 from recollect.settings.errors import UserError
+from recollect.settings.strict_yaml import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "workflow"))
@@ -75,7 +76,7 @@ def test_files_that_disagree_stop_a_release_by_name(ready: Path, file: str, old:
 
 @pytest.mark.parametrize("file", HOSTED, ids=lambda path: path.name)
 def test_hosted_checks_run_targets_of_the_makefile_and_nothing_else(file: Path) -> None:
-    hosted: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    hosted: dict[str, Any] = parsed(file)
     assert hosted["permissions"] == {"contents": "read"} and hosted["concurrency"]["cancel-in-progress"]
     targets = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE))
     for job in hosted["jobs"].values():
