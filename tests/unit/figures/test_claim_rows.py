@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recollect.figures.claim_rows import numbers
+from recollect.figures.claim_rows import numbers, rounded
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,9 @@ def test_what_is_wanted_is_said_as_the_rule_judges_it(wanted: str, margin: float
     assert numbers(contrast) == ("", "", said, "a run is missing")
     measured = {"value": -12.34567, "low": -1234.5, "high": 0.1234567, "seeds": 5, "tasks": 20}
     assert numbers(contrast | measured) == ("−12.3", "−1234 to 0.123", said, "5 × 20")
+
+
+def test_a_number_and_its_record_are_printed_alike() -> None:
+    """docs/recorded keeps six digits: a number that was nearly a tie before would else be rounded the other way after."""
+    for value in (-0.24350000000000005, 0.49250000000000005, 1.2345, 12.25):
+        assert rounded(value) == rounded(float(f"{value:.6g}"))
