@@ -22,6 +22,8 @@ LEFT_OUT = {
     "make test-all": "what these tests are part of",
     "make attack": "40 minutes",
     "make smoke": "minutes; tests/workflow/test_real_smoke.py runs the same",
+    "make dry-run": "minutes; tests/workflow/test_dag.py plans the same scales",
+    "make release": "a version with a date; tests/workflow/test_release.py",
     "make bench": "minutes, and its ratios mean nothing while other tests run",
     "make gpu": "a GPU",
     "recollect sweep --scale smoke --env tmaze_passive_5 --method dqn_lstm --seed 0 --trials 20"

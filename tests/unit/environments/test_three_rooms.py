@@ -226,5 +226,6 @@ def test_success_is_told_of_the_instances_that_end_also_where_they_begin_anew_at
 @pytest.mark.parametrize("length", [60, 120, 250, 500, 1000, 7])
 def test_any_length_is_an_environment_of_its_own(name: str, length: int) -> None:
     chosen = resolve.environment_mapping("paper", f"{name}_{length}")
-    assert (chosen["world"], chosen["title"]) == (name, f"length {length}")
+    game = {"visual_match": "Passive Visual Match", "key_to_door": "Key-to-Door"}[name]
+    assert (chosen["world"], chosen["title"]) == (name, f"{game}, length {length}")
     assert make(name, **chosen["options"]).horizon == length + {"visual_match": 30, "key_to_door": 25}[name]
