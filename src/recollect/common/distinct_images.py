@@ -6,12 +6,14 @@ different ones. Features and gradients are those of encoding all of them, up to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
+_TRIED = 4  # steps after which it is asked whether images come again
 _GRAIN = 32  # counts are rounded up to it: oneDNN prepares its convolutions for each size of a batch anew
 
 
@@ -60,3 +62,46 @@ class DistinctImages:
             present, place_M = np.unique(self._number_N[rows_M.numpy()], return_inverse=True)
             features_MW = encoder(self.images[present]).index_select(0, torch.from_numpy(place_M))
         return features_MW.view(*moments.shape, -1)
+
+
+class RolloutFeatures:
+    """An encoder for acting: within a rollout, in which its weights stay as they are, it computes each image once.
+
+    Only on CPUs, and only until it is seen that images seldom come again; all else is encoded as it comes.
+    """
+
+    def __init__(self, encoder: Callable[[Tensor], Tensor]) -> None:
+        self.encoder = encoder
+        self._number: dict[bytes, int] | None = None
+        self._features_KW = torch.zeros(0)
+        self._asked = 0
+
+    @contextmanager
+    def rollout(self) -> Iterator[None]:
+        """While this is open, the encoder's weights do not change."""
+        self._number, self._features_KW, self._asked = {}, torch.zeros(0), 0
+        try:
+            yield
+        finally:
+            self._number = None
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features [N, W] of images uint8 [N, ...]."""
+        if self._number is None or images.device.type != "cpu":
+            return self.encoder(images)
+        known = len(self._number)
+        if self._asked >= _TRIED * len(images) and known * 2 > self._asked:
+            self._number = None
+            return self.encoder(images)
+        self._asked += len(images)
+        new: list[int] = []
+        place_N = np.empty(len(images), np.int64)
+        for n, image in enumerate(images.numpy()):
+            place_N[n] = self._number.setdefault(image.tobytes(), len(self._number))
+            if place_N[n] == known + len(new):
+                new.append(n)
+        if new:
+            features_KW = self.encoder(images[new])
+            self._features_KW = torch.cat([self._features_KW, features_KW]) if known else features_KW
+        return self._features_KW[torch.from_numpy(place_N)]

@@ -88,15 +88,16 @@ class CausalMemory:
         finally:
             self.window, self.cache = before
 
-    def attention(self) -> Tensor | None:
+    def attention(self, rows_N: Tensor | None = None) -> Tensor | None:
         if self._shown is None:
             return None
-        lengths_B = self._shown.lengths_B
+        shown = self._shown if rows_N is None else self._shown.select(rows_N)
+        lengths_B = shown.lengths_B
         longest = int(lengths_B.max())
         place_T = torch.arange(longest, device=lengths_B.device)
         with torch.no_grad():
             _, maps = self.model(
-                self._shown.tokens_BMD[:, :longest] + self._places_TD[:longest],
+                shown.tokens_BMD[:, :longest] + self._places_TD[:longest],
                 mask_BT=place_T < lengths_B[:, None],
                 return_attention=True,
             )

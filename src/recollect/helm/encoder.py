@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from recollect.common.cpu.packing import gathered_rows, spread_rows
 from recollect.common.frozen_products import product
 
 Affine = tuple[Tensor, Tensor]
@@ -126,8 +127,8 @@ def _layer(weights: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> tupl
 
 
 def _rows(x: Tensor, index_N: Tensor | None) -> Tensor:
-    return x if index_N is None else x.index_select(0, index_N)
+    return x if index_N is None else gathered_rows(x, index_N)
 
 
 def _blocks(x: Tensor, index_N: Tensor | None, size: int) -> Tensor:
-    return x if index_N is None else x.new_zeros(size, x.shape[1]).index_copy_(0, index_N, x)
+    return x if index_N is None else spread_rows(x, index_N, size)

@@ -91,12 +91,13 @@ class EncoderMemory:
         finally:
             self.window = before
 
-    def attention(self) -> Tensor | None:
+    def attention(self, rows_N: Tensor | None = None) -> Tensor | None:
         """See `LanguageMemory`; the newest input's, or with `mean` the mean over all of the window. Computed anew."""
         if self._shown is None:
             return None
-        rows, lengths_B = [], self._shown.lengths_B
-        for map_BHQT in self._states(self._shown.tokens_BMD, lengths_B)[1]:
+        shown = self._shown if rows_N is None else self._shown.select(rows_N)
+        rows, lengths_B = [], shown.lengths_B
+        for map_BHQT in self._states(shown.tokens_BMD, lengths_B)[1]:
             by_query_BQT = map_BHQT.mean(1)
             if by_query_BQT.shape[1] == 1:
                 weights_BT = by_query_BQT[:, 0]

@@ -163,10 +163,10 @@ class LanguageHistory:
         Attention is that on all inputs of a step; what falls on steps before the episode is on the memory's zeros.
         """
         found = {"inputs": self._newest_BKD[rows_N].half().cpu().numpy()}
-        attention_LBM = self.memory.attention()
-        if attention_LBM is not None:
+        attention_LNM = self.memory.attention(torch.from_numpy(rows_N).to(self.device))
+        if attention_LNM is not None:
             tokens = self._newest_BKD.shape[1]
-            weights_NLM = attention_LBM[:, rows_N].float().cpu().numpy().swapaxes(0, 1)
+            weights_NLM = attention_LNM.float().cpu().numpy().swapaxes(0, 1)
             padded = np.pad(weights_NLM, ((0, 0), (0, 0), (-weights_NLM.shape[2] % tokens, 0)))
             by_step = padded.reshape(*padded.shape[:2], -1, tokens).sum(3)
             found["history_attention"] = by_step.astype(np.float16)

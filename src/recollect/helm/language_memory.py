@@ -59,8 +59,11 @@ class LanguageMemory(Protocol):
     def peek(self, inputs_BKD: Tensor) -> Tensor:
         """As `step`, but nothing is remembered (bootstrap values)."""
 
-    def attention(self) -> Tensor | None:
-        """How much the last `step` or `peek` looked at each remembered input: [L, B, M], oldest first, mean over heads."""
+    def attention(self, rows_N: Tensor | None = None) -> Tensor | None:
+        """How much the last `step` or `peek` looked at each remembered input: [L, N, M], oldest first, mean over heads.
+
+        `rows_N`: of these rows only, which may cost less; None: of all.
+        """
 
     def arrays(self) -> dict[str, Tensor]: ...
 

@@ -165,7 +165,8 @@ class OnPolicyTrainer:
 
     def advance(self, run: Run) -> None:
         with tf32(self.hp.tf32, self.agent.device):
-            moments, done_TE = self._play()
+            with self.agent.features.rollout():
+                moments, done_TE = self._play()
             self.rollouts += 1
             if self.hp.keep_best:
                 self._keep_if_best()

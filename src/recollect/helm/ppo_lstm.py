@@ -66,7 +66,7 @@ class RecurrentAgent(Agent):
         return self.network.heads(outputs_1BU[0])[1].cpu().numpy()
 
     def _step(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        features_1BW = self.network.encoder(images)[None]
+        features_1BW = self.features(images)[None]
         return self.network.unroll(features_1BW, self._hidden_BU, self._cell_BU)
 
     def epoch(

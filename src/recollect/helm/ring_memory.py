@@ -39,8 +39,9 @@ class RingMemory:
     def peek(self, inputs_BKD: Tensor) -> Tensor:
         return _of_the_last(self.cache.read(inputs_BKD, remember=False))
 
-    def attention(self) -> Tensor | None:
-        return self.cache.attention()
+    def attention(self, rows_N: Tensor | None = None) -> Tensor | None:
+        attention_LBM = self.cache.attention()
+        return attention_LBM if attention_LBM is None or rows_N is None else attention_LBM[:, rows_N]
 
     def arrays(self) -> dict[str, Tensor]:
         return self.cache.arrays()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
-from recollect.common.distinct_images import DistinctImages
+from recollect.common.distinct_images import DistinctImages, RolloutFeatures
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of, load_policy_arrays
@@ -63,6 +63,7 @@ class Agent:
 
     def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
         self.network, self.history, self.device = network.to(device), history, torch.device(device)
+        self.features = RolloutFeatures(network.encoder)
         self._images = torch.zeros(0, dtype=torch.uint8)
         self._history_BH: Tensor | None = None
 
@@ -91,7 +92,7 @@ class Agent:
     @torch.no_grad()
     def act(self) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities [B, A] and values [B]."""
-        return on_host(*self.network(self._images, self._history_BH))
+        return on_host(*self.network.judge(self.features(self._images), self._history_BH))
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
@@ -99,7 +100,7 @@ class Agent:
         if images is None:
             return self.act()[1]
         history_BH = None if self.history is None else self.history.peek(images)
-        return self.network(self.put(images), history_BH)[1].cpu().numpy()
+        return self.network.judge(self.features(self.put(images)), history_BH)[1].cpu().numpy()
 
     # ---- learning
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import torch
@@ -41,6 +42,12 @@ class TokenWindow:
 
     def reset(self, mask_B: Tensor) -> None:
         self.lengths_B = self.lengths_B.masked_fill(sent(mask_B, self.lengths_B.device), 0)
+
+    def select(self, rows_N: Tensor) -> TokenWindow:
+        """Some of its rows, as a window of their own."""
+        chosen = copy(self)
+        chosen.tokens_BMD, chosen.lengths_B = self.tokens_BMD[rows_N], self.lengths_B[rows_N]
+        return chosen
 
     def arrays(self) -> dict[str, Tensor]:
         return {"tokens": self.tokens_BMD, "lengths": self.lengths_B}

@@ -28,7 +28,7 @@ class CPUAttention(Attention):
         if self._packing is None or context is None:
             return
         if self.factor is not None:
-            self.factor = self.factor[self._packing.row_N, 0]  # of each packed token
+            self.factor = self.factor[self._packing.row_F, 0]  # of each packed token
         if self._packing.order_B is not None and not p:
             self._context = _reordered(context, self._packing.order_B)
 

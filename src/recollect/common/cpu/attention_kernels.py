@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recollect.common.cpu.dropout import Dropout
-from recollect.common.cpu.packing import Packing
+from recollect.common.cpu.packing import Packing, gathered_rows, spread_rows
 
 _CACHE_ELEMENTS = 1 << 18  # scores worked on at a time: 1 MB
 _QUERY_BLOCK = 48
@@ -116,18 +116,18 @@ def _backward(
 
 
 def _to_heads(x: Tensor, parts: int, heads: int, shape: tuple[int, int], index: Tensor | None) -> Tensor:
-    """[B, T, parts*D] (or packed [N, parts*D]) to a new contiguous [parts, B, H, T, Dh]."""
+    """[B, T, parts*D] (or packed [F, parts*D]) to a new contiguous [parts, B, H, T, Dh]."""
     B, T = shape
     if index is not None:
-        x = x.new_zeros(B * T, x.shape[-1]).index_copy_(0, index, x)
+        x = spread_rows(x, index, B * T)
     return x.reshape(B, T, parts, heads, -1).permute(2, 0, 3, 1, 4).clone(memory_format=torch.contiguous_format)
 
 
 def _from_heads(x: Tensor, index: Tensor | None) -> Tensor:
-    """The inverse: contiguous [parts, B, H, T, Dh] to [B, T, parts*D] or [N, parts*D]."""
+    """The inverse: contiguous [parts, B, H, T, Dh] to [B, T, parts*D] or [F, parts*D]."""
     parts, B, H, T, Dh = x.shape
     x = x.permute(1, 3, 0, 2, 4).reshape(B, T, parts * H * Dh)
-    return x if index is None else x.view(B * T, -1).index_select(0, index)
+    return x if index is None else gathered_rows(x.view(B * T, -1), index)
 
 
 class _Attention(torch.autograd.Function):
@@ -175,7 +175,7 @@ class _Attention(torch.autograd.Function):
 
 
 def self_attention(qkv: Tensor, heads: int, p: float, dropout: Dropout, packing: Packing | None = None) -> Tensor:
-    """Causal self-attention on the CPU. ``qkv`` [B, T, 3D], or packed [N, 3D]; returns [B, T, D] or [N, D]."""
+    """Causal self-attention on the CPU. ``qkv`` [B, T, 3D], or packed [F, 3D]; returns [B, T, D] or [F, D]."""
     save = torch.is_grad_enabled() and qkv.requires_grad
     return _Attention.apply(qkv.float(), None, None, heads, p, dropout, packing, save)
 
@@ -189,6 +189,6 @@ def cross_attention(
     dropout: Dropout,
     packing: Packing | None = None,
 ) -> Tensor:
-    """Attention to a context on the CPU. ``q`` [B, T, D] or [N, D]; ``kv_BS`` [B, S, 2D]; ``bias_BS``: 0 or -inf."""
+    """Attention to a context on the CPU. ``q`` [B, T, D] or [F, D]; ``kv_BS`` [B, S, 2D]; ``bias_BS``: 0 or -inf."""
     save = torch.is_grad_enabled() and (q.requires_grad or kv_BS.requires_grad)
     return _Attention.apply(q.float(), kv_BS.float(), bias_BS, heads, p, dropout, packing, save)
