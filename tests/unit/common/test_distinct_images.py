@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.common.distinct_images import DistinctImages, distinct_rows
+from recollect.common.distinct_images import DistinctImages, RolloutFeatures, distinct_rows
 from recollect.common.feedforward import ImageEmbedder
 from recollect.helm.small_impala import SmallImpala
 
@@ -67,3 +67,40 @@ def test_distinct_rows_give_back_every_row() -> None:
     assert torch.equal(rows[first_M][place_N], rows)
     assert len(first_M) == 96 and len(np.unique(rows.numpy(), axis=0)) == 81
     assert int(place_N.max()) == 80  # what fills up is never asked for
+
+
+def test_while_a_rollout_lasts_an_acting_agent_encodes_each_image_once() -> None:
+    draws = np.random.default_rng(0)
+    few = draws.integers(0, 256, (6, 3, 20, 20), dtype=np.uint8)
+    encoder = SmallImpala((3, 20, 20), 8, channel_scale=1, generator=torch.Generator().manual_seed(0))
+    encoded: list[int] = []
+    encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
+    features = RolloutFeatures(encoder)
+    for _ in range(2):
+        with features.rollout():
+            for _ in range(12):
+                images = torch.from_numpy(few[draws.integers(0, 6, 5)])
+                found = features(images)
+                counted = len(encoded)
+                torch.testing.assert_close(found, encoder(images))
+                del encoded[counted:]
+        assert sum(encoded) == 6, (
+            "what was learned meanwhile changes the features, so the next rollout encodes them anew"
+        )
+        encoded.clear()
+        with torch.no_grad():
+            encoder.linear.bias += 1
+
+
+def test_images_that_seldom_come_again_are_encoded_as_they_come() -> None:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 5, 3, 20, 20), dtype=np.uint8))
+    encoder = SmallImpala((3, 20, 20), 8, channel_scale=1, generator=torch.Generator().manual_seed(0))
+    features = RolloutFeatures(encoder)
+    with features.rollout():
+        for step_images in images[:4]:
+            features(step_images)
+        encoded: list[int] = []
+        encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
+        for again in (4, 4, 5):
+            torch.testing.assert_close(features(images[again]), encoder(images[again]))
+    assert encoded == [5] * 6

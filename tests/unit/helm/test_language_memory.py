@@ -134,6 +134,18 @@ def test_attention_is_over_what_is_remembered_oldest_first(kind):
 
 
 @every_kind
+def test_attention_of_some_rows_is_that_of_all(kind):
+    made = memory(kind)
+    made.start(4)
+    for x in inputs(made, 5, 4):
+        made.step(x)
+        made.reset(torch.tensor([False, bool(x[1, 0, 0] > 0.3), False, True]))
+    made.step(inputs(made, 1, 4)[0])
+    rows = torch.tensor([2, 0, 1])
+    torch.testing.assert_close(made.attention(rows), made.attention()[:, rows])
+
+
+@every_kind
 def test_fewer_layers_are_the_first_ones(kind):
     one = memory(kind, layers=1)
     one.start(1)

@@ -10,6 +10,7 @@ from recollect.common.attention import Attention, Context, FusedAttention, Plain
 from recollect.common.cpu.attention import CPUAttention
 from recollect.common.cpu.attention_kernels import cross_attention, self_attention
 from recollect.common.cpu.dropout import Dropout
+from recollect.common.cpu.packing import Packing, filled, gather, pack, spread, unpack
 
 HEADS, WIDTH, READ = 2, 8, 6
 LITTLE = 1e-9  # a dropout that drops nothing, but takes the path that training takes
@@ -83,3 +84,23 @@ def test_with_dropout_gradients_are_the_slopes_of_what_was_drawn(kind: str) -> N
         ahead, behind = ([*inputs[:i], value + sign * step * direction, *inputs[i + 1 :]] for sign in (1, -1))
         slope = (output(*ahead) - output(*behind)) / (2 * step)
         assert float(slope) == pytest.approx(float(gradient.norm()), rel=1e-2)
+
+
+def test_packed_batches_have_few_sizes_and_what_fills_them_up_changes_nothing() -> None:
+    sizes = [filled(count) for count in range(1, 4097)]
+    assert all(count <= size <= max(count, 17 * count // 16) for count, size in enumerate(sizes, 1))
+    assert len({size for size in sizes if 512 <= size < 1024}) == 16
+
+    draws = torch.Generator().manual_seed(0)
+    mask_BT = torch.rand(40, 20, generator=draws) < 0.6
+    mask_BT[0] = False
+    x_BTD = torch.randn(40, 20, 3, generator=draws, requires_grad=True)
+    packing = Packing.of(mask_BT)
+    packed = pack(x_BTD, packing)
+    assert len(packed) == filled(int(mask_BT.sum())) > int(mask_BT.sum())
+    assert not packed[int(mask_BT.sum()) :].any()
+    back = unpack(gather(spread(packed + 1, packing), packing), packing)
+    torch.testing.assert_close(back, (x_BTD + 1) * mask_BT[..., None])
+    back.sum().backward()
+    assert x_BTD.grad is not None
+    torch.testing.assert_close(x_BTD.grad, mask_BT[..., None].float().expand(-1, -1, 3))
