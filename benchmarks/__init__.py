@@ -16,6 +16,7 @@ NAMES: dict[str, str] = {
     "online": "Memory-RL's updates and environment steps on T-Maze 1500, against the plain form of the released loop",
     "amago": "AMAGO's updates and acting at the sizes of Dark Key-To-Door, against the plain form",
     "training": "training steps of DT, AD and RA-DT, against the same models on the transformers GPT-2 blocks",
+    "packed_sizes": "gradients of packed batches of windows, against batches of exactly their tokens",
     "windows": "batches of windows from 8 M transitions, against sampling trajectory by trajectory",
     "trajectories": "windows of AMAGO's trajectories on disk, against one pickle per trajectory",
     "search": "exact search among 320 000 keys, against a bare matrix product and top-k",

@@ -1,4 +1,4 @@
-"""HELM's agents see the same images again and again: each is encoded once per minibatch, each window of words read once.
+"""HELM's agents see the same images again and again: each is encoded once per minibatch or rollout, each window read once.
 
 Against encoding every image of a minibatch, and reading every window. Images are those of MiniGrid-Memory of size 7 under random
 turns and steps, of a size that the demo has: a rollout of 64 steps in 32 games, minibatches of 256, windows of 12 words. A word
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import Comparison, Side
-from recollect.common.distinct_images import DistinctImages
+from recollect.common.distinct_images import DistinctImages, RolloutFeatures
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.rollout import play_episodes
 from recollect.environments.registry import make_world, tasks
@@ -86,6 +86,26 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         against=Side(every, len(images)),
         difference=lambda: largest_difference(once(), every()),
         tolerance=1e-3,
+    )
+
+    features, acted_TE = RolloutFeatures(encoder), images.view(-1, GAMES, *images.shape[1:])
+
+    def act_once() -> Tensor:
+        with features.rollout():
+            return torch.cat([features(images_E) for images_E in acted_TE])
+
+    def act_every() -> Tensor:
+        with torch.no_grad():
+            return torch.cat([encoder(images_E) for images_E in acted_TE])
+
+    yield Comparison(
+        work="features for acting of HELM's image encoder, a rollout of MiniGrid-Memory",
+        unit="images",
+        plain="every image",
+        ours=Side(act_once, len(images)),
+        against=Side(act_every, len(images)),
+        difference=lambda: float((act_once() - act_every()).abs().max()),
+        tolerance=1e-4,
     )
 
     memory, plain = (language_memory("minilm", memory_length=12, layers=1) for _ in range(2))
