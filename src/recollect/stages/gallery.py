@@ -9,7 +9,7 @@ from pathlib import Path
 from recollect.figures.claim_rows import marked
 from recollect.settings.claims import claims_of
 from recollect.settings.resolve import figure_settings, names
-from recollect.stages.recorded_tables import CLAIMS, PAGES, RUN, Row, read, said_of, verdicts
+from recollect.stages.recorded_tables import CLAIMS, PAGES, Row, made_with, read, said_of, verdicts
 
 PICTURES = Path("docs/figures")
 
@@ -25,15 +25,14 @@ def gallery(recorded: Path) -> str:
 
 def _parts(recorded: Path) -> Iterator[str]:
     files = read(recorded)
-    known = {row["what"]: row["value"] for row in files[RUN]}
-    scale = known["scale"]
+    made, scale = made_with(files), recorded.name
     yield "# Gallery"
     yield (
         f"Pictures of scale `{scale}`: small models, two CPU cores. Below each stand the published claims that it shows, and "
         "[what the recorded run says of them](claims.md). "
         f"`snakemake results/{scale}/figures/FIGURE.pdf` draws a figure by its name, with all that it needs."
     )
-    yield said_of(known, f"recorded/{recorded.name}")
+    yield said_of([], made, f"recorded/{scale}")
     for paper, page in PAGES.items():
         figures = [figure for figure in names("figures") if figure_settings(scale, figure).category == paper]
         yield f"## {paper}"

@@ -6,6 +6,7 @@ are renewed where a page has marks of that scale (`<!-- recorded demo claims: be
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -19,7 +20,7 @@ from recollect.figures import captions
 from recollect.figures.spec import AGGREGATION, LINE
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import figure_reads, scale_settings
+from recollect.settings.resolve import figure_reads, names, scale_settings
 from recollect.stages import paths, provenance, recorded_tables, records
 from recollect.stages.between_marks import put_between
 from recollect.stages.circumstances import commit, processor
@@ -38,6 +39,8 @@ Row = dict[str, object]
 def record(scale: str, figures: Sequence[str]) -> str:
     """Write down what the results of some figures say, and renew the pages that show it. Gives what was written, as text.
 
+    What was recorded of other figures stays, with what those were made with.
+
     Raises:
         UserError: a figure, the claims or a run are not there or damaged, or not of one another; or a page has no place for
             its tables.
@@ -48,6 +51,9 @@ def record(scale: str, figures: Sequence[str]) -> str:
         if figure_reads(scale, figure) == "scores":
             rows[NUMBERS] += _numbers(scale, figure)
     folder = FOLDER / scale
+    for file, kept in _kept(folder, figures).items():
+        rows[file] = [*kept, *rows[file]]
+    _in_order(scale, rows)
     contents = {folder / f"{file}.csv": csv_text(file, found).encode() for file, found in rows.items()}
     for path, content in contents.items():
         write_bytes(path, content)
@@ -89,6 +95,29 @@ def renewed(folder: Path) -> dict[Path, str]:
     return found
 
 
+def _kept(folder: Path, figures: Sequence[str]) -> dict[str, list[Row]]:
+    """What was recorded earlier of other figures that there are."""
+    others = set(names("figures")) - set(figures)
+    kept: dict[str, list[Row]] = {}
+    for file, rows in recorded_tables.read(folder).items() if folder.is_dir() else ():
+        kept[file] = []
+        for row in rows:
+            staying = [figure for figure in row["figures" if file == RUN else "figure"].split() if figure in others]
+            if staying:
+                kept[file].append({**row, "figures": " ".join(staying)} if file == RUN else dict(row))
+    return kept
+
+
+def _in_order(scale: str, rows: dict[str, list[Row]]) -> None:
+    """Numbers in the order of the sets of figures, claims in that of their table."""
+    figures = list(dict.fromkeys([*itertools.chain(*default_selection().sets.values()), *names("figures")]))
+    rows[NUMBERS].sort(key=lambda row: figures.index(str(row["figure"])))
+    recorded = {figure for row in rows[RUN] for figure in str(row["figures"]).split()}
+    claims = [claim.name for claim in claims_of(scale, tuple(recorded))]
+    rows[CLAIMS] = [row for row in rows[CLAIMS] if row["claim"] in claims]
+    rows[CLAIMS].sort(key=lambda row: claims.index(str(row["claim"])))
+
+
 def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
     """What it was made with."""
     devices, seeds = set[str](), set[int]()
@@ -108,7 +137,7 @@ def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
         "seconds of all jobs": f"{_seconds(scale, figures):.0f}",
     }
     for what, value in known.items():
-        yield {"what": what, "value": value}
+        yield {"figures": " ".join(figures), "what": what, "value": value}
 
 
 def _said(seeds: Sequence[int]) -> str:

@@ -13,9 +13,9 @@ from recollect.figures.claim_rows import marked, numbers
 FOLDER = Path("docs/recorded")
 PAGES = {"RA-DT": "docs/radt.md", "Memory-RL": "docs/memory_rl.md", "AMAGO": "docs/amago.md", "HELM": "docs/helm.md"}
 README = "README.md"
-RUN, CLAIMS, NUMBERS = "run", "claims", "numbers"  # files: facts; a row per contrast; a row per point
+RUN, CLAIMS, NUMBERS = "run", "claims", "numbers"  # files: facts of figures; a row per contrast; a row per point
 COLUMNS = {
-    RUN: ("what", "value"),
+    RUN: ("figures", "what", "value"),
     CLAIMS: (
         "claim", "paper", "headline", "statement", "source", "differs", "figure", "verdict",
         "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why", "published",
@@ -23,6 +23,7 @@ COLUMNS = {
     NUMBERS: ("figure", "title", "of", "panel", "method", "x", "y", "low", "high", "seeds", "tasks"),
 }  # fmt: skip
 Row = Mapping[str, str]
+Made = Mapping[str, Mapping[str, str]]  # figure -> what it was made with; figures that were recorded together share it
 
 
 def csv_text(file: str, rows: Sequence[Mapping[str, object]]) -> str:
@@ -47,24 +48,40 @@ def read(folder: Path) -> dict[str, list[Row]]:
 def tables(folder: Path) -> dict[tuple[str, str], str]:
     """(page, name of its marks) -> what stands there, of one recorded run."""
     files = read(folder)
-    known = {row["what"]: row["value"] for row in files[RUN]}
-    scale = known["scale"]
+    made, scale = made_with(files), folder.name
     headline = [row for row in files[CLAIMS] if row["headline"]]
-    said = said_of(known, f"{FOLDER}/{scale}")
+    said = said_of(headline, made, f"{FOLDER}/{scale}")
     found = {(README, f"recorded {scale} headline claims"): _short_claims(headline, said)}
     for paper, page in PAGES.items():
-        told = said_of(known, f"recorded/{scale}")
+        link = f"recorded/{scale}"
         rows = [row for row in files[CLAIMS] if row["paper"] == paper]
-        found[page, f"recorded {scale} claims"] = _claims(rows, told)
+        found[page, f"recorded {scale} claims"] = _claims(rows, said_of(rows, made, link))
         points = [row for row in files[NUMBERS] if row["figure"].startswith(f"{Path(page).stem}_")]
-        found[page, f"recorded {scale} numbers"] = _numbers(points, told)
+        found[page, f"recorded {scale} numbers"] = _numbers(points, said_of(points, made, link))
     return found
 
 
-def said_of(known: Mapping[str, str], link: str) -> str:
-    """What a run was made with, in a line that leads to its numbers."""
-    made = f"Scale `{known['scale']}`, seeds {known['seeds']}, device {known['device']} ({known['processor']})"
-    return f"{made}, commit {known['commit']} ([numbers]({link}))."
+def made_with(files: Mapping[str, Sequence[Row]]) -> Made:
+    """What each figure was made with."""
+    facts: dict[str, dict[str, str]] = {}
+    for row in files[RUN]:
+        facts.setdefault(row["figures"], {})[row["what"]] = row["value"]
+    return {figure: known for figures, known in facts.items() for figure in figures.split()}
+
+
+def said_of(rows: Sequence[Row], made: Made, link: str) -> str:
+    """What the figures of these rows were made with, or without rows all figures, and a link to their numbers."""
+    shown = dict.fromkeys(row["figure"] for row in rows) or made
+    together: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for figure in shown:
+        together.setdefault(tuple(made[figure].items()), []).append(f"`{figure}`")
+    said = []
+    for facts, figures in together.items():
+        known = dict(facts)
+        of = f"{', '.join(figures)}: scale" if len(together) > 1 else "Scale"
+        run = f"seeds {known['seeds']}, device {known['device']} ({known['processor']}), commit {known['commit']}"
+        said.append(f"{of} `{known['scale']}`, {run}")
+    return f"{'. '.join(said)} ([numbers]({link}))."
 
 
 def _by(rows: Sequence[Row], *names: str) -> list[list[Row]]:

@@ -16,6 +16,7 @@ from recollect.settings.errors import UserError
 from recollect.stages import paths, recorded_run
 from recollect.stages.between_marks import between, marks, put_between
 from recollect.stages.claims import claims
+from recollect.stages.figure import figure
 from recollect.stages.recorded_run import record, renewed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,6 +82,36 @@ def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -
     text = (FOLDER / "claims.csv").read_text()
     (FOLDER / "claims.csv").write_text(text.replace("holds", "undecided"))
     assert "? undecided" in renewed(FOLDER)[Path("README.md")]
+
+
+def test_figures_that_are_recorded_later_join_those_before_and_each_says_what_it_was_made_with(
+    few: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_run, "commit", lambda: "first")
+    record(SCALE, [few])
+    alone = Path("docs/radt.md").read_text()
+    assert alone.count("commit first") == 2 and f"`{few}`: scale" not in alone
+
+    other = made_results.configure("radt_other", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")
+    figure(SCALE, other)
+    made_results.claim("later", other)
+    claims(SCALE, [few, other])
+    monkeypatch.setattr(recorded_run, "commit", lambda: "second")
+    record(SCALE, [other])
+    assert [(row["claim"], row["figure"]) for row in read("claims")] == [("rises", few), ("later", other)]
+    assert {row["figures"] for row in read("run")} == {few, other}
+    assert {row["figure"] for row in read("numbers")} == {few, other}
+    found = between(Path("docs/radt.md").read_text(), NAMES[0], "page")
+    assert f"`{few}`: scale `{SCALE}`, seeds 0 to 4" in found and "commit first. `radt_other`: scale" in found
+    assert "commit second ([numbers](recorded/" in found
+
+    record(SCALE, [few])
+    assert "commit first" not in Path("docs/radt.md").read_text()
+    assert [row["claim"] for row in read("claims")] == ["rises", "later"]
+    Path(f"config/figures/{other}.yaml").unlink()
+    Path("config/claims/later.yaml").unlink()
+    record(SCALE, [few])
+    assert Path("docs/radt.md").read_text() == alone.replace("commit first", "commit second")
 
 
 def test_published_numbers_and_pictures_of_their_own_are_for_the_published_settings(few: str) -> None:
