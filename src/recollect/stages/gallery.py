@@ -1,5 +1,5 @@
 """The gallery of the documentation site: each picture of docs/figures with its caption and the verdicts on the claims that it
-shows, then every figure that can be drawn. Words and numbers are those of config/ and of one recorded run."""
+shows, then every figure that can be drawn. Words and numbers are those of config/ and of recorded runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def gallery(recorded: Path) -> str:
     """The page, as Markdown of the folder docs/.
 
     Args:
-        recorded: folder of a recorded run, e.g. docs/recorded/demo.
+        recorded: folder of a scale, e.g. docs/recorded/demo.
     """
     return "\n\n".join(_parts(recorded)) + "\n"
 
@@ -29,7 +29,7 @@ def _parts(recorded: Path) -> Iterator[str]:
     yield "# Gallery"
     yield (
         f"Pictures of scale `{scale}`: small models, two CPU cores. Below each stand the published claims that it shows, and "
-        "[what the recorded run says of them](claims.md). "
+        "[what recorded runs say of them](claims.md). "
         f"`snakemake results/{scale}/figures/FIGURE.pdf` draws a figure by its name, with all that it needs."
     )
     yield said_of([], made, f"recorded/{scale}")
@@ -44,7 +44,7 @@ def _parts(recorded: Path) -> Iterator[str]:
                 yield f"![{settings.title}](figures/{figure}.png)"
                 yield f"`{figure}`. {settings.caption.strip()}"
                 rows = [row for row in files[CLAIMS] if row["figure"] == figure]
-                yield "\n".join(_judged(rows)) if rows else "The recorded run judged no claim of this figure."
+                yield "\n".join(_judged(rows)) if rows else "No claim about this figure is recorded."
         yield f"### All figures of {paper}"
         yield "\n".join(_all(figures))
 

@@ -33,6 +33,7 @@ from recollect.stages.table import STAGES
 
 MOST_POINTS = 6  # of a curve; of longer ones its beginning, its quarters and its end
 PICTURES = Path("docs/figures")
+SECONDS = "seconds of all jobs"
 Row = dict[str, object]
 
 
@@ -102,8 +103,10 @@ def _kept(folder: Path, figures: Sequence[str]) -> dict[str, list[Row]]:
     for file, rows in recorded_tables.read(folder).items() if folder.is_dir() else ():
         kept[file] = []
         for row in rows:
-            staying = [figure for figure in row["figures" if file == RUN else "figure"].split() if figure in others]
-            if staying:
+            shown = row["figures" if file == RUN else "figure"].split()
+            staying = [figure for figure in shown if figure in others]
+            is_of_all = file == RUN and row["what"] == SECONDS
+            if staying and (staying == shown or not is_of_all):
                 kept[file].append({**row, "figures": " ".join(staying)} if file == RUN else dict(row))
     return kept
 
@@ -134,7 +137,7 @@ def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
         "processor": processor(),
         "python": sys.version.split()[0],
         "torch": version("torch"),
-        "seconds of all jobs": f"{_seconds(scale, figures):.0f}",
+        SECONDS: f"{_seconds(scale, figures):.0f}",
     }
     for what, value in known.items():
         yield {"figures": " ".join(figures), "what": what, "value": value}

@@ -18,6 +18,7 @@ from recollect.stages.between_marks import between, marks, put_between
 from recollect.stages.claims import claims
 from recollect.stages.figure import figure
 from recollect.stages.recorded_run import record, renewed
+from recollect.stages.recorded_tables import COLUMNS, RUN, csv_text
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = Path("docs/recorded") / SCALE
@@ -55,6 +56,15 @@ def made_up() -> None:
 def read(file: str) -> list[dict[str, str]]:
     with (FOLDER / f"{file}.csv").open(newline="") as lines:
         return list(csv.DictReader(lines))
+
+
+def kept_of(rows: list[dict[str, str]], renewed_figure: str) -> list[dict[str, object]]:
+    """What stays of a file of facts where a figure is recorded anew."""
+    folder = Path("kept")
+    folder.mkdir()
+    for file, columns in COLUMNS.items():
+        (folder / f"{file}.csv").write_text(csv_text(file, rows) if file == RUN else ",".join(columns) + "\n")
+    return recorded_run._kept(folder, [renewed_figure])[RUN]
 
 
 def test_verdicts_numbers_and_circumstances_are_written_down(few: str) -> None:
@@ -104,6 +114,9 @@ def test_figures_that_are_recorded_later_join_those_before_and_each_says_what_it
     found = between(Path("docs/radt.md").read_text(), NAMES[0], "page")
     assert f"`{few}`: scale `{SCALE}`, seeds 0 to 4" in found and "commit first. `radt_other`: scale" in found
     assert "commit second ([numbers](recorded/" in found
+
+    together = [{"figures": f"{few} {other}", "what": what, "value": "1"} for what in ("scale", recorded_run.SECONDS)]
+    assert {row["what"] for row in kept_of(together, other)} == {"scale"}, "the time was that of both"
 
     record(SCALE, [few])
     assert "commit first" not in Path("docs/radt.md").read_text()
