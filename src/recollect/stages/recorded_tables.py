@@ -46,7 +46,7 @@ def read(folder: Path) -> dict[str, list[Row]]:
 
 
 def tables(folder: Path) -> dict[tuple[str, str], str]:
-    """(page, name of its marks) -> what stands there, of one recorded run."""
+    """(page, name of its marks) -> what stands there, of what was recorded of one scale."""
     files = read(folder)
     made, scale = made_with(files), folder.name
     headline = [row for row in files[CLAIMS] if row["headline"]]
@@ -78,9 +78,9 @@ def said_of(rows: Sequence[Row], made: Made, link: str) -> str:
     said = []
     for facts, figures in together.items():
         known = dict(facts)
-        of = f"{', '.join(figures)}: scale" if len(together) > 1 else "Scale"
+        of = f": {', '.join(figures)}" if len(together) > 1 else ""
         run = f"seeds {known['seeds']}, device {known['device']} ({known['processor']}), commit {known['commit']}"
-        said.append(f"{of} `{known['scale']}`, {run}")
+        said.append(f"Scale `{known['scale']}`, {run}{of}")
     return f"{'. '.join(said)} ([numbers]({link}))."
 
 
