@@ -51,6 +51,10 @@ class Machine(Frozen):
     world: float = Field(ge=0, description="Seconds of one step of one instance.")
     worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
     kinds: dict[str, float] = Field(default_factory=dict, description="Kind of job -> factor.")
+    seen_again: dict[str, float] = Field(
+        default_factory=dict,
+        description="Beginning of an environment's name -> factor of training, where images come again.",
+    )
     seconds: dict[str, float] = Field(
         default_factory=dict, description="Rule -> seconds of jobs whose work is not counted."
     )
@@ -62,6 +66,8 @@ class Machine(Frozen):
         world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
         each = self.worlds.get(world, self.world)
         seconds = work.passes * self.pass_ + work.flop / self.flop + work.env_steps * each
+        again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
+        seconds *= next(again, 1.0) if job.stage == "train" else 1.0
         return self.startup + seconds * self.kinds.get(kind_of(job), 1.0)
 
 

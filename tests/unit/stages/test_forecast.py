@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from recollect.artifacts.sealed import write_json
+from recollect.common.work import Work
 from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.settings.errors import UserError
 from recollect.stages import records, try_out
-from recollect.stages.forecast import forecast, measurements, said_time, wall_seconds
+from recollect.stages.forecast import Machine, forecast, measurements, said_time, wall_seconds
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
@@ -57,6 +58,17 @@ def test_a_forecast_of_two_runs_is_what_a_person_reckons(made: Path) -> None:
     assert cost.wall == 100 + TRAIN + EVALUATE + FIGURE
     assert forecast("smoke", ["one"], devices=1, measured=GENERATED).wall == cost.seconds()
     assert "2 jobs at a time" in cost.text() and "measured 1" in cost.text() and "recorded 2" in cost.text()
+
+
+def test_where_a_machine_sees_images_again_only_learning_from_them_takes_less_time(workdir: Path) -> None:
+    machine = Machine(**{**MACHINE, "basis": "recorded", "startup": 3, "seen_again": {"mini_grid_MemoryS5": 0.2}})
+    work = Work(flop=10 * machine.flop)
+    for env, stage, seconds in (
+        ("mini_grid_MemoryS5", "train", 3 + 2),
+        ("mini_grid_MemoryS5", "evaluate", 3 + 10),
+        ("mini_grid_MemoryS11", "train", 3 + 10),
+    ):
+        assert machine.takes(Job(stage, "demo", env, "ppo_cnn", "0"), work) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
