@@ -72,15 +72,12 @@ def made_with(files: Mapping[str, Sequence[Row]]) -> Made:
 def said_of(rows: Sequence[Row], made: Made, link: str) -> str:
     """What the figures of these rows were made with, or without rows all figures, and a link to their numbers."""
     shown = dict.fromkeys(row["figure"] for row in rows) or made
-    together: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    together: dict[str, list[str]] = {}
     for figure in shown:
-        together.setdefault(tuple(made[figure].items()), []).append(f"`{figure}`")
-    said = []
-    for facts, figures in together.items():
-        known = dict(facts)
-        of = f": {', '.join(figures)}" if len(together) > 1 else ""
+        known = made[figure]
         run = f"seeds {known['seeds']}, device {known['device']} ({known['processor']}), commit {known['commit']}"
-        said.append(f"Scale `{known['scale']}`, {run}{of}")
+        together.setdefault(f"Scale `{known['scale']}`, {run}", []).append(f"`{figure}`")
+    said = [f"{run}: {', '.join(figures)}" if len(together) > 1 else run for run, figures in together.items()]
     return f"{'. '.join(said)} ([numbers]({link}))."
 
 
