@@ -21,6 +21,7 @@ BIN = Path(sys.executable).parent
 FIGURE = "figure radt_dark_room_10x10"
 CLAIMS = "claims radt_dark_room_10x10 radt_grid_worlds"
 CHOICES = "figure radt_choice_of_actions"
+ABLATIONS = "figure radt_ablations"
 ROOM = "dark_room_7x7"
 REPORT = "report radt_dark_room_10x10 radt_grid_worlds"
 
@@ -114,13 +115,12 @@ def test_a_changed_hyperparameter_retrains_its_method_alone(
 
 
 def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished_once: tuple[Any, list[str]]) -> None:
-    finished.edit(f"config/environments/{ROOM}.yaml", "episodes: 40", "episodes: 39")
     """Its runs are jobs again, and so is what reads the policy of one; each command keeps what is of today, so none trains
     (tests/unit/stages/test_run.py).
     """
-    again = of(
-        finished_once[1], f"(run|evaluate|inspect|page) {ROOM} .*", f"(embed|index) {ROOM} radt", FIGURE, CHOICES
-    )
+    finished.edit(f"config/environments/{ROOM}.yaml", "episodes: 40", "episodes: 39")
+    jobs = (f"(run|evaluate|inspect|page) {ROOM} .*", f"(embed|index) {ROOM} radt", FIGURE, CHOICES, ABLATIONS)
+    again = of(finished_once[1], *jobs)
     assert finished.planned() == again and not of(again, "generate .*")
 
 
