@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Comparison, Side
+from benchmarks.repeated_images import gradients, largest_difference
 from recollect.common.cpu import packing
 from recollect.common.transformer import Transformer, TransformerSettings
 
@@ -25,22 +26,19 @@ class Learner:
     def __init__(self, batches: int, *, exact: bool) -> None:
         self.network = Transformer(TransformerSettings(width=WIDTH, layers=2, heads=4, dropout=0.0))
         self.draws = torch.Generator().manual_seed(0)
-        self.batches, self.exact = batches, exact
+        self.batches = batches
+        self.filled = (lambda count: count) if exact else packing.filled
 
     def batch(self) -> list[Tensor]:
         """Gradients of the parameters."""
         length_B = torch.randint(1, STEPS + 1, (ROWS,), generator=self.draws)
         x_BTD = torch.randn(ROWS, STEPS, WIDTH, generator=self.draws)
-        self.network.zero_grad()
         hidden = self.network(x_BTD, mask_BT=torch.arange(STEPS) < length_B[:, None])
         assert isinstance(hidden, Tensor)
-        hidden.square().mean().backward()
-        return [parameter.grad.clone() for parameter in self.network.parameters() if parameter.grad is not None]
+        return gradients(self.network, [hidden])
 
     def run(self) -> list[Tensor]:
-        if not self.exact:
-            return [self.batch() for _ in range(self.batches)][-1]
-        with mock.patch.object(packing, "filled", lambda count: count):
+        with mock.patch.object(packing, "filled", self.filled):
             return [self.batch() for _ in range(self.batches)][-1]
 
 
@@ -49,16 +47,12 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     batches = 4 if quick else 60
     ours, exact = Learner(batches, exact=False), Learner(batches, exact=True)
 
-    def difference() -> float:
-        pairs = zip(Learner(1, exact=False).run(), Learner(1, exact=True).run(), strict=True)
-        return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
-
     yield Comparison(
         work=f"gradients of {ROWS} windows of 1 to {STEPS} steps, width {WIDTH}",
         unit="batches",
         plain="as many tokens as there are",
         ours=Side(ours.run, batches),
         against=Side(exact.run, batches),
-        difference=difference,
+        difference=lambda: largest_difference(Learner(1, exact=False).run(), Learner(1, exact=True).run()),
         tolerance=1e-4,
     )

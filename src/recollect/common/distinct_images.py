@@ -31,14 +31,18 @@ def distinct_rows(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(filled_M), torch.from_numpy(place_N.reshape(-1))
 
 
-def first_seen(images_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each different image stands first, int64 [F], and which of them each image is, int64 [N]."""
-    numbers: dict[bytes, int] = {}
+def first_seen(images_N: np.ndarray, numbers: dict[bytes, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Where each different image stands first, int64 [F], and which of them each image is, int64 [N].
+
+    `numbers`: of images that were seen before; they are not first, and those that are first are added.
+    """
+    numbers = {} if numbers is None else numbers
+    known = len(numbers)
     which_N = np.zeros(len(images_N), np.int64)
     for n, image in enumerate(images_N):
         which_N[n] = numbers.setdefault(image.tobytes(), len(numbers))
-    _, first_F = np.unique(which_N, return_index=True)
-    return first_F, which_N
+    number_F, first_F = np.unique(which_N, return_index=True)
+    return first_F[number_F >= known], which_N
 
 
 class DistinctImages:
@@ -95,13 +99,8 @@ class RolloutFeatures:
             self._number = None
             return self.encoder(images)
         self._asked += len(images)
-        new: list[int] = []
-        place_N = np.empty(len(images), np.int64)
-        for n, image in enumerate(images.numpy()):
-            place_N[n] = self._number.setdefault(image.tobytes(), len(self._number))
-            if place_N[n] == known + len(new):
-                new.append(n)
-        if new:
-            features_KW = self.encoder(images[new])
-            self._features_KW = torch.cat([self._features_KW, features_KW]) if known else features_KW
-        return self._features_KW[torch.from_numpy(place_N)]
+        first_F, which_N = first_seen(images.numpy(), self._number)
+        if len(first_F):
+            features_FW = self.encoder(images[first_F])
+            self._features_KW = torch.cat([self._features_KW, features_FW]) if known else features_FW
+        return self._features_KW[torch.from_numpy(which_N)]
