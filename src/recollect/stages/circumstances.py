@@ -6,15 +6,19 @@ import platform
 import subprocess
 from pathlib import Path
 
+# The pages, of which nothing is made; `recollect record` writes them.
+_EXCEPT_PAGES = (".", ":(exclude)docs", ":(exclude,glob)*.md")
+
 
 def commit(folder: Path | str = ".") -> str:
-    """The commit of a folder, and whether files differ from it; nothing where it is not one of git's."""
+    """The commit of a folder, and whether files differ from it, other than pages; nothing where it is not one of git's."""
+    status = ("status", "--porcelain", "--untracked-files=no", "--", *_EXCEPT_PAGES)
     try:
         said = [
             subprocess.run(
                 ["git", *words], cwd=folder, capture_output=True, text=True, check=True, timeout=60
             ).stdout.strip()
-            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+            for words in (("rev-parse", "--short=12", "HEAD"), status)
         ]
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -32,7 +32,7 @@ from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, speeds_of, wo
 from recollect.stages.plan import Plan, plan
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record, records
-from recollect.stages.stage import Job, is_large
+from recollect.stages.stage import Job, is_ensemble, is_large
 from recollect.stages.table import STAGES
 from recollect.stages.workload import family_of, kind_of, work_of
 
@@ -55,6 +55,9 @@ class Machine(Frozen):
         default_factory=dict,
         description="Beginning of an environment's name -> factor of training, where images come again.",
     )
+    together: float = Field(
+        1.0, gt=0, description="Factor of training where a scale of small runs trains a method's seeds as an ensemble."
+    )
     seconds: dict[str, float] = Field(
         default_factory=dict, description="Rule -> seconds of jobs whose work is not counted."
     )
@@ -67,7 +70,9 @@ class Machine(Frozen):
         each = self.worlds.get(world, self.world)
         seconds = work.passes * self.pass_ + work.flop / self.flop + work.env_steps * each
         again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
-        seconds *= next(again, 1.0) if job.stage == "train" else 1.0
+        if job.stage == "train":
+            seconds *= next(again, 1.0)
+            seconds *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
         return self.startup + seconds * self.kinds.get(kind_of(job), 1.0)
 
 

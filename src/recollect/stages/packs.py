@@ -1,6 +1,7 @@
 """packs: how many seeds of one method a job takes, by the forecast, at scales of large runs.
 
-It trains them one after the other, or together, as an ensemble; then all that the same figures want are one pack.
+It trains them one after the other, or together, as an ensemble; then all that the same figures want are one pack. At
+scales of small runs only ensembles are packs, and each holds all seeds that any figure wants.
 
 Thousands of runs are minutes long and thousands take a day; which is which stands in no file, so it is forecast, for
 all runs of all figures at once. That imports every algorithm (seconds), so it is done only when the configuration or
@@ -13,9 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
+from recollect.settings.layers import scale_settings
 from recollect.settings.resolve import figure_reads, names
 from recollect.stages.check import kept
 from recollect.stages.inputs import figure_runs, is_trained, untrained_methods
@@ -43,19 +45,21 @@ def fitting(scale: str, env: str, method: str, job_hours: float = JOB_HOURS) -> 
 
 
 def packs(scale: str, job_hours: float = JOB_HOURS, most: int | None = None) -> dict[Seeds, list[Pair]]:
-    """Seeds that share a job -> the runs that they do so for; nothing at scales of small runs.
+    """Seeds that share a job -> the runs that they do so for; at scales of small runs ensembles only.
 
-    A function of the configuration alone, whatever is asked for, so that a job stays the same job. Seeds share one only
-    where the same figures want them: who asks for one figure gets no other's seeds.
+    A function of the configuration alone, whatever is asked for, so that a job stays the same job. Large runs share one
+    only where the same figures want them: who asks for one figure gets no other's seeds.
 
     Args:
         job_hours: of the longest job.
         most: seeds in one job.
     """
     found: dict[Seeds, list[Pair]] = {}
-    if not is_large(scale) or most == 1:
+    if most == 1 or not (is_large(scale) or scale_settings(scale).ensembles):
         return found
     for pair, seeds_of_figures in _seeds(scale).items():
+        if not is_large(scale):  # a seed more of an ensemble costs little
+            seeds_of_figures = [tuple(sorted(chain(*seeds_of_figures)))] if is_ensemble(scale, pair[1]) else []
         for seeds in seeds_of_figures:
             # An ensemble takes hardly longer with all seeds than with one, so all are one pack.
             fit = len(seeds) if is_ensemble(scale, pair[1]) else fitting(scale, *pair, job_hours)

@@ -102,8 +102,12 @@ def _kept(folder: Path, figures: Sequence[str]) -> dict[str, list[Row]]:
     kept: dict[str, list[Row]] = {}
     for file, rows in recorded_tables.read(folder).items() if folder.is_dir() else ():
         kept[file] = []
+        column = "figures" if file == RUN else "figure"
+        if rows and column not in rows[0]:
+            do = f"delete {folder} and record its figures again; an older version wrote it"
+            raise UserError(f"there is no column '{column}'", where=folder / f"{file}.csv", do=do)
         for row in rows:
-            shown = row["figures" if file == RUN else "figure"].split()
+            shown = row[column].split()
             staying = [figure for figure in shown if figure in others]
             is_of_all = file == RUN and row["what"] == SECONDS
             if staying and (staying == shown or not is_of_all):

@@ -141,8 +141,9 @@ class StageRule:
         return megabytes * self.seeds_at_a_time(wildcards)
 
     def seeds_at_a_time(self, wildcards: Wildcards) -> int:
-        """How many of a pack's seeds train side by side. What learns from histories fills a GPU with one."""
-        fills = learns_from_histories(*(wildcards[name] for name in self.stage.shared))
+        """How many of a pack's seeds train side by side. What learns from histories fills a GPU with one, a small run a core."""
+        fills = not is_large(wildcards["scale"])
+        fills = fills or learns_from_histories(*(wildcards[name] for name in self.stage.shared))
         return 1 if fills else self.at_a_time
 
     def runtime(self, wildcards: Wildcards, attempt: int) -> int:

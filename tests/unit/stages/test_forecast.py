@@ -71,6 +71,18 @@ def test_where_a_machine_sees_images_again_only_learning_from_them_takes_less_ti
         assert machine.takes(Job(stage, "demo", env, "ppo_cnn", "0"), work) == pytest.approx(seconds)
 
 
+def test_seeds_of_a_small_scale_that_are_trained_together_take_less_time_each(workdir: Path) -> None:
+    machine = Machine(**{**MACHINE, "basis": "recorded", "startup": 3, "together": 0.5})
+    work = Work(flop=10 * machine.flop)
+    for scale, stage, method, seconds in (
+        ("demo", "train", "dqn_gpt", 3 + 5),
+        ("demo", "train", "ppo_cnn", 3 + 10),
+        ("demo", "evaluate", "dqn_gpt", 3 + 10),
+        ("paper", "train", "dqn_gpt", 3 + 10),  # an ensemble too, but of large runs
+    ):
+        assert machine.takes(Job(stage, scale, "tmaze_passive_10", method, "0"), work) == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (140, "2 min"), (5399, "90 min"), (9000, "2.5 h"), (9e6, "2,500 h")]
 )

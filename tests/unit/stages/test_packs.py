@@ -81,7 +81,7 @@ def test_packs_hold_the_seeds_that_the_same_figures_want_and_every_run_once(made
     found = packs.packs("paper")
     assert sorted(seed for seeds in found for seed in seeds) == [0, 1, 2, 3, 4, 5, 6]  # 7 alone is no pack
     assert (5, 6) in found and all(len(seeds) <= 4 for seeds in found)
-    assert packs.packs("paper", most=1) == packs.packs("smoke") == {}
+    assert packs.packs("paper", most=1) == packs.packs("smoke") == {}  # small runs share a job as ensembles only
     assert all(len(seeds) <= 2 for seeds in packs.packs("paper", most=2))
 
 
@@ -105,3 +105,14 @@ def test_seeds_of_an_ensemble_are_one_pack_however_long_they_take(made: Path) ->
     path.write_text(yaml.safe_dump({**known, "ensembles": ["dqn_gtp"]}))
     with pytest.raises(UserError, match="`ensembles` name 'dqn_gtp'"):
         packs.packs("paper")
+
+
+def test_at_a_scale_of_small_runs_an_ensemble_holds_all_seeds_that_any_figure_wants(made: Path) -> None:
+    one = yaml.safe_load((made / "config/figures/one.yaml").read_text())
+    (made / "config/figures/one.yaml").write_text(yaml.safe_dump({**one, "methods": ["dt", "ad"], "seeds": [0, 1, 2]}))
+    (made / "config/figures/two.yaml").write_text(yaml.safe_dump({**one, "seeds": [1, 2, 3, 4]}))
+    path = made / "config/scales/demo.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ensembles": ["dt"]}))
+    assert packs.packs("demo") == {(0, 1, 2, 3, 4): [(ROOM, "dt")]}  # and AD's go alone
+    assert packs.packs("demo", most=1) == {}
+    assert not (made / ".snakemake").exists()  # nothing was forecast

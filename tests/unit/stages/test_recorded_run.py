@@ -163,6 +163,15 @@ def test_nothing_is_written_of_results_that_are_not_there_or_damaged_or_not_of_o
     assert not FOLDER.exists()
 
 
+def test_what_an_older_version_recorded_is_refused_and_stays(few: str) -> None:
+    record(SCALE, [few])
+    old = "what,value\nscale,demo\n"
+    (FOLDER / f"{RUN}.csv").write_text(old)
+    with pytest.raises(UserError, match="there is no column 'figures'"):
+        record(SCALE, [few])
+    assert (FOLDER / f"{RUN}.csv").read_text() == old
+
+
 def test_a_page_without_its_marks_is_refused() -> None:
     text = "\n".join(marks("one"))
     assert put_between(text, "one", "new", "page") == f"{marks('one')[0]}\n\nnew\n\n{marks('one')[1]}"

@@ -239,10 +239,17 @@ def test_same_results_same_bytes(few: str) -> None:
 def test_the_commit_says_whether_files_differ_from_it(workdir: Path) -> None:
     assert commit() == ""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "-q"], ["add", "config"], [*who, "commit", "-q", "-m", "first"]):
+    pages = [Path("README.md"), Path("docs/radt.md")]
+    for page in pages:
+        page.parent.mkdir(exist_ok=True)
+        page.write_text("Before.\n")
+    for words in (["init", "-q"], ["add", "config", *map(str, pages)], [*who, "commit", "-q", "-m", "first"]):
         subprocess.run(["git", *words], check=True)
     clean = commit()
     assert re.fullmatch("[0-9a-f]{12}", clean)
+    for page in pages:
+        page.write_text("After.\n")
+    assert commit() == clean, "no result is made of a page"
     Path("config/methods/ad.yaml").write_text("")
     assert commit() == f"{clean} with changes"
 

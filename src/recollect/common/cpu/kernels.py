@@ -88,13 +88,18 @@ def linear_part(layer: nn.Linear, x: Tensor, first: int, past: int) -> Tensor:
 
 
 _ROOT, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
+_FEW = 1 << 12  # below this many numbers one call of PyTorch's costs less than four
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    """What the tanh form of GELU multiplies x by."""
+    return torch.addcmul(x, x * x, x, value=_CUBE).mul_(_ROOT).sigmoid_()
 
 
 class _GeluTanh(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        square = x * x
-        sigmoid = torch.addcmul(x, square, x, value=_CUBE).mul_(_ROOT).sigmoid_()
+        sigmoid = _sigmoid(x)
         ctx.save_for_backward(x, sigmoid)
         return x * sigmoid
 
@@ -109,6 +114,9 @@ class _GeluTanh(torch.autograd.Function):
 
 def gelu(x: Tensor, approximate: str) -> Tensor:
     """GELU, ``approximate`` "none" (exact) or "tanh". Differentiable once on the CPU."""
-    if approximate == "tanh" and x.device.type == "cpu" and x.requires_grad and x.dtype == torch.float32:
-        return _GeluTanh.apply(x)
+    if approximate == "tanh" and x.device.type == "cpu" and x.dtype == torch.float32:
+        if x.requires_grad:
+            return _GeluTanh.apply(x)
+        if x.numel() >= _FEW:
+            return _sigmoid(x).mul_(x)
     return F.gelu(x, approximate=approximate)

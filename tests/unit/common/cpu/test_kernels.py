@@ -55,6 +55,13 @@ def test_gelu_and_its_gradient_equal_pytorchs_also_far_out(approximate: str) -> 
     x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-1e4, 1e4, 0.0])]).requires_grad_()
     ours, theirs = gelu(x, approximate), F.gelu(x.double(), approximate=approximate)
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-6)
+    for without in (
+        x.detach().repeat(2),
+        x.detach()[::8].contiguous(),
+    ):  # more and fewer numbers; no gradient is wanted
+        torch.testing.assert_close(
+            gelu(without, approximate).double(), F.gelu(without.double(), approximate=approximate), rtol=1e-5, atol=1e-6
+        )
     (a,) = torch.autograd.grad(ours.sum(), x)
     (b,) = torch.autograd.grad(theirs.sum(), x)
     torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6)
