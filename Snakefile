@@ -54,6 +54,7 @@ include: "rules/targets.smk"
 
 onstart:
     snakemake_internals.stop_from_a_thread()
+    snakemake_internals.look_at_ready_jobs_when_one_ends()
     stale_lock.sign(ALIVE, snakemake_internals.lock_files(workflow))
     made = snakemake_internals.first_outputs(workflow)
     jobs = [job for file in made if (job := plan.maker(file, SELECTED.scale))]

@@ -22,6 +22,27 @@ def first_outputs(workflow: Any) -> list[str]:
     return [str(job.output[0]) for job in workflow.dag.needrun_jobs() if job.output]
 
 
+def look_at_ready_jobs_when_one_ends() -> None:
+    """Let Snakemake choose jobs when one has ended, and else only where its limit of jobs per second holds some back.
+
+    Its loop sets a timer of one second each time that it has chosen, and each timer ends in choosing again. So for every job
+    that has ended it looks at all ready jobs once more in every second, until the run ends: 150 times a second after 150 jobs.
+    """
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    set_timer = getattr(JobScheduler, "_schedule_reevalutation", None)  # sic
+    if set_timer is None or hasattr(set_timer, "only_where_held_back"):
+        return
+
+    def reevaluate(self: Any, delay: float) -> None:
+        limiter = self.job_rate_limiter
+        if limiter is None or delay != limiter.timespan or limiter.get_free_jobs() == 0:
+            set_timer(self, delay)
+
+    reevaluate.only_where_held_back = True  # type: ignore[attr-defined]
+    JobScheduler._schedule_reevalutation = reevaluate
+
+
 def stop_from_a_thread() -> None:
     """Let SIGTERM end this run also while Snakemake's loop holds its lock.
 
