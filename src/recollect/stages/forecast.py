@@ -59,13 +59,14 @@ class Machine(Frozen):
         1.0, gt=0, description="Factor of training where a scale of small runs trains a method's seeds as an ensemble."
     )
     seconds: dict[str, float] = Field(
-        default_factory=dict, description="Rule -> seconds of jobs whose work is not counted."
+        default_factory=dict,
+        description="Rule, or rule and name of what it makes -> seconds of jobs whose work is not counted.",
     )
 
     def takes(self, job: Job, work: Work) -> float:
         """Seconds of a job by the rule."""
         if not any(work):
-            return self.startup + self.seconds.get(job.stage, 0.0)
+            return self.startup + self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
         world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
         each = self.worlds.get(world, self.world)
         seconds = work.passes * self.pass_ + work.flop / self.flop + work.env_steps * each

@@ -83,6 +83,15 @@ def test_seeds_of_a_small_scale_that_are_trained_together_take_less_time_each(wo
         assert machine.takes(Job(stage, scale, "tmaze_passive_10", method, "0"), work) == pytest.approx(seconds)
 
 
+def test_a_job_whose_work_is_not_counted_takes_the_seconds_of_its_name_or_of_its_rule(workdir: Path) -> None:
+    machine = Machine(
+        **{**MACHINE, "basis": "recorded", "seconds": {"embed_vocabulary": 300, "embed_vocabulary tiles": 2}}
+    )
+    for vocabulary, seconds in (("tiles", 2), ("another", 300)):
+        job = Job("embed_vocabulary", "demo", vocabulary)
+        assert machine.takes(job, Work()) == MACHINE["startup"] + seconds
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (140, "2 min"), (5399, "90 min"), (9000, "2.5 h"), (9e6, "2,500 h")]
 )
