@@ -119,7 +119,10 @@ def judged(effect: Effect, wanted: Wanted, margin: float) -> tuple[Verdict, str]
         margin: the difference that would count, at least zero; above zero for `equal`.
     """
     if effect.seeds < FEWEST_SEEDS:
-        return "undecided", f"{effect.seeds} seeds are fewer than {FEWEST_SEEDS}"
+        return (
+            "undecided",
+            f"{'one seed is' if effect.seeds == 1 else f'{effect.seeds} seeds are'} fewer than {FEWEST_SEEDS}",
+        )
     if wanted == "equal":
         inside = -margin < effect.low and effect.high < margin
         outside = effect.low > margin or effect.high < -margin
