@@ -51,7 +51,7 @@ def test_the_longest_chain_goes_first(finished_once: tuple[Any, list[str]]) -> N
         f"embed {ROOM} radt",
         f"index {ROOM} radt",
         f"run {ROOM} radt 0",
-        "run tmaze_passive_\\d+ dqn_lstm 0",
+        "run tmaze_passive_\\d+ dqn_lstm 0 1 2 3 4",
         f"run {ROOM} ad 0",
     ]
     places = [next(i for i, command in enumerate(ran) if re.fullmatch(pattern, command)) for pattern in chain]

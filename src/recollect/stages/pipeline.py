@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path
-from recollect.stages import paths
+from recollect.stages import packs, paths
 from recollect.stages.plan import embedders, maker, plan
 from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
@@ -108,7 +108,8 @@ def pipeline() -> str:
     for name, coarse in COARSE.items():
         if not outs[name]:
             continue
-        rules = " ".join((coarse.targets, *coarse.stages))
+        own = [rule for stage in coarse.stages for rule in (packs.rules([SCALE]) if stage == "run" else [stage])]
+        rules = " ".join((coarse.targets, *own))
         others = [out for out in read[name] if out not in outs[name] and not out.endswith(MANIFEST_SUFFIX)]
         text += f"  {name}:\n    cmd: ${{run}} {rules} --cores ${{cores}} -- {coarse.targets}\n"
         text += f"    deps: [{', '.join([*CODE, *others])}]\n    outs:\n"
