@@ -64,7 +64,7 @@ def test_a_run_with_its_scores_is_one_submission_and_a_memory_another(untouched:
 def test_all_figures_of_the_papers_take_fewer_than_three_thousand_jobs(paper: list[str]) -> None:
     submitted = [block for block in paper if name_of(block) not in LOCAL]
     found = submissions(submitted)
-    assert found["run"] > 1000 and found["memory"] and found["generate"]
+    assert found["run"] > 900 and found["memory"] and found["generate"]
     # A group of the profile is one call of sbatch for two jobs.
     assert len(submitted) < len(paper) + found["memory"] < 3000, found
     assert sum(len(seeds_of(block)) for block in submitted) > 5000, "runs are missing from the plan"
@@ -101,9 +101,14 @@ def test_no_submission_asks_for_more_hours_than_a_job_may_take(hours: int, untou
 
 @pytest.mark.slow
 def test_runs_of_a_day_share_their_job_with_no_other(paper: list[str]) -> None:
-    for env, method in (("tmaze_passive_1500", "dqn_gpt"), ("procgen", "ad"), ("amago_tmaze_10000", "amago_gru")):
+    def shared(env: str, method: str) -> list[int]:
         runs = [block for block in paper if f"--env {env} --method {method} " in block and seeds_of(block)]
-        assert len(runs) > 1 and all(len(seeds_of(block)) == 1 for block in runs), (env, method)
+        return [len(seeds_of(block)) for block in runs]
+
+    for env, method in (("procgen", "ad"), ("amago_tmaze_10000", "amago_gru")):
+        seeds = shared(env, method)
+        assert len(seeds) > 1 and set(seeds) == {1}, (env, method)
+    assert shared("tmaze_passive_1500", "dqn_gpt") == [10]  # an ensemble: ten take hardly longer than one
 
 
 @pytest.mark.slow

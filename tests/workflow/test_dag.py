@@ -51,7 +51,7 @@ def test_the_longest_chain_goes_first(finished_once: tuple[Any, list[str]]) -> N
         f"embed {ROOM} radt",
         f"index {ROOM} radt",
         f"run {ROOM} radt 0",
-        "run tmaze_passive_\\d+ dqn_lstm 0 1 2 3 4",
+        "run tmaze_carried_\\d+ dqn_lstm 0 1 2 3 4",
         f"run {ROOM} ad 0",
     ]
     places = [next(i for i, command in enumerate(ran) if re.fullmatch(pattern, command)) for pattern in chain]
@@ -100,7 +100,7 @@ def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any)
     with (finished.folder / "src/recollect/memory_rl/dqn.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
     planned = finished.planned()
-    assert of(planned, "run tmaze_passive_.* dqn_.*")
+    assert of(planned, "run tmaze_carried_.* dqn_.*")
     assert of(planned, f".*{ROOM}.*") == []
 
 

@@ -9,18 +9,19 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
 - ``terminated`` is set at the horizon: as in the released code, nothing is bootstrapped past it.
 - `late: not_right` is AMAGO's reward (specification 4.9 of AMAGO): a step other than "right" costs, wherever the agent is.
 - The side is drawn from the instance's own stream; upstream draws it from numpy's global generator.
+- `carried: true` is ours, for small scales: in the corridor every action moves right, so that only the turn is learned.
 - The ``expose_*`` options append entries to the observation, scaled to [-1, 1]; upstream puts some of them, unscaled, in
   the place of its entries. The released configs use none of them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 from recollect.environments.scene import Mark, Scene
@@ -44,6 +45,8 @@ class Options(WorldOptions):
     late_penalty: added at each earlier step at which the agent is behind the optimal walk; None: -1 / length.
     late: when a step is late: "behind" (the agent is behind the optimal walk) or "not_right" (the action is not right).
     distract_reward: added at each step but the last at which the agent stands at the sign's cell.
+    carried: in the corridor every action moves right, so that an episode asks for memory alone. Passive only. Agents should not
+        be told their last action: as it does nothing there, it can hold the sign.
     expose_goal: append the side (-1 or +1) to every observation once the sign was seen; 0 before.
     expose_position: append x / junction and y.
     expose_timestep: append t / horizon.
@@ -57,9 +60,16 @@ class Options(WorldOptions):
     late_penalty: float | None = None
     late: Literal["behind", "not_right"] = "behind"
     distract_reward: float = 0.0
+    carried: bool = False
     expose_goal: bool = False
     expose_position: bool = False
     expose_timestep: bool = False
+
+    @model_validator(mode="after")
+    def _nothing_to_fetch(self) -> Self:
+        if self.carried and self.back:
+            raise ValueError("carried: true needs a sign at the start (variant: passive), for nobody walks back to it")
+        return self
 
     @property
     def back(self) -> int:
@@ -90,6 +100,9 @@ def scene(task: Task, **options: Any) -> Scene:
         cells = []
         for action in action_N.tolist():
             cells.append((1 - y, x))
+            if maze.carried and x < junction:
+                x += 1
+                continue
             if y == 0:
                 x = min(max(x + int(MOVE_X_A[action]), 0), junction)
             if x == junction and not MOVE_X_A[action]:
@@ -136,6 +149,8 @@ class TMaze(BaseWorld):
         x_B, y_B, maze = self._x_B, self._y_B, self.options
         # In the corridor one moves along x, at the junction's column along y; everything else is wall.
         step_x_B = MOVE_X_A.take(actions_B) * (y_B == 0)
+        if maze.carried:
+            step_x_B[x_B < self._junction] = 1
         step_y_B = MOVE_Y_A.take(actions_B) * (x_B == self._junction)
         x_B += step_x_B
         y_B += step_y_B
@@ -169,7 +184,7 @@ class TMaze(BaseWorld):
         goal, seen = self._goal_B.item(), self._seen_B.item()
         in_corridor, at_junction = y == 0, x == junction
         if in_corridor:
-            x = min(max(x + _MOVE_X[action], 0), junction)
+            x = x + 1 if maze.carried and not at_junction else min(max(x + _MOVE_X[action], 0), junction)
         if at_junction:
             y = min(max(y + _MOVE_Y[action], -1), 1)
         at_sign = x == 0

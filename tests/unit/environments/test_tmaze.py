@@ -18,8 +18,8 @@ RIGHT, UP, LEFT, DOWN = range(4)
 class PlainMaze:
     """One maze with plain cells; the side of the goal is told to it."""
 
-    def __init__(self, length: int, back: int, distract_reward: float) -> None:
-        self.length, self.back, self.distract_reward = length, back, distract_reward
+    def __init__(self, length: int, back: int, distract_reward: float, carried: bool = False) -> None:
+        self.length, self.back, self.distract_reward, self.carried = length, back, distract_reward, carried
         self.junction = back + length
         self.free = {(x, 0) for x in range(self.junction + 1)} | {(self.junction, 1), (self.junction, -1)}
         self.horizon = length + 2 * back + 1
@@ -37,6 +37,8 @@ class PlainMaze:
 
     def step(self, action: int) -> tuple[list[float], float, bool]:
         dx, dy = [(1, 0), (0, 1), (-1, 0), (0, -1)][action]
+        if self.carried and self.x < self.junction:
+            dx, dy = 1, 0
         if (self.x + dx, self.y + dy) in self.free:
             self.x, self.y = self.x + dx, self.y + dy
         self.t += 1
@@ -49,7 +51,7 @@ class PlainMaze:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(["passive", "active"]),
+    st.sampled_from(["passive", "active", "carried"]),
     st.integers(1, 9),
     st.sampled_from([None, 0, 1, 3]),
     st.sampled_from([0.0, 0.25]),
@@ -61,10 +63,13 @@ def test_batch_equals_plain_mazes(
 ) -> None:
     rng = np.random.default_rng(seed)
     options: dict[str, Any] = {"length": length, "oracle_length": oracle_length, "distract_reward": distract_reward}
+    carried = variant == "carried"
+    if carried:
+        variant, options["oracle_length"], options["carried"] = "passive", 0, True
     tasks = tmaze.tasks("train", variant=variant, **options) * batch
     world = tmaze.World(tasks, seeds=rng.integers(0, 2**63, batch), variant=variant, **options)
-    back = int(variant == "active") if oracle_length is None else oracle_length
-    plain = [PlainMaze(length, back, distract_reward) for _ in range(batch)]
+    back = int(variant == "active") if options["oracle_length"] is None else options["oracle_length"]
+    plain = [PlainMaze(length, back, distract_reward, carried) for _ in range(batch)]
     assert world.horizon == plain[0].horizon
     done = np.ones(batch, dtype=bool)
     shown = np.zeros((batch, 2), dtype=np.float32)
@@ -176,6 +181,27 @@ def test_a_horizon_of_its_own_ends_the_episode_and_moves_the_payment() -> None:
         assert float(steps[-1][1][0]) == (1.0 if horizon == 9 else 0.0)
 
 
+def test_whoever_is_carried_needs_the_turn_alone() -> None:
+    options: dict[str, Any] = {"length": 6, "carried": True}
+    world = tmaze.World(tmaze.tasks("train", **options) * 200, seeds=np.arange(200), **options)
+    side = world.reset()[0][:, 1]
+    draws = np.random.default_rng(0)
+    for step in range(6):
+        shown, reward, terminated, _, _ = world.step(draws.integers(0, 4, 200))
+        assert not reward.any() and not terminated.any()
+        assert shown.tolist() == [[float(step == 5), 0.0]] * 200  # the corridor looks as it does to one who walks
+    reward, terminated = world.step(np.where(side > 0, UP, DOWN))[1:3]
+    assert reward.tolist() == [1.0] * 200 and terminated.all()
+    assert world.optimal_return().tolist() == [1.0] * 200
+    scene = tmaze.scene(world.tasks[0], **options)
+    assert scene.cells_of(np.array([LEFT, UP, LEFT, LEFT, DOWN, LEFT, UP])).tolist() == [[1, x] for x in range(7)]
+
+
+def test_nobody_is_carried_to_a_sign() -> None:
+    with pytest.raises(UserError, match="sign at the start"):
+        tmaze.tasks("train", variant="active", carried=True)
+
+
 def test_optimal_return_is_known_only_where_the_published_plan_is_the_best() -> None:
     tasks = tmaze.tasks("train", length=5)
     assert tmaze.World(tasks, seeds=np.zeros(1), length=5).optimal_return().tolist() == [1.0]
@@ -185,7 +211,7 @@ def test_optimal_return_is_known_only_where_the_published_plan_is_the_best() -> 
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.sampled_from(["passive", "active"]),
+    st.sampled_from(["passive", "active", "carried"]),
     st.integers(1, 5),
     st.sampled_from(["behind", "not_right"]),
     st.sampled_from([0.0, 0.1]),
@@ -195,8 +221,10 @@ def test_optimal_return_is_known_only_where_the_published_plan_is_the_best() -> 
 def test_a_single_maze_is_a_row_of_a_batch_to_the_bit(
     variant: str, length: int, late: str, distract_reward: float, exposed: bool, seed: int
 ) -> None:
+    carried = variant == "carried"
     options = {
-        "variant": variant,
+        "variant": "passive" if carried else variant,
+        "carried": carried,
         "length": length,
         "late": late,
         "distract_reward": distract_reward,

@@ -147,6 +147,19 @@ def test_smaller_scales_keep_their_task() -> None:
         assert environment_settings(scale, "visual_match_6").options["color_map"] == color_map
 
 
+def test_who_is_carried_is_not_told_its_actions_and_all_learn_with_the_same_settings() -> None:
+    """In the corridor that carries, actions do nothing: an agent that is told them keeps the sign in them, without memory."""
+    shown = figure_settings("demo", "memory_rl_passive_tmaze")
+    assert all(environment_settings("demo", name).options["carried"] for name in shown.environments)
+    for env in shown.environments:
+        agents = {method: resolve("demo", env, method, 0).method.hyperparameters for method in shown.methods}
+        assert [chosen.action_embedding for chosen in agents.values()] == [0] * len(agents)
+        gpt, lstm = agents["dqn_gpt"], agents["dqn_lstm"]
+        apart = {"sequence", "checkpoint_every"}
+        assert gpt.model_dump(exclude=apart) == lstm.model_dump(exclude=apart)
+        assert gpt.sequence.width == lstm.sequence.width
+
+
 #: Specification 5: the step at which a published plot ends, in thousands, by task and length in their order above.
 ENDS = {
     "tmaze_passive": (1000, 2000, 4000, 4000, 6000, 8000, 10_000, 10_000),
