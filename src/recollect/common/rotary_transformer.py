@@ -133,7 +133,7 @@ class RotaryCache(TokenRing):
             kv.index_copy_(3, new_K, torch.stack([k, v]).to(kv.dtype))
             # The queries of heads that share keys and values follow each other, so one product serves them.
             q = (q * s.head_width**-0.5).reshape(B, s.shared_heads, group * K, s.head_width)
-            scores = (q.to(kv.dtype) @ kv[0].transpose(2, 3)).view(B, s.heads, K, self.slots).float()
+            scores = (q.to(kv.dtype) @ kv[0].transpose(2, 3)).view(B, s.heads, K, self.slots).to(self._exact)
             weights = scores.add_(bias_B1KS).softmax(-1)
             y = weights.view(B, s.shared_heads, group * K, self.slots).to(kv.dtype) @ kv[1]
             y = y.view(B, s.heads, K, s.head_width).transpose(1, 2).reshape(B, K, -1)
@@ -160,7 +160,12 @@ class RotaryCache(TokenRing):
         position_K1 = (self._count + torch.arange(tokens, device=device)).double()[:, None]
         exponent_E = torch.arange(0, s.head_width, 2, dtype=torch.float64, device=device) / s.head_width
         angle_KE = position_K1 * s.base**-exponent_E
-        return angle_KE.cos().float(), angle_KE.sin().float()
+        return angle_KE.cos().to(self._exact), angle_KE.sin().to(self._exact)
+
+    @property
+    def _exact(self) -> torch.dtype:
+        """Of angles and scores: float32 for narrower numbers."""
+        return torch.promote_types(self.layers[0].dtype, torch.float32)
 
     def arrays(self) -> dict[str, Tensor]:
         """What will be seen again: of each layer the N slots ``[N, 2, heads, width]`` that rows still look at."""

@@ -224,7 +224,7 @@ def test_in_double_precision_all_layers_over_a_rolled_window_equal_llama(monkeyp
     """Llama of transformers computes angles, norms and softmax in float32 whatever its weights are; here it may not."""
     model = rotary_file.load(package_weights(language_model("smollm2")), layers=None).double()
     x = model.embeddings[torch.randint(0, 49_152, (2, 40), generator=torch.Generator().manual_seed(0))]
-    cache = RotaryCache(model, 2, 16)
+    cache = RotaryCache(model, 2, 16, dtype=torch.float64)
     read = torch.cat([cache.read(one[:, None]) for one in x.unbind(1)], 1)
     rates_E = model.settings.base ** -(torch.arange(0, 64, 2, dtype=torch.float64) / 64)
 
