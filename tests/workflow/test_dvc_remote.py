@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"]
 FIGURE = "memory_rl_passive_tmaze"
 CURVES = f"results/smoke/figures/{FIGURE}"
-RUN = "results/smoke/runs/tmaze_passive_10/dqn_ff/seed_0"
+RUN = "results/smoke/runs/tmaze_carried_10/dqn_ff/seed_0"
 STAGES = ("runs", "figures", "claims", "metrics", "provenance")
 
 
@@ -35,7 +35,7 @@ def cut_down(workflow: Any) -> None:
     where = workflow.folder / "config"
     (where / "config.yaml").write_text(f"scale: smoke\nfigures: [{FIGURE}]\n")
     smoke = yaml.safe_load((where / "scales/smoke.yaml").read_text())
-    one = {"environments": ["tmaze_passive_10"], "methods": ["dqn_ff"], "seeds": [0]}
+    one = {"environments": ["tmaze_carried_10"], "methods": ["dqn_ff"], "seeds": [0]}
     smoke["figures"][FIGURE] = {**smoke["figures"][FIGURE], **one}
     (where / "scales/smoke.yaml").write_text(yaml.safe_dump(smoke, sort_keys=False))
 
@@ -185,7 +185,7 @@ def test_the_scores_of_two_commits_are_compared(repository: Any) -> None:
     before = json.loads((repository.folder / "metrics/smoke.json").read_text())[FIGURE]["aggregation"]["dqn_ff"]
     smoke = repository.folder / "config/scales/smoke.yaml"
     settings = yaml.safe_load(smoke.read_text())
-    settings["figures"][FIGURE]["environments"] = ["tmaze_passive_10", "tmaze_passive_20"]
+    settings["figures"][FIGURE]["environments"] = ["tmaze_carried_10", "tmaze_carried_20"]
     smoke.write_text(yaml.safe_dump(settings, sort_keys=False))
     repository.run("dvc", "repro")
     after = json.loads((repository.folder / "metrics/smoke.json").read_text())
