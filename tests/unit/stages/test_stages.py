@@ -103,7 +103,7 @@ def test_a_figure_of_traces_reads_traces_and_its_runs_have_pages(workdir: Path) 
 
 def test_the_demo_makes_a_page_of_a_run_of_each_line_of_research(workdir: Path) -> None:
     runs = [("dark_room_7x7", "radt"), ("amago_dark_key_door_2", "amago_transformer"), ("mini_grid_MemoryS5", "shelm")]
-    runs.append(("tmaze_passive_20", "dqn_gpt"))
+    runs.append(("tmaze_carried_10", "dqn_gpt"))
     made = plan("demo", default_selection().figures).files("page", "html")
     assert sorted(made) == sorted(paths.page("demo", *run, 0) for run in runs)
     config = workdir / "config/scales/demo.yaml"

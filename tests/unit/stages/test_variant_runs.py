@@ -67,7 +67,7 @@ def test_it_cannot_be_trained(workdir: Path) -> None:
 
 
 def test_what_ablations_share_is_made_once(workdir: Path) -> None:
-    made = plan("smoke", ABLATIONS)
+    made = plan("paper", ABLATIONS)
     files = [path for stage in STAGES for path in made.files(stage)]
     trained, played = made.files("run", "scores"), made.files("evaluate")
     assert len({*files}) == len(files) - len(made.files("train"))
@@ -77,8 +77,8 @@ def test_what_ablations_share_is_made_once(workdir: Path) -> None:
     assert {"radt", "radt.task_weight_0", "ad.k_1"} <= policies & scored
     memories = {path.parts[-2] for path in made.files("index")}
     assert {"radt", "radt_agnostic", "radt.pool_last"} <= memories and "radt.task_weight_0" not in memories
-    first = embedders("smoke", ABLATIONS)
-    assert paths.policy(*SMOKE, "dt", 0) in first
+    first = embedders("paper", ABLATIONS)
+    assert paths.policy("paper", "dark_room_10x10", "dt.embedder", 42) in first
 
 
 def test_a_variant_is_a_target_and_an_unknown_one_is_named_with_the_nearest(workdir: Path) -> None:
