@@ -108,7 +108,7 @@ def test_runs_of_a_day_share_their_job_with_no_other(paper: list[str]) -> None:
     for env, method in (("procgen", "ad"), ("amago_tmaze_10000", "amago_gru")):
         seeds = shared(env, method)
         assert len(seeds) > 1 and set(seeds) == {1}, (env, method)
-    assert shared("tmaze_passive_1500", "dqn_gpt") == [10]  # an ensemble: ten take hardly longer than one
+    assert shared("tmaze_passive_1500", "dqn_gpt") == [10]  # an ensemble is one job
 
 
 @pytest.mark.slow
