@@ -15,11 +15,13 @@ from recollect.settings.still import held_still
 @contextmanager
 def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
     """What every job does around its work: end with its scheduler, save on SIGTERM, use its threads, hold its device."""
+    from recollect.artifacts.freed_memory import keep_freed_memory
     from recollect.artifacts.lease import device_lease
     from recollect.artifacts.lock import dies_with_scheduler
     from recollect.artifacts.stopping import saves_on_sigterm
 
     dies_with_scheduler()
+    keep_freed_memory()
     print(f"$ {' '.join(['recollect', *sys.argv[1:]])}", file=sys.stderr, flush=True)
     if device not in ("cpu", "cuda", "auto"):
         raise UserError(f"unknown device '{device}'", where="--device", do="use cpu, cuda or auto")

@@ -49,9 +49,10 @@ def tables(folder: Path) -> dict[tuple[str, str], str]:
     """(page, name of its marks) -> what stands there, of what was recorded of one scale."""
     files = read(folder)
     made, scale = made_with(files), folder.name
-    headline = [row for row in files[CLAIMS] if row["headline"]]
-    said = said_of(headline, made, f"{FOLDER}/{scale}")
-    found = {(README, f"recorded {scale} headline claims"): _short_claims(headline, said)}
+    known_for = {row["figure"] for row in files[CLAIMS] if row["headline"]}
+    shown = [row for row in files[CLAIMS] if row["figure"] in known_for]
+    said = said_of(shown, made, f"{FOLDER}/{scale}")
+    found = {(README, f"recorded {scale} headline claims"): _short_claims(shown, said)}
     for paper, page in PAGES.items():
         link = f"recorded/{scale}"
         rows = [row for row in files[CLAIMS] if row["paper"] == paper]
@@ -94,12 +95,13 @@ def _cells(row: Row) -> tuple[str, str, str]:
 
 
 def _short_claims(rows: Sequence[Row], said: str) -> str:
-    """A row for each claim."""
+    """A row for each claim; headline ones are bold."""
     if not rows:
         return f"No headline claim was judged. {said}"
     lines = ["| | claim | difference (95 % interval), wanted |", "|---|---|---|"]
     for first, found in verdicts(rows):
         link = f"[{first['statement']}](config/claims/{first['claim']}.yaml)"
+        link = f"**{link}**" if first["headline"] else link
         page = f"[{first['paper']}]({PAGES[first['paper']]})"
         lines.append(f"| {marked(first['verdict'])} | {page}: {link} | {found} |")
     return "\n".join([*lines, "", said])
