@@ -121,9 +121,9 @@ class TokenRing(ABC):
     def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
         """One pass through the layers; where it does not remember, it puts back what it wrote over."""
 
-    def _new_slots(self, tokens: int) -> Tensor:
-        """Where K new tokens go, [K]."""
-        return (self._count + torch.arange(tokens, device=self._count.device)) % self.slots
+    def _new_slots(self, tokens: int, back: int = 0) -> Tensor:
+        """Where K new tokens go, [K], or those went that came `back` before."""
+        return (self._count - back + torch.arange(tokens, device=self._count.device)) % self.slots
 
     def attention(self) -> Tensor | None:
         """How much the last token read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""
