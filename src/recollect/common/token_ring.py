@@ -90,6 +90,16 @@ class TokenRing(ABC):
         Raises:
             UserError: more tokens than the ring was made for, or another number of rows.
         """
+        self.check(x_BKD)
+        K = x_BKD.shape[1]
+        self._newest = (self.count + K - 1) % self.slots
+        states, self.weights = self._step(x_BKD) if remember else self._peek(x_BKD)
+        if remember:
+            self.count += K
+        return states
+
+    def check(self, x_BKD: Tensor) -> None:
+        """Raise a UserError unless these inputs fit."""
         B, K, D = x_BKD.shape
         if self.batch != B or not 1 <= K <= self.tokens or self.model.settings.width != D:
             raise UserError(
@@ -98,11 +108,6 @@ class TokenRing(ABC):
                 where=self.kind,
                 do="start it with that many rows, and set batch_tokens to the most inputs per step",
             )
-        self._newest = (self.count + K - 1) % self.slots
-        states, self.weights = self._step(x_BKD) if remember else self._peek(x_BKD)
-        if remember:
-            self.count += K
-        return states
 
     @torch.no_grad()
     def step(self, x_BKD: Tensor) -> Read:

@@ -67,7 +67,8 @@ class RecalledSteps:
 
     @torch.no_grad()
     def step(self, inputs_BKD: Tensor) -> Tensor:
-        """States [B, D] of the last of K more inputs."""
+        """States [B, D] of the last of K more inputs. Raises UserError if they do not fit."""
+        self.ring.check(inputs_BKD)
         _, K, D = inputs_BKD.shape
         counted = inputs_that_count(self._layers, self.ring.length, K) + K
         hashes = keys_of(inputs_BKD.flatten(0, 1).numpy())
