@@ -46,11 +46,10 @@ class RecalledSteps:
         self._forget_all()
 
     @staticmethod
-    def fits(ring: object) -> bool:
-        """Whether it pays: not on a GPU, which would be waited for, and not where a step looks too far back."""
+    def pays(ring: RotaryCache) -> bool:
+        """Not on a GPU, which would be waited for, and not where a step looks too far back."""
         return (
-            isinstance(ring, RotaryCache)
-            and ring.layers[0].device.type == "cpu"
+            ring.layers[0].device.type == "cpu"
             and ring.layers[0].dtype == torch.float32
             and inputs_that_count(len(ring.layers), ring.length, ring.tokens) <= LONGEST
         )
@@ -76,8 +75,8 @@ class RecalledSteps:
         for row, inputs in enumerate(self._inputs_B):
             inputs.extend(hashes[row * K : (row + 1) * K])
             seen = b"".join(islice(inputs, max(0, len(inputs) - counted), None))
-            keys.append(hashlib.sha256(seen + bytes([K])).digest()[:KEY_BYTES])
-        if K == self.ring.tokens:
+            keys.append(hashlib.sha256(seen + K.to_bytes(4)).digest()[:KEY_BYTES])
+        if self.ring.tokens == K:
             found_BW = self.cache.find(keys, lambda rows: self._taken(inputs_BKD, rows))
         else:  # the cache's vectors are of whole steps
             found_BW = self._taken(inputs_BKD, list(range(len(keys))))

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from recollect.common.rotary_transformer import RotaryCache
 from recollect.common.token_ring import TokenRing
 from recollect.helm.frame_cache import VectorCache
 from recollect.helm.recalled_steps import RecalledSteps
@@ -37,7 +38,9 @@ class RingMemory:
 
     def start(self, batch: int) -> None:
         self.cache = self.ring(batch)
-        self.recalled = RecalledSteps(self.cache, self.taken) if RecalledSteps.fits(self.cache) else None
+        self.recalled: RecalledSteps | None = None
+        if isinstance(self.cache, RotaryCache) and RecalledSteps.pays(self.cache):
+            self.recalled = RecalledSteps(self.cache, self.taken)
 
     def reset(self, mask_B: Tensor) -> None:
         (self.recalled or self.cache).reset(mask_B)

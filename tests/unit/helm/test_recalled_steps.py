@@ -78,9 +78,9 @@ def test_a_step_goes_on_bit_exactly_from_arrays():
 
 def test_long_memories_are_read_as_they_are():
     model = RotaryTransformer(SMALL, seed=3).eval().requires_grad_(False)
-    assert RecalledSteps.fits(RotaryCache(model, 2, LONGEST // 2, 1))
-    assert not RecalledSteps.fits(RotaryCache(model, 2, LONGEST, 1))
-    assert not RecalledSteps.fits(RotaryCache(model, 2, 4, 1, dtype=torch.bfloat16))
+    assert RecalledSteps.pays(RotaryCache(model, 2, LONGEST // 2, 1))
+    assert not RecalledSteps.pays(RotaryCache(model, 2, LONGEST, 1))
+    assert not RecalledSteps.pays(RotaryCache(model, 2, 4, 1, dtype=torch.bfloat16))
 
 
 def test_inputs_that_count_are_those_that_layers_see():
