@@ -13,8 +13,9 @@ Ainslie et al. 2023 (arXiv 2305.13245).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, Self, cast
 
 import torch
 from pydantic import Field
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
 from recollect.common.frozen_products import product
-from recollect.common.graphed_step import Read
+from recollect.common.graphed_step import GraphedStep, Read
 from recollect.common.rotary import turned
 from recollect.common.token_ring import TokenRing
 from recollect.common.transfer import sent
@@ -153,11 +154,11 @@ class RotaryCache(TokenRing):
         known_BK1 = (self.lengths_B[:, None, None] + new_K1 + 1).clamp(max=self.length)
         return torch.zeros((), device=age_KS.device).where(age_KS < known_BK1, -torch.inf)[:, None]
 
-    def _angles(self, tokens: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [K, head_width / 2] of the positions of new inputs."""
+    def _angles(self, tokens: int, back: int = 0) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [K, head_width / 2] of the positions of new inputs, or of those `back` before."""
         s = self.model.settings
         device = self._count.device
-        position_K1 = (self._count + torch.arange(tokens, device=device)).double()[:, None]
+        position_K1 = (self._count - back + torch.arange(tokens, device=device)).double()[:, None]
         exponent_E = torch.arange(0, s.head_width, 2, dtype=torch.float64, device=device) / s.head_width
         angle_KE = position_K1 * s.base**-exponent_E
         return angle_KE.cos().to(self._exact), angle_KE.sin().to(self._exact)
@@ -166,6 +167,44 @@ class RotaryCache(TokenRing):
     def _exact(self) -> torch.dtype:
         """Of angles and scores: float32 for narrower numbers."""
         return torch.promote_types(self.layers[0].dtype, torch.float32)
+
+    # ---- steps that were taken before (recollect.helm.recalled_steps)
+
+    def of_rows(self, rows: Sequence[int]) -> Self:
+        """Some rows as a ring of their own; what it reads this one does not know. Not for CUDA graphs."""
+        part = copy(self)
+        part.batch = len(rows)
+        part.layers = [kv[:, rows] for kv in self.layers]
+        part.lengths_B, part._count = self.lengths_B[rows], self._count.clone()
+        part._step = GraphedStep(part.step, part._peek, graphed=False)
+        return part
+
+    def newest(self, tokens: int) -> Tensor:
+        """[B, W]: all that this ring keeps of its last K inputs, whatever their positions: keys are turned back."""
+        slot_K = self._new_slots(tokens, back=tokens)
+        cos_KE, sin_KE = self._angles(tokens, back=tokens)
+        kept = [kv.index_select(3, slot_K) for kv in self.layers]
+        return torch.cat([torch.stack([turned(k, cos_KE, -sin_KE), v], 1).flatten(1) for k, v in kept], 1)
+
+    def append(self, newest_BW: Tensor, tokens: int) -> None:
+        """Remember K inputs by what `newest` said of them."""
+        slot_K = self._new_slots(tokens)
+        cos_KE, sin_KE = self._angles(tokens)
+        shape = (self.batch, len(self.layers), 2, self.heads, tokens, self.model.settings.head_width)
+        for kv, kept in zip(self.layers, newest_BW.view(shape).unbind(1), strict=True):
+            k, v = kept.unbind(1)
+            kv.index_copy_(3, slot_K, torch.stack([turned(k, cos_KE, sin_KE), v]))
+        self._newest = (self.count + tokens - 1) % self.slots
+        self.count += tokens
+        self._count.add_(tokens)
+        self.lengths_B.add_(tokens)
+
+    def looked(self, x_BKD: Tensor) -> None:
+        """Say anew how the last K inputs attend, which this ring was not told when it appended them; its memory stays."""
+        K = x_BKD.shape[1]
+        whole = copy(self)
+        whole._count, whole.lengths_B = self._count - K, self.lengths_B - K
+        self.weights = whole._read(x_BKD, remember=False)[1]
 
     def arrays(self) -> dict[str, Tensor]:
         """What will be seen again: of each layer the N slots ``[N, 2, heads, width]`` that rows still look at."""

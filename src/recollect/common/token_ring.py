@@ -90,6 +90,16 @@ class TokenRing(ABC):
         Raises:
             UserError: more tokens than the ring was made for, or another number of rows.
         """
+        self.check(x_BKD)
+        K = x_BKD.shape[1]
+        self._newest = (self.count + K - 1) % self.slots
+        states, self.weights = self._step(x_BKD) if remember else self._peek(x_BKD)
+        if remember:
+            self.count += K
+        return states
+
+    def check(self, x_BKD: Tensor) -> None:
+        """Raise a UserError unless these inputs fit."""
         B, K, D = x_BKD.shape
         if self.batch != B or not 1 <= K <= self.tokens or self.model.settings.width != D:
             raise UserError(
@@ -98,11 +108,6 @@ class TokenRing(ABC):
                 where=self.kind,
                 do="start it with that many rows, and set batch_tokens to the most inputs per step",
             )
-        self._newest = (self.count + K - 1) % self.slots
-        states, self.weights = self._step(x_BKD) if remember else self._peek(x_BKD)
-        if remember:
-            self.count += K
-        return states
 
     @torch.no_grad()
     def step(self, x_BKD: Tensor) -> Read:
@@ -121,9 +126,9 @@ class TokenRing(ABC):
     def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
         """One pass through the layers; where it does not remember, it puts back what it wrote over."""
 
-    def _new_slots(self, tokens: int) -> Tensor:
-        """Where K new tokens go, [K]."""
-        return (self._count + torch.arange(tokens, device=self._count.device)) % self.slots
+    def _new_slots(self, tokens: int, back: int = 0) -> Tensor:
+        """Where K new tokens go, [K], or those went that came `back` before."""
+        return (self._count - back + torch.arange(tokens, device=self._count.device)) % self.slots
 
     def attention(self) -> Tensor | None:
         """How much the last token read looked at each of the last M, [L, B, M]: oldest first, mean over heads."""

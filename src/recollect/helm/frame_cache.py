@@ -23,7 +23,7 @@ from torch import Tensor
 
 from recollect.common.transfer import sent
 
-_KEY = 16  # bytes of a hash
+KEY_BYTES = 16  # bytes of a hash
 
 
 class VectorCache:
@@ -69,7 +69,7 @@ class VectorCache:
         """What is remembered, those used longest ago first: `keys` uint8 [M, 16] and `vectors` [M, W]; nothing if empty."""
         if not self._slots or self._vectors is None:
             return {}
-        keys = torch.from_numpy(np.frombuffer(b"".join(self._slots), np.uint8).reshape(-1, _KEY).copy())
+        keys = torch.from_numpy(np.frombuffer(b"".join(self._slots), np.uint8).reshape(-1, KEY_BYTES).copy())
         return {"keys": keys, "vectors": self._vectors[list(self._slots.values())]}
 
     def load(self, arrays: Mapping[str, Any], device: str | torch.device = "cpu") -> None:
@@ -125,7 +125,7 @@ def keys_of(arrays_N: np.ndarray) -> list[bytes]:
     for row_B in bytes_NB:
         whole = about.copy()
         whole.update(row_B.data)
-        keys.append(whole.digest()[:_KEY])
+        keys.append(whole.digest()[:KEY_BYTES])
     return keys
 
 

@@ -1,4 +1,7 @@
-"""A frozen language model as memory that keeps keys and values in a ring: Transformer-XL's kin and Llama's."""
+"""A frozen language model as memory that keeps keys and values in a ring: Transformer-XL's kin and Llama's.
+
+On a CPU a step of Llama's that was taken before is not computed again, see `recalled_steps`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
+from recollect.common.rotary_transformer import RotaryCache
 from recollect.common.token_ring import TokenRing
+from recollect.helm.frame_cache import VectorCache
+from recollect.helm.recalled_steps import RecalledSteps
+
+REMEMBERED = 5000  # steps whose results are kept
 
 
 class RingMemory:
@@ -22,6 +30,7 @@ class RingMemory:
     def __init__(self, ring: Callable[[int], TokenRing], embeddings_VD: Tensor, words: tuple[str, ...]) -> None:
         self.ring, self.embeddings_VD, self.vocabulary = ring, embeddings_VD, words
         self.width = self.output_width = embeddings_VD.shape[1]
+        self.taken = VectorCache(REMEMBERED)
         self.start(0)
         self.memory_length, self.batch_tokens = self.cache.length, self.cache.tokens
         keys_and_values, _, *of_a_row = self.cache.layers[0].shape
@@ -29,26 +38,31 @@ class RingMemory:
 
     def start(self, batch: int) -> None:
         self.cache = self.ring(batch)
+        self.recalled: RecalledSteps | None = None
+        if isinstance(self.cache, RotaryCache) and RecalledSteps.pays(self.cache):
+            self.recalled = RecalledSteps(self.cache, self.taken)
 
     def reset(self, mask_B: Tensor) -> None:
-        self.cache.reset(mask_B)
+        (self.recalled or self.cache).reset(mask_B)
 
     def step(self, inputs_BKD: Tensor) -> Tensor:
+        if self.recalled is not None:
+            return self.recalled.step(inputs_BKD)
         return _of_the_last(self.cache.read(inputs_BKD))
 
     def peek(self, inputs_BKD: Tensor) -> Tensor:
         return _of_the_last(self.cache.read(inputs_BKD, remember=False))
 
     def attention(self, rows_N: Tensor | None = None) -> Tensor | None:
-        attention_LBM = self.cache.attention()
+        attention_LBM = (self.recalled or self.cache).attention()
         return attention_LBM if attention_LBM is None or rows_N is None else attention_LBM[:, rows_N]
 
     def arrays(self) -> dict[str, Tensor]:
-        return self.cache.arrays()
+        return (self.recalled or self.cache).arrays()
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         self.start(len(arrays[self.cache.counted]))
-        self.cache.load(arrays)
+        (self.recalled or self.cache).load(arrays)
 
 
 def _of_the_last(states: Tensor) -> Tensor:
