@@ -13,8 +13,10 @@ from recollect.stages.figure import STAGE, spec_of
 from recollect.stages.stand_ins import stand_ins, stand_ins_of
 
 MEMORY = "mini_grid_MemoryS7"
+SMOLLM2 = "smollm2 reads in place of transfo-xl-wt103"
 MINILM = "minilm (mean of its states) reads in place of transfo-xl-wt103"
-FIRST, SCALED = "only its first layer reads", "history vectors are standardised, times 0.3"
+TWO, FIRST = "only its first 2 layers read", "only its first layer reads"
+SCALED = "history vectors are standardised, times 0.3"
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +28,13 @@ def in_the_repository(root, monkeypatch):
 @pytest.mark.parametrize(
     ("env", "method", "found"),
     [
-        (MEMORY, "helm", [MINILM, FIRST, SCALED]),
+        (MEMORY, "helm", [SMOLLM2, TWO, SCALED]),
         (
             MEMORY,
             "helmv2",
             [
-                MINILM,
-                FIRST,
+                SMOLLM2,
+                TWO,
                 "tiles sees in place of clip-rn50",
                 SCALED,
                 "features have running statistics in place of batch",
@@ -42,16 +44,16 @@ def in_the_repository(root, monkeypatch):
             MEMORY,
             "shelm",
             [
-                MINILM,
-                FIRST,
+                SMOLLM2,
+                TWO,
                 "tiles sees in place of clip-vit-b16",
                 "words are the vocabulary 'tiles' in place of 'clip'",
                 SCALED,
             ],
         ),
-        (MEMORY, "shelm.layers_2", [MINILM, "tiles sees in place of clip-vit-b16",
+        (MEMORY, "shelm.layers_2", [SMOLLM2, "tiles sees in place of clip-vit-b16",
                                     "words are the vocabulary 'tiles' in place of 'clip'", SCALED]),
-        (MEMORY, "helm.smollm2", ["smollm2 reads in place of transfo-xl-wt103", "only its first 4 layers read", SCALED]),
+        (MEMORY, "helm.minilm", [MINILM, FIRST, SCALED]),
         ("dark_room_10x10", "radt_agnostic", ["minilm reads in place of bert-base-uncased", FIRST]),
         (MEMORY, "ppo_cnn", []),
         ("dark_room_10x10", "radt", []),
@@ -68,8 +70,8 @@ def test_at_scale_paper_nothing_stands_in_and_a_wiring_test_means_nothing_anyway
 
 def test_methods_with_the_same_stand_ins_share_a_sentence():
     shared, own = stand_ins("demo", "helm_lm_depth")
-    assert shared.startswith(f"Not as published in SHELM and variants: {MINILM}; ") and shared.endswith(f"; {SCALED}.")
-    assert own == f"Not as published in SHELM: {FIRST}."
+    assert shared.startswith(f"Not as published in SHELM and variants: {SMOLLM2}; ") and shared.endswith(f"; {SCALED}.")
+    assert own == f"Not as published in SHELM: {TWO}."
 
 
 def test_a_figure_says_it_in_its_caption_and_below_its_panels():

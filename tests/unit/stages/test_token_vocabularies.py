@@ -120,7 +120,8 @@ def test_a_model_is_trained_at_a_scale_and_read_back(workdir, monkeypatch):
     first = path.read_bytes(), accuracy.read_bytes()
     embed_vocabulary.embed_vocabulary("smoke", "tiles")
     made = TokenVocabulary.open(paths.token_vocabulary("smoke", "tiles"))
-    assert set(token_vocabulary("tiles").words) >= set(made.strings) > {"key", "ball", "red", "green"}
+    known = {string.strip() for string in made.strings}  # SmolLM2 writes a space before a word
+    assert set(token_vocabulary("tiles").words) >= known > {"key", "ball", "red", "green"}
     np.testing.assert_allclose(made.embeddings_VW.norm(dim=1), 1, atol=1e-6)
     train_vision_language("smoke", "tiles")  # from its last checkpoint
     assert (path.read_bytes(), accuracy.read_bytes()) == first
