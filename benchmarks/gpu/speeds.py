@@ -10,13 +10,10 @@ import yaml
 from benchmarks.gpu.lines import AS_SET, LINES
 from benchmarks.gpu.table import Found
 from recollect.artifacts.sealed import write_bytes
-from recollect.settings.layers import scale_settings
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import put_between
 from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, TimedJob
 from recollect.stages.stage import Job
-
-SEEDS = 10  # of Memory-RL's runs at scale `paper`, where an ensemble trains them
 
 
 def write(found: Found) -> list[Path]:
@@ -52,9 +49,11 @@ def speeds_of(found: Found) -> DeviceSpeeds:
 
 
 def jobs_of(found: Found) -> Iterator[TimedJob]:
-    """Whole jobs of scale `paper` of which every part was timed as the settings stand: of each the line that is nearest to how
-    the scale runs it, alone or as an ensemble of seeds."""
-    known: dict[Job, dict[int, float]] = {}
+    """Whole jobs of scale `paper` of which every part was timed as the settings stand, alone and as an ensemble.
+
+    The rates of an ensemble count what all of its seeds do. So the seconds are one seed's share, and nothing else divides them.
+    """
+    known: dict[tuple[Job, int], float] = {}
     for name, stages in found.jobs.items():
         line = LINES[name]
         own = [row for row in found.rows if row.line == name and row.variant == AS_SET]
@@ -62,13 +61,10 @@ def jobs_of(found: Found) -> Iterator[TimedJob]:
         for stage, units in stages.items():
             if all(part in rates for part, count in units.items() if count):
                 seconds = sum(count / rates[part] for part, count in units.items() if count)
-                members = int(str(line.extra.get("members", 0)))
-                known.setdefault(Job(stage, "paper", line.env, line.method), {})[members] = seconds
-    together = getattr(scale_settings("paper"), "ensembles", ())
-    for job, by_members in known.items():
-        wanted = SEEDS if job.method in together else 0
-        nearest = min(by_members, key=lambda members: abs(members - wanted))
-        yield device_speeds.timed_job(job, by_members[nearest])
+                seeds = max(1, int(str(line.extra.get("members", 0))))
+                known.setdefault((Job(stage, "paper", line.env, line.method), seeds), seconds)
+    for (job, seeds), seconds in known.items():
+        yield device_speeds.timed_job(job, seconds, seeds)
 
 
 if __name__ == "__main__":  # after a file was added by hand

@@ -35,6 +35,8 @@ class Work(NamedTuple):
     disk: float = 0.0  # bytes that it leaves behind
     own_steps: float = 0.0  # what the run itself counts, in which it logs; 0: unknown
     scratch: float = 0.0  # bytes that go when it has ended: checkpoints, and what a run keeps beside them
+    captured: float = 0.0  # of the passes, those that on a GPU are CUDA graphs where seeds are trained as one network,
+    kernels: float = 0.0  # and how many kernels these graphs have
 
     def __add__(self, other: Work) -> Work:  # type: ignore[override]
         return Work(*(a + b for a, b in zip(self, other, strict=True)))

@@ -15,9 +15,9 @@ def cost_table(cost: Forecast) -> str:
     for figure, jobs in sorted(cost.plan.figures.items()):
         of = [cost.estimates[job] for job in jobs]
         memory, _ = memory_of_largest(Plan({job: () for job in jobs}, {figure: jobs}), {})
-        cells = [f"`{figure}`", f"{len(jobs):,}"]
+        cells = [f"`{figure}`", f"{cost.count(jobs):,}"]
         cells += [said_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
-        cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(one.scratch for one in of))]
+        cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(cost.scratch(jobs)))]
         cells += [f"{memory / 1000:,.0f} GB", max((one.source for one in of), key=SOURCES.index)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -33,9 +33,11 @@ class TimedJob(Frozen):
     method: str
     seconds: float = Field(gt=0, description="Without the start of Python.")
     settings: str = Field(description="A hash of the settings that it was timed with.")
-    work: tuple[float, float, float] = Field(
-        description="Operations, passes and environment steps, with these settings."
+    work: tuple[float, float, float, float, float] = Field(
+        description="Operations, passes and environment steps, with these settings; of the passes those that an ensemble "
+        "captures, and their kernels."
     )
+    seeds: int = Field(1, ge=1, description="That were timed as one network; `seconds` is one seed's share of theirs.")
 
     @property
     def job(self) -> Job:
@@ -118,17 +120,23 @@ def speeds_of(device: str) -> DeviceSpeeds | None:
     return read(files[chosen]) if chosen else None
 
 
-def timed_job(job: Job, seconds: float) -> TimedJob:
-    """The record of a job that would take so long with today's settings."""
-    flop, passes, env_steps = work_of(job)[:3]
+def timed_job(job: Job, seconds: float, seeds: int = 1) -> TimedJob:
+    """The record of a job that would take so long with today's settings.
+
+    Args:
+        seconds: of one seed's share, where several are one network.
+        seeds: that are one network.
+    """
+    work = work_of(job)
     said = digest(STAGES[job.stage].settings_text(job))
     of = {"stage": job.stage, "scale": job.scale, "env": job.env, "method": job.method}
-    return TimedJob(**of, seconds=seconds, settings=said, work=(flop, passes, env_steps))
+    counted = (work.flop, work.passes, work.env_steps, work.captured, work.kernels)
+    return TimedJob(**of, seconds=seconds, settings=said, work=counted, seeds=seeds)
 
 
 def work_then(timed: TimedJob) -> Work:
     """The work of a job as it was when it was timed."""
-    return Work(*timed.work)
+    return Work(*timed.work[:3], captured=timed.work[3], kernels=timed.work[4])
 
 
 # ---------------------------------------------------------------------------------------------- the table of docs/scale.md

@@ -15,79 +15,34 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from graphlib import TopologicalSorter
 from statistics import median
 from typing import Literal, NamedTuple
 
-from pydantic import Field
-
-from recollect.common.work import Work
 from recollect.settings.errors import UserError
-from recollect.settings.loading import config_folder, read_yaml, validated
-from recollect.settings.resolve import environment_mapping, names
-from recollect.settings.schema import Frozen
+from recollect.settings.resolve import names
+from recollect.stages import packs
 from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, speeds_of, work_then
+from recollect.stages.machines import machines
 from recollect.stages.plan import Plan, plan
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record, records
-from recollect.stages.stage import Job, is_ensemble, is_large
+from recollect.stages.stage import Job, is_large
 from recollect.stages.table import STAGES
+from recollect.stages.wall_time import joined, wall_seconds
 from recollect.stages.workload import family_of, kind_of, work_of
 
 Source = Literal["measured", "scaled", "recorded", "assumed"]
 SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
 
 
-class Machine(Frozen):
-    """Constants of one device."""
+class Known(NamedTuple):
+    """What a job took: seconds by the rule and measured, and whether its seeds were trained as one network."""
 
-    name: str
-    basis: Literal["recorded", "assumed"] = Field(description="recorded: fitted to runs on it; assumed: to nothing.")
-    startup: float = Field(ge=0, description="Seconds before a job works.")
-    pass_: float = Field(alias="pass", ge=0, description="Seconds of a pass of a small network.")
-    flop: float = Field(gt=0, description="Operations per second of a large one.")
-    world: float = Field(ge=0, description="Seconds of one step of one instance.")
-    worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
-    kinds: dict[str, float] = Field(default_factory=dict, description="Kind of job -> factor.")
-    seen_again: dict[str, float] = Field(
-        default_factory=dict,
-        description="Beginning of an environment's name -> factor of training, where images come again.",
-    )
-    together: float = Field(
-        1.0, gt=0, description="Factor of training where a scale of small runs trains a method's seeds as an ensemble."
-    )
-    seconds: dict[str, float] = Field(
-        default_factory=dict,
-        description="Rule, or rule and name of what it makes -> seconds of jobs whose work is not counted.",
-    )
-
-    def takes(self, job: Job, work: Work) -> float:
-        """Seconds of a job by the rule."""
-        if not any(work):
-            return self.startup + self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
-        world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
-        each = self.worlds.get(world, self.world)
-        seconds = work.passes * self.pass_ + work.flop / self.flop + work.env_steps * each
-        again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
-        if job.stage == "train":
-            seconds *= next(again, 1.0)
-            seconds *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
-        return self.startup + seconds * self.kinds.get(kind_of(job), 1.0)
-
-
-class Speeds(Frozen):
-    """config/speeds.yaml."""
-
-    machines: dict[str, Machine]
-    models: dict[str, float]
-    layers: dict[str, int]
-    widths: dict[str, int]
-    words: dict[str, int]
-    images: dict[str, float]
-    new_frames: dict[str, float]
-    horizons: dict[str, int]
+    by_rule: float
+    seconds: float
+    as_one: bool
 
 
 class Estimate(NamedTuple):
@@ -98,16 +53,6 @@ class Estimate(NamedTuple):
     gpu: bool
     disk: float
     scratch: float
-
-
-def machines() -> dict[str, Machine]:
-    """The machines of config/speeds.yaml: `cpu` and `cuda`."""
-    path = config_folder() / "speeds.yaml"
-    found = validated(Speeds, read_yaml(path), where=path).machines
-    for device in ("cpu", "cuda"):
-        if device not in found:
-            raise UserError(f"there is no machine '{device}'", where=path, do="add it under `machines:`")
-    return found
 
 
 # ------------------------------------------------------------------------------------------------- what was measured
@@ -141,107 +86,80 @@ class Estimator:
         measured: what finished jobs took.
         device: `cpu`: as if no job had a GPU; anything else: each as its rule asks.
         timed: what `make gpu` timed on the GPU.
+        together: run -> how many seeds have its job together; where they are one network a run's time is its share.
     """
 
-    def __init__(self, measured: Mapping[Job, Record], device: str = "auto", timed: DeviceSpeeds | None = None) -> None:
+    def __init__(
+        self,
+        measured: Mapping[Job, Record],
+        device: str = "auto",
+        timed: DeviceSpeeds | None = None,
+        together: Mapping[Job, int] | None = None,
+    ) -> None:
         self.device = device
         self.machines = machines()
-        self._known: dict[Job, Estimate] = {}
-        # Seconds of the same job, of whatever seed, on a device.
-        self._same = defaultdict[tuple[Job, str], list[float]](list)
+        self.together = together or {}
+        self._known: dict[tuple[Job, int], Estimate] = {}
+        # Seconds of the same job, of whatever seed, on a device, trained as one network with so many seeds.
+        self._same = defaultdict[tuple[Job, str, int], list[float]](list)
         for job, record in measured.items():
-            shape = job.shape
-            self._same[shape, record.device].append(record.seconds)
-        # Seconds of jobs of one kind on a device, by the rule and measured; and of those that `make gpu` timed, by their
-        # paper and sequence model.
-        self._like = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
-        self._related = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
-        for (job, on), seconds in self._same.items():
+            seeds = self._as_one(job, record.device, record.seeds)
+            self._same[job.shape, record.device, seeds].append(record.seconds)
+        # Of jobs of one kind on a device; and of those that `make gpu` timed, by their paper and sequence model.
+        self._like = defaultdict[tuple[str, str], list[Known]](list)
+        self._related = defaultdict[tuple[str, str], list[Known]](list)
+        for (job, on, seeds), seconds in self._same.items():
             machine = self.machines.get(on)
-            by_rule = machine.takes(job, work_of(job)) if machine else 0.0
+            by_rule = machine.takes(job, work_of(job), seeds) if machine else 0.0
             if by_rule:
-                kind = kind_of(job)
-                self._like[kind, on].append((by_rule, median(seconds)))
+                self._like[kind_of(job), on].append(Known(by_rule, median(seconds), seeds > 1))
         for one in () if timed is None else timed.jobs:
-            self._add(one)
+            with suppress(UserError):  # what it was about is configured no more
+                self._add(one)
+
+    def _as_one(self, job: Job, on: str, seeds: int) -> int:
+        return self.machines[on].as_one(job, seeds) if on in self.machines else 1
 
     def _add(self, timed: TimedJob) -> None:
         """A job whose parts were timed. One that was finished here is known better."""
-        job, on = timed.job, "cuda"
-        seconds = self.machines[on].startup + timed.seconds
+        job, on, seeds = timed.job, "cuda", timed.seeds
+        if self._as_one(job, on, seeds) != seeds:
+            return  # as one network, and its seeds are trained one by one now
+        seconds = self.machines[on].startup / seeds + timed.seconds
         if timed.is_of_today:
-            self._same.setdefault((job, on), [seconds])
-        with suppress(UserError):  # what it was about is configured no more
-            pair = self.machines[on].takes(job, work_then(timed)), seconds
-            self._like[kind_of(job), on].append(pair)
-            self._related[family_of(job), on].append(pair)
+            self._same.setdefault((job, on, seeds), [seconds])
+        known = Known(self.machines[on].takes(job, work_then(timed), seeds), seconds, seeds > 1)
+        self._like[kind_of(job), on].append(known)
+        self._related[family_of(job), on].append(known)
 
     def __call__(self, job: Job) -> Estimate:
-        """What a job will take; the same for all seeds and tasks."""
-        shape = job.shape
-        if shape not in self._known:
-            self._known[shape] = self._estimate(shape)
-        return self._known[shape]
+        """What a job will take; the same for all seeds and tasks, but for how many seeds have a job together."""
+        of = job.shape, self.together.get(job, 1)
+        if of not in self._known:
+            self._known[of] = self._estimate(*of)
+        return self._known[of]
 
-    def _estimate(self, job: Job) -> Estimate:
+    def _estimate(self, job: Job, seeds: int) -> Estimate:
         """Of a job with parts: the sum of them, which is as sure as the least sure one."""
         stage = STAGES[job.stage]
         gpu = stage.on_gpu(job) and self.device != "cpu"
-        parts = [self._estimate_step(step, gpu) for _, step in stage.steps(job)]
+        parts = [self._estimate_step(step, gpu, seeds) for _, step in stage.steps(job)]
         source = max((part.source for part in parts), key=SOURCES.index)
         seconds, disk = sum(part.seconds for part in parts), sum(part.disk for part in parts)
         return Estimate(seconds, source, gpu, disk, max(part.scratch for part in parts))
 
-    def _estimate_step(self, job: Job, gpu: bool) -> Estimate:
+    def _estimate_step(self, job: Job, gpu: bool, seeds: int) -> Estimate:
         on = "cuda" if gpu else "cpu"
-        work = work_of(job)
-        if (job, on) in self._same:
-            return Estimate(median(self._same[job, on]), "measured", gpu, work.disk, work.scratch)
+        work, seeds = work_of(job), self._as_one(job, on, seeds)
+        if (job, on, seeds) in self._same:
+            return Estimate(median(self._same[job, on, seeds]), "measured", gpu, work.disk, work.scratch)
         machine = self.machines[on]
-        by_rule = machine.takes(job, work)
+        by_rule = machine.takes(job, work, seeds)
         like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on))
-        if like:
-            near, seconds = min(like, key=lambda pair: abs(math.log(pair[0] / by_rule)))
-            return Estimate(seconds * by_rule / near, "scaled", gpu, work.disk, work.scratch)
+        if like:  # an ensemble is nearest to an ensemble
+            near = min(like, key=lambda one: (one.as_one != (seeds > 1), abs(math.log(one.by_rule / by_rule))))
+            return Estimate(near.seconds * by_rule / near.by_rule, "scaled", gpu, work.disk, work.scratch)
         return Estimate(by_rule, machine.basis, gpu, work.disk, work.scratch)
-
-
-def wall_seconds(
-    needs: Mapping[Job, Iterable[Job]], seconds: Callable[[Job], float], taken: Callable[[Job], bool], devices: int
-) -> float:
-    """Time until all is done, when each job starts as soon as what it waits for is done and, where it takes one, a device
-    is free; the longest chain goes first.
-
-    Args:
-        needs: job -> what it waits for; a job stands behind those.
-        seconds: of a job.
-        taken: whether a job takes a device; others run beside.
-        devices: how many there are.
-    """
-    chain: dict[Job, float] = dict.fromkeys(needs, 0.0)  # seconds from a job's start to the end of what waits for it
-    for job in reversed(list(needs)):
-        chain[job] += seconds(job)
-        for other in needs[job]:
-            chain[other] = max(chain[other], chain[job])
-    order = TopologicalSorter(needs)
-    order.prepare()
-    waiting: list[tuple[float, Job]] = []  # for a device, the longest chain first
-    running: list[tuple[float, Job]] = []  # and when they end
-    now = 0.0
-    while order.is_active():
-        for job in order.get_ready():
-            if taken(job):
-                heapq.heappush(waiting, (-chain[job], job))
-            else:
-                heapq.heappush(running, (now + seconds(job), job))
-        while waiting and devices:
-            _, job = heapq.heappop(waiting)
-            devices -= 1
-            heapq.heappush(running, (now + seconds(job), job))
-        now, job = heapq.heappop(running)
-        devices += taken(job)
-        order.done(job)
-    return now
 
 
 def memory_of_largest(plan: Plan, measured: Mapping[Job, Record]) -> tuple[float, bool]:
@@ -272,12 +190,24 @@ class Forecast(NamedTuple):
     wall: float
     memory: float  # MB of the largest job
     memory_measured: bool
+    shared: Mapping[Job, Job]  # a run that shares its job -> the run by which that job is called here
     timed: str = ""  # the device that `make gpu` was run on, and when, where that counts
 
     def seconds(self, jobs: Iterable[Job] | None = None, *, gpu: bool | None = None) -> float:
         """Seconds of some jobs, or of all, one after the other."""
         chosen = self.plan.needs if jobs is None else jobs
         return sum(e.seconds for e in (self.estimates[job] for job in chosen) if gpu is None or e.gpu == gpu)
+
+    def count(self, jobs: Iterable[Job]) -> int:
+        """How many jobs of the workflow some jobs are, where seeds share one."""
+        return len({self.shared.get(job, job) for job in jobs})
+
+    def scratch(self, jobs: Iterable[Job]) -> list[float]:
+        """What each job of the workflow keeps until it ends; one that several seeds share keeps that of all until then."""
+        found = defaultdict[Job, float](float)
+        for job in jobs:
+            found[self.shared.get(job, job)] += self.estimates[job].scratch
+        return list(found.values())
 
     def text(self) -> str:
         """For people."""
@@ -308,20 +238,27 @@ def forecast(
     timed = speeds_of(device)
     found = plan(scale, figures)
     known = measurements() if measured is None else measured
-    estimator = Estimator(known, device, timed)
+    alone = Estimator({})
+    sharing = packs.sharing(scale, found.needs, lambda job: alone(job).seconds)
+    together = {job: len(whole) for job, whole in sharing.items()}
+    estimator = Estimator(known, device, timed, together)
     estimates = {job: estimator(job) for job in found.needs}
     some = any(estimate.gpu for estimate in estimates.values())
+    shared = {job: next(one for one in whole if one in found.needs) for job, whole in sharing.items()}
+    seconds = defaultdict[Job, float](float)
+    for job, estimate in estimates.items():
+        seconds[shared.get(job, job)] += estimate.seconds
 
     wall = wall_seconds(
-        found.needs,
-        lambda job: estimates[job].seconds,
+        joined(found.needs, shared),
+        seconds.__getitem__,
         lambda job: estimates[job].gpu or not some,  # whether it takes a device
         devices,
     )
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
     memory, is_measured = memory_of_largest(found, ran_here)
     on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
-    return Forecast(scale, found, estimates, devices, wall, memory, is_measured, on)
+    return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, on)
 
 
 def _lines(cost: Forecast) -> Iterable[str]:
@@ -329,7 +266,9 @@ def _lines(cost: Forecast) -> Iterable[str]:
     some = any(e.gpu for e in of.values())
     unit = "GPU time" if some else "CPU time"
     figures = cost.plan.figures
-    yield f"{len(figures)} figure{'s' * (len(figures) != 1)} at scale {cost.scale}: {len(needs):,} jobs"
+    count = cost.count(needs)
+    each = f", {len(needs):,} with one for each seed" * (count != len(needs))
+    yield f"{len(figures)} figure{'s' * (len(figures) != 1)} at scale {cost.scale}: {count:,} jobs{each}"
     yield ""
     yield f"{'jobs':24}{'count':>8}{unit:>12}{'CPU time' if some else '':>12}   from"
     by_stage: dict[str, list[Job]] = {}
@@ -343,12 +282,12 @@ def _lines(cost: Forecast) -> Iterable[str]:
     owners = Counter(job for jobs in figures.values() for job in jobs)
     for figure, taken in sorted(figures.items(), key=lambda pair: -cost.seconds(pair[1])):
         own = cost.seconds(job for job in taken if owners[job] == 1)
-        yield f"{figure:40}{len(taken):>8,}{said_time(cost.seconds(taken)):>10}{said_time(own):>12}"
+        yield f"{figure:40}{cost.count(taken):>8,}{said_time(cost.seconds(taken)):>10}{said_time(own):>12}"
     yield ""
     beside = ("GPU" if some else "job at a time") + ("s" if some and cost.devices != 1 else "")
     beside = beside if some or cost.devices == 1 else "jobs at a time"
     yield f"wall time   {said_time(cost.wall)} with {cost.devices} {beside}" + ", CPU jobs beside them" * some
-    largest = sum(heapq.nlargest(cost.devices, (e.scratch for e in of.values())))
+    largest = sum(heapq.nlargest(cost.devices, cost.scratch(needs)))
     yield f"disk        {said_bytes(sum(e.disk for e in of.values()))}, and {said_bytes(largest)} of checkpoints while jobs run"
     basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
     yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"

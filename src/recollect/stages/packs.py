@@ -12,7 +12,7 @@ done stay what they were.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
@@ -22,8 +22,8 @@ from recollect.settings.resolve import figure_reads, names
 from recollect.stages.check import kept
 from recollect.stages.inputs import figure_runs, is_trained, untrained_methods
 from recollect.stages.paths import WILDCARDS
-from recollect.stages.selection import JOB_HOURS
-from recollect.stages.stage import is_ensemble, is_large
+from recollect.stages.selection import JOB_HOURS, default_selection
+from recollect.stages.stage import Job, is_ensemble, is_large
 
 PACK_HOURS = 20  # of a job's hours that a pack takes by the forecast, which may be wrong
 
@@ -38,13 +38,18 @@ def shrunk(job_hours: float) -> float:
     return min(1.0, job_hours / JOB_HOURS)
 
 
-def fitting(scale: str, env: str, method: str, job_hours: float = JOB_HOURS) -> int:
+def fitting(
+    scale: str, env: str, method: str, job_hours: float = JOB_HOURS, hours: Mapping[str, float] | None = None
+) -> int:
     """How many runs, trained and scored, fit into one job of so many hours; 1 for what no figure is about."""
     limit = PACK_HOURS * shrunk(job_hours)
-    return max(1, int(limit / hours_of(scale).get(f"{env} {method}", limit)))
+    known = hours_of(scale) if hours is None else hours
+    return max(1, int(limit / known.get(f"{env} {method}", limit)))
 
 
-def packs(scale: str, job_hours: float = JOB_HOURS, most: int | None = None) -> dict[Seeds, list[Pair]]:
+def packs(
+    scale: str, job_hours: float = JOB_HOURS, most: int | None = None, hours: Mapping[str, float] | None = None
+) -> dict[Seeds, list[Pair]]:
     """Seeds that share a job -> the runs that they do so for; at scales of small runs ensembles only.
 
     A function of the configuration alone, whatever is asked for, so that a job stays the same job. Large runs share one
@@ -53,6 +58,7 @@ def packs(scale: str, job_hours: float = JOB_HOURS, most: int | None = None) -> 
     Args:
         job_hours: of the longest job.
         most: seeds in one job.
+        hours: as `hours_of` gives them, where only some runs are asked about; others go alone.
     """
     found: dict[Seeds, list[Pair]] = {}
     if most == 1 or not (is_large(scale) or scale_settings(scale).ensembles):
@@ -62,7 +68,7 @@ def packs(scale: str, job_hours: float = JOB_HOURS, most: int | None = None) -> 
             seeds_of_figures = [tuple(sorted(chain(*seeds_of_figures)))] if is_ensemble(scale, pair[1]) else []
         for seeds in seeds_of_figures:
             # An ensemble takes hardly longer with all seeds than with one, so all are one pack.
-            fit = len(seeds) if is_ensemble(scale, pair[1]) else fitting(scale, *pair, job_hours)
+            fit = len(seeds) if is_ensemble(scale, pair[1]) else fitting(scale, *pair, job_hours, hours)
             size = min(fit, most or len(seeds))
             for pack in _evenly(seeds, size):
                 if len(pack) > 1:
@@ -116,9 +122,30 @@ def forecast(scale: str) -> dict[str, float]:
     from recollect.stages.forecast import Estimator  # imports torch
     from recollect.stages.plan import plan
 
-    seconds = Estimator({})
-    runs = {job._replace(seed="") for job in plan(scale, names("figures")).needs if job.stage == "run"}
-    return {f"{job.env} {job.method}": seconds(job).seconds / 3600 for job in runs}
+    alone = Estimator({})
+    return _hours(plan(scale, names("figures")).needs, lambda job: alone(job).seconds)
+
+
+def _hours(jobs: Iterable[Job], seconds: Callable[[Job], float]) -> dict[str, float]:
+    """``env method`` -> hours, of the runs among some jobs."""
+    runs = {job._replace(seed="") for job in jobs if job.stage == "run"}
+    return {f"{job.env} {job.method}": seconds(job) / 3600 for job in runs}
+
+
+def sharing(scale: str, jobs: Iterable[Job], seconds: Callable[[Job], float]) -> dict[Job, tuple[Job, ...]]:
+    """Each run that shares its job, by config/config.yaml -> all runs of that job, those that were not asked about included.
+
+    Args:
+        jobs: what is asked about.
+        seconds: of a run alone, by the forecast of what nothing was measured for.
+    """
+    found: dict[Job, tuple[Job, ...]] = {}
+    jobs, own = list(jobs), default_selection()
+    for seeds, pairs in packs(scale, own.job_hours, own.seeds_together, _hours(jobs, seconds)).items():
+        for env, method in pairs:
+            whole = tuple(Job("run", scale, env, method, str(seed)) for seed in seeds)
+            found |= dict.fromkeys(whole, whole)
+    return {job: found[job] for job in jobs if job in found}
 
 
 def rules(

@@ -30,6 +30,7 @@ class Record(NamedTuple):
         megabytes: most RAM that its process held.
         device: cpu or cuda.
         settings: a hash of the settings that it ran with.
+        seeds: that were trained with it as one network, itself included; the seconds are its share of theirs.
     """
 
     job: Job
@@ -38,6 +39,7 @@ class Record(NamedTuple):
     megabytes: float
     device: str
     settings: str
+    seeds: int = 1
 
 
 def place(job: Job) -> Path:
@@ -76,7 +78,7 @@ def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> ob
     return returned
 
 
-def note(job: Job, device: str, settings: str, *, seconds: float, resumed: bool) -> None:
+def note(job: Job, device: str, settings: str, *, seconds: float, resumed: bool, seeds: int = 1) -> None:
     """Write down what a job took."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     known = Record(
@@ -86,6 +88,7 @@ def note(job: Job, device: str, settings: str, *, seconds: float, resumed: bool)
         megabytes=round(peak / (1e6 if sys.platform == "darwin" else 1e3), 1),
         device=device,
         settings=settings,
+        seeds=seeds,
     )
     write_json(place(job), known._asdict(), kind=KIND)
 

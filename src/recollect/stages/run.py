@@ -54,7 +54,7 @@ def ahead(
         return
     share = (time.perf_counter() - begun) / len(wanted)  # of the device, that each of them had
     for seed, resumed in trained.items():
-        note(jobs[seed], device, settings, seconds=share, resumed=resumed)
+        note(jobs[seed], device, settings, seconds=share, resumed=resumed, seeds=len(wanted))
 
 
 def ended(scale: str, env: str, method: str, seed: int) -> None:

@@ -14,11 +14,13 @@ from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.settings.errors import UserError
 from recollect.stages import records, try_out
-from recollect.stages.forecast import Machine, forecast, measurements, said_time, wall_seconds
+from recollect.stages.forecast import forecast, measurements, said_time
+from recollect.stages.machines import Machine
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
+from recollect.stages.wall_time import wall_seconds
 from recollect.stages.workload import settings_of
 
 ROOM = "dark_room_10x10"

@@ -1,0 +1,102 @@
+"""machines: the rule by which the work of a job becomes seconds, with the constants of config/speeds.yaml.
+
+One rule for all jobs and machines: startup + passes * pass + operations / flop + environment steps * world, times the factor
+of the job's kind. Seeds that are trained as one network (recollect.memory_rl.ensemble) share what a GPU does once for all of
+them; a seed's seconds are its share, so those of all seeds add up to the job's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from recollect.common.work import Work
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.resolve import environment_mapping
+from recollect.settings.schema import Frozen
+from recollect.stages.stage import Job, is_ensemble, is_large
+from recollect.stages.workload import kind_of
+
+
+class Machine(Frozen):
+    """Constants of one device."""
+
+    name: str
+    basis: Literal["recorded", "assumed"] = Field(description="recorded: fitted to runs on it; assumed: to nothing.")
+    startup: float = Field(ge=0, description="Seconds before a job works.")
+    pass_: float = Field(alias="pass", ge=0, description="Seconds of a pass of a small network.")
+    kernel: float | None = Field(
+        None,
+        ge=0,
+        description="Seconds of a kernel in the CUDA graph that updates an ensemble of seeds; null: large runs are trained "
+        "one by one here.",
+    )
+    flop: float = Field(gt=0, description="Operations per second of a large one.")
+    world: float = Field(ge=0, description="Seconds of one step of one instance.")
+    worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
+    kinds: dict[str, float] = Field(default_factory=dict, description="Kind of job -> factor.")
+    seen_again: dict[str, float] = Field(
+        default_factory=dict,
+        description="Beginning of an environment's name -> factor of training, where images come again.",
+    )
+    together: float = Field(
+        1.0, gt=0, description="Factor of training where a scale of small runs trains a method's seeds as an ensemble."
+    )
+    seconds: dict[str, float] = Field(
+        default_factory=dict,
+        description="Rule, or rule and name of what it makes -> seconds of jobs whose work is not counted.",
+    )
+
+    def as_one(self, job: Job, seeds: int) -> int:
+        """How many seeds are one network while a job trains, where so many have a job together; 1: it trains alone."""
+        joint = job.stage == "train" and is_large(job.scale) and is_ensemble(job.scale, job.method)
+        return seeds if joint and self.kernel is not None else 1
+
+    def takes(self, job: Job, work: Work, seeds: int = 1) -> float:
+        """Seconds of a job by the rule; of a seed that is trained with others as one network, its share.
+
+        The network of all seeds starts once, makes each pass once and launches each kernel once. Operations and environment
+        steps are each seed's own.
+
+        Args:
+            seeds: that have a job together.
+        """
+        if not any(work):
+            return self.startup + self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
+        world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
+        each = self.worlds.get(world, self.world)
+        seeds = self.as_one(job, seeds)
+        once = work.passes * self.pass_
+        if seeds > 1 and self.kernel is not None:
+            once = (work.passes - work.captured) * self.pass_ + work.kernels * self.kernel
+        seconds = once / seeds + work.flop / self.flop + work.env_steps * each
+        again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
+        if job.stage == "train":
+            seconds *= next(again, 1.0)
+            seconds *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
+        return self.startup / seeds + seconds * self.kinds.get(kind_of(job), 1.0)
+
+
+class Speeds(Frozen):
+    """config/speeds.yaml."""
+
+    machines: dict[str, Machine]
+    models: dict[str, float]
+    layers: dict[str, int]
+    widths: dict[str, int]
+    words: dict[str, int]
+    images: dict[str, float]
+    new_frames: dict[str, float]
+    horizons: dict[str, int]
+
+
+def machines() -> dict[str, Machine]:
+    """The machines of config/speeds.yaml: `cpu` and `cuda`."""
+    path = config_folder() / "speeds.yaml"
+    found = validated(Speeds, read_yaml(path), where=path).machines
+    for device in ("cpu", "cuda"):
+        if device not in found:
+            raise UserError(f"there is no machine '{device}'", where=path, do="add it under `machines:`")
+    return found

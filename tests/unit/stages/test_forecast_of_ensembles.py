@@ -1,0 +1,215 @@
+"""Seeds that are trained as one network: a seed's forecast is its share, the shares add up to the job, and nothing is divided
+twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recollect.common.work import Work
+from recollect.settings.resolve import figure_settings
+from recollect.stages import packs, records, train
+from recollect.stages.device_speeds import timed_job
+from recollect.stages.forecast import Estimate, Forecast, forecast
+from recollect.stages.machines import Machine, machines
+from recollect.stages.provenance import digest
+from recollect.stages.records import Record
+from recollect.stages.run import ahead
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+from recollect.stages.wall_time import joined, wall_seconds
+from recollect.stages.workload import work_of
+
+MAZE, OTHER, METHOD = "tmaze_passive_50", "tmaze_passive_100", "dqn_gpt"
+SEEDS = (101, 102, 103, 104)  # that no other figure wants, so these four have a job together
+# A pass takes a second and a kernel of a graph a hundredth; nothing else takes any time but 10 seconds to start.
+MACHINE = {
+    "name": "made up",
+    "startup": 10,
+    "pass": 1,
+    "flop": 1e36,
+    "world": 0,
+    "worlds": {},
+    "seconds": {"figure": 5},
+}
+CUDA = {**MACHINE, "basis": "assumed", "kernel": 0.01}
+TRAIN, EVALUATE = Job("train", "paper", MAZE, METHOD), Job("evaluate", "paper", MAZE, METHOD)
+
+
+@pytest.fixture
+def made(workdir: Path) -> Path:
+    """A working directory with a figure of four seeds of one ensemble, and a made-up GPU."""
+    path = workdir / "config/speeds.yaml"
+    both = {"cpu": {**MACHINE, "basis": "recorded"}, "cuda": CUDA}
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "machines": both}))
+    figure = yaml.safe_load((workdir / "config/figures/memory_rl_passive_tmaze.yaml").read_text())
+    small = {
+        **figure,
+        "environments": [MAZE],
+        "methods": [METHOD],
+        "seeds": list(SEEDS),
+        "references": [],
+        "options": {},
+    }
+    (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    return workdir
+
+
+def run_of(seed: int, method: str = METHOD) -> Job:
+    return Job("run", "paper", MAZE, method, str(seed))
+
+
+def share(seeds: int) -> float:
+    """What a seed's training takes on the made-up GPU, of so many as one network."""
+    work = work_of(TRAIN)
+    return (10 + (work.passes - work.captured) + 0.01 * work.kernels) / seeds
+
+
+def timed(folder: Path, *jobs: tuple[Job, float, int]) -> None:
+    """`make gpu` timed these on the only GPU that it was run on: jobs, seconds of a seed's share, and seeds."""
+    content = {"device": "Made-up GPU 80GB", "commit": "abc", "date": "2026-01-02", "torch": "2", "peaks": {}}
+    path = folder / "config/speeds/made_up_gpu_80gb.yaml"
+    path.parent.mkdir(exist_ok=True)
+    listed = [timed_job(*one).model_dump(mode="json") for one in jobs]
+    path.write_text(yaml.safe_dump({**content, "jobs": listed}))
+
+
+def of_one_seed(cost: Forecast) -> Estimate:
+    """The estimate that all four have."""
+    first, *others = (cost.estimates[run_of(seed)] for seed in SEEDS)
+    assert all(other == first for other in others)
+    return first
+
+
+def test_an_ensemble_starts_once_and_launches_once_and_each_seed_has_its_own_arithmetic(workdir: Path) -> None:
+    machine = Machine(**{**CUDA, "flop": 10, "world": 0.1})
+    work = Work(flop=500, passes=100, env_steps=20, captured=90, kernels=3000)
+    alone, each = 10 + 100 + 50 + 2, (10 + 10 + 30) / 4 + 50 + 2
+    for stage, scale, method, seconds in (
+        ("train", "paper", METHOD, each),
+        ("train", "paper", "sacd_gpt.separate", alone),  # its seeds are no network together
+        ("evaluate", "paper", METHOD, alone),
+        ("train", "demo", METHOD, alone),
+    ):
+        assert machine.takes(Job(stage, scale, MAZE, method), work, seeds=4) == pytest.approx(seconds)
+    assert machine.takes(TRAIN, work) == machine.takes(TRAIN, work, seeds=1) == pytest.approx(alone)
+    one_by_one = Machine(**{**CUDA, "flop": 10, "world": 0.1, "kernel": None})
+    assert one_by_one.takes(TRAIN, work, seeds=4) == pytest.approx(alone)
+
+
+def test_the_shares_of_an_ensembles_seeds_add_up_to_its_job(made: Path) -> None:
+    cost = forecast("paper", ["one"], measured={})
+    work, scores = work_of(TRAIN), 4 * (10 + work_of(EVALUATE).passes)
+    job = 10 + (work.passes - work.captured) + 0.01 * work.kernels + scores  # of four seeds
+    assert sum(cost.estimates[run_of(seed)].seconds for seed in SEEDS) == pytest.approx(job)
+    assert work.captured > 0 and work.kernels > 0
+    # It is one job on one device, however many there are.
+    for devices in (1, 4):
+        assert forecast("paper", ["one"], measured={}, devices=devices).wall == pytest.approx(job + 10 + 5)
+    assert "1 figure at scale paper: 2 jobs, 5 with one for each seed" in cost.text()
+    scratch = cost.estimates[run_of(SEEDS[0])].scratch  # each seed has checkpoints of its own
+    assert sorted(cost.scratch(cost.plan.needs)) == [0, 4 * scratch]
+
+
+def test_without_gpus_or_with_a_job_for_each_seed_nothing_is_shared(made: Path) -> None:
+    alone = 10 + work_of(TRAIN).passes + 10 + work_of(EVALUATE).passes
+    assert of_one_seed(forecast("paper", ["one"], measured={}, device="cpu")).seconds == pytest.approx(alone)
+    path = made / "config/config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "seeds_together": 1}))
+    cost = forecast("paper", ["one"], measured={}, devices=4)
+    assert of_one_seed(cost).seconds == pytest.approx(alone)
+    assert cost.wall == pytest.approx(alone + 10 + 5) and cost.count(cost.plan.needs) == 5
+
+
+@pytest.mark.usefixtures("workdir")
+def test_the_seconds_of_the_demos_ensembles_are_those_of_the_rule_for_small_runs() -> None:
+    cost, cpu = forecast("demo", ["memory_rl_passive_tmaze"], measured={}), machines()["cpu"]
+    runs = [job for job in cost.plan.needs if job.stage == "run"]
+    assert {job.method for job in runs} & {"dqn_gpt", "dqn_lstm"} and cost.shared
+    for run in runs:
+        work, scores = (work_of(run._replace(stage=stage)) for stage in ("train", "evaluate"))
+        seconds = 0.0
+        for stage, of, factor in (("train", work, cpu.together), ("evaluate", scores, 1.0)):
+            world = cpu.worlds.get("tmaze", cpu.world)
+            passed = of.passes * cpu.pass_ + of.flop / cpu.flop + of.env_steps * world
+            kind = cpu.kinds.get(f"{stage} dqn {run.method.removeprefix('dqn_').partition('.')[0]}", 1.0)
+            seconds += cpu.startup + passed * factor * kind
+        assert cost.estimates[run].seconds == pytest.approx(seconds)
+        assert cost.estimates[run].source == "recorded"
+
+
+def test_a_timed_ensemble_counts_as_measured_and_its_share_is_not_divided_again(made: Path) -> None:
+    timed(made, (TRAIN, 5000.0, 4), (TRAIN, 90_000.0, 1), (EVALUATE, 200.0, 1))
+    found = of_one_seed(forecast("paper", ["one"], measured={}))
+    assert (found.seconds, found.source) == (5000 + 10 / 4 + 200 + 10, "measured")
+
+
+@pytest.mark.parametrize("seeds", [1, 8])
+def test_what_was_timed_with_other_numbers_of_seeds_is_carried_over_by_the_rule(made: Path, seeds: int) -> None:
+    by_rule = 10 + work_of(TRAIN).passes if seeds == 1 else share(8)
+    timed(made, (TRAIN, 5000.0, seeds), (EVALUATE, 200.0, 1))
+    found = of_one_seed(forecast("paper", ["one"], measured={}))
+    assert found.source == "scaled"
+    assert found.seconds == pytest.approx((5000 + 10 / seeds) * share(4) / by_rule + 200 + 10)
+
+
+def test_an_ensemble_is_estimated_from_an_ensemble_and_a_run_alone_from_one_alone(made: Path) -> None:
+    other = TRAIN._replace(env=OTHER)
+    timed(made, (other, 7e4, 1), (other, 5000.0, 8), (EVALUATE, 200.0, 1))
+    together = of_one_seed(forecast("paper", ["one"], measured={})).seconds
+    timed(made, (other, 7e9, 1), (other, 5000.0, 8), (EVALUATE, 200.0, 1))
+    assert of_one_seed(forecast("paper", ["one"], measured={})).seconds == together
+    path = made / "config/config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "seeds_together": 1}))
+    assert of_one_seed(forecast("paper", ["one"], measured={})).seconds > 1e9
+
+
+def test_a_finished_seed_of_an_ensemble_says_what_the_others_take(made: Path) -> None:
+    def record(seeds: int) -> dict[Job, Record]:
+        job = TRAIN._replace(seed="101")
+        return {job: Record(job, 700.0, False, 1.0, "cuda", digest(STAGES["train"].settings_text(job)), seeds)}
+
+    scores = 10 + work_of(EVALUATE).passes
+    assert of_one_seed(forecast("paper", ["one"], measured=record(4))).seconds == pytest.approx(700 + scores)
+    by_rule = share(4) / (10 + work_of(TRAIN).passes)  # alone, as `--measure` tries it
+    assert of_one_seed(forecast("paper", ["one"], measured=record(1))).seconds == pytest.approx(700 * by_rule + scores)
+
+
+def test_the_record_of_a_seed_says_how_many_were_trained_with_it(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = workdir / "config/scales/smoke.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ensembles": ["dqn_ff"]}))
+    monkeypatch.setattr(train, "train_together", lambda *of, **options: dict.fromkeys(of[3], False))
+    ahead("smoke", "tmaze_passive_5", "dqn_ff", [0, 1, 2])
+    assert [record.seeds for record in records.records("smoke")] == [3, 3, 3]
+    path = records.place(Job("train", "smoke", "tmaze_passive_5", "dqn_ff", "0"))
+    assert records.read(path) == records.records("smoke")[0]
+
+
+def test_runs_that_share_a_job_wait_for_what_each_of_them_waits_for() -> None:
+    data, more, last = (Job(name, "smoke") for name in ("data", "more", "last"))
+    first, second = (Job("run", "smoke", "world", "method", seed) for seed in ("0", "1"))
+    needs = {data: (), first: (data,), last: (first,), more: (), second: (more,)}
+    whole = joined(needs, {first: first, second: first})
+    assert {job: set(waits) for job, waits in whole.items()} == {
+        data: set(),
+        more: set(),
+        first: {data, more},
+        last: {first},
+    }
+    seconds: Callable[[Job], float] = {data: 1.0, more: 2.0, first: 10.0, last: 1.0}.__getitem__
+    assert wall_seconds(whole, seconds, lambda job: job is first, 2) == 2 + 10 + 1
+
+
+def test_the_jobs_of_a_figure_are_those_of_the_workflow(made: Path) -> None:
+    known = forecast("paper", ["one", "memory_rl_passive_tmaze"], measured={})
+    by_seeds = packs.packs("paper", hours={})  # ensembles only
+    assert by_seeds[SEEDS] == [(MAZE, METHOD)]
+    wanted = figure_settings("paper", "memory_rl_passive_tmaze")
+    assert known.shared[run_of(101)] == run_of(101) and known.shared[run_of(104)] == run_of(101)
+    runs = len(wanted.environments) * len(wanted.methods)
+    assert known.count(job for job in known.plan.needs if job.stage == "run") == 1 + runs
