@@ -15,8 +15,7 @@ from recollect.stages.stand_ins import stand_ins, stand_ins_of
 MEMORY = "mini_grid_MemoryS7"
 SMOLLM2 = "smollm2 reads in place of transfo-xl-wt103"
 MINILM = "minilm (mean of its states) reads in place of transfo-xl-wt103"
-TWO, FIRST = "only its first 2 layers read", "only its first layer reads"
-SCALED = "history vectors are standardised, times 0.3"
+FIRST, SCALED = "only its first layer reads", "history vectors are standardised, times 0.3"
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +27,13 @@ def in_the_repository(root, monkeypatch):
 @pytest.mark.parametrize(
     ("env", "method", "found"),
     [
-        (MEMORY, "helm", [SMOLLM2, TWO, SCALED]),
+        (MEMORY, "helm", [SMOLLM2, FIRST, SCALED]),
         (
             MEMORY,
             "helmv2",
             [
                 SMOLLM2,
-                TWO,
+                FIRST,
                 "tiles sees in place of clip-rn50",
                 SCALED,
                 "features have running statistics in place of batch",
@@ -45,7 +44,7 @@ def in_the_repository(root, monkeypatch):
             "shelm",
             [
                 SMOLLM2,
-                TWO,
+                FIRST,
                 "tiles sees in place of clip-vit-b16",
                 "words are the vocabulary 'tiles' in place of 'clip'",
                 SCALED,
@@ -71,7 +70,7 @@ def test_at_scale_paper_nothing_stands_in_and_a_wiring_test_means_nothing_anyway
 def test_methods_with_the_same_stand_ins_share_a_sentence():
     shared, own = stand_ins("demo", "helm_lm_depth")
     assert shared.startswith(f"Not as published in SHELM and variants: {SMOLLM2}; ") and shared.endswith(f"; {SCALED}.")
-    assert own == f"Not as published in SHELM: {TWO}."
+    assert own == f"Not as published in SHELM: {FIRST}."
 
 
 def test_a_figure_says_it_in_its_caption_and_below_its_panels():
