@@ -1,8 +1,8 @@
 """The results that git keeps (`docs/recorded/speed.json`), and from them alone the table of docs/speed.md.
 
-`python -m benchmarks --write docs/speed.md` measures and writes both. A run of some benchmarks keeps the rows of the others, with what
-those were measured on. `python -m benchmarks.recorded docs/speed.md` makes the table anew from the file, after a change of
-`released.yaml`, which has the goals and limits.
+`python -m benchmarks --write docs/speed.md` measures and writes both. A run of some benchmarks keeps the rows of the others, with
+what those were measured on. `python -m benchmarks.recorded docs/speed.md` makes the table anew from the file, after a change of
+goals or limits (`released.yaml`, `limits.yaml`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from recollect.stages.circumstances import commit
 
 PATH = Path("docs/recorded/speed.json")
 MARKS = "recorded speed"
-HEADER = ("work", "ours", "plain form", "ratio", "goal", "released code", "ratio", "goal", "share of peak")
+HEADER = (
+    "work", "ours", "plain form", "ratio to it", "goal", "released code", "ratio to it", "goal", "share of peak",
+)  # fmt: skip
 Run = dict[str, Any]
 """What a run was measured on: commit, date, and the machine (see `table.machine`)."""
 
@@ -126,17 +128,18 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _cells(result: Result, plain_limit: str, released_limit: str) -> tuple[str, ...]:
     """The cells of a row; numbers of its limits stand behind the goals that are missed."""
-    line = released.line_of(result)
-    ratio_to_it = released.ratio_of(result)
+    plain = ("", "", "" if result.goal is None else _goal(str(result.goal), result.reached, plain_limit))
+    if result.against_seconds is not None:
+        time = table.absolute(result.against_seconds, result.unit)
+        plain = (f"{result.plain}: {time}", table.ratio(result), plain[2])
+    line, ratio_to_it = released.line_of(result), released.ratio_of(result)
     others = ("", "", "")
     if line is not None and result.rates is not None and ratio_to_it is not None:
         goal = "" if line.goal is None else _goal(f"≥ {line.goal:g}×", released.met(result), released_limit)
         time = table.absolute(line.scaled(result.rates.gemm_seconds), line.unit)
-        others = (f"{time} ({line.of}{'' if line.threads == 1 else f', {line.threads} threads'})", _times(ratio_to_it), goal)
+        threads = "" if line.threads == 1 else f", {line.threads} threads"
+        others = (f"{time} ({line.of}{threads})", _times(ratio_to_it), goal)
     share = table.share(result).strip("–")
-    plain = ("", "", "" if result.goal is None else _goal(str(result.goal), result.reached, plain_limit))
-    if result.against_seconds is not None:
-        plain = (f"{result.plain}: {table.absolute(result.against_seconds, result.unit)}", table.ratio(result), plain[2])
     return (result.work, table.absolute(result.ours_seconds, result.unit), *plain, *others, share)
 
 
@@ -189,7 +192,8 @@ def _rounded(value: Any) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the table of a page anew, and return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.recorded", description=f"Make the table of a page anew from {PATH}; measures nothing."
+        prog="python -m benchmarks.recorded",
+        description=f"Make the table of a page anew from {PATH}; measures nothing.",
     )
     parser.add_argument("page", type=Path, metavar="PAGE", help="docs/speed.md")
     page = parser.parse_args(arguments).page

@@ -67,7 +67,9 @@ def line_of(result: Result) -> Line | None:
 def ratio_of(result: Result) -> float | None:
     """How many times as fast ours is; None where the released code was not timed."""
     line = line_of(result)
-    return None if line is None or result.rates is None else line.scaled(result.rates.gemm_seconds) / result.ours_seconds
+    return (
+        None if line is None or result.rates is None else line.scaled(result.rates.gemm_seconds) / result.ours_seconds
+    )
 
 
 def share_of(result: Result) -> float | None:

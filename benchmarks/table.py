@@ -130,8 +130,9 @@ def fastest(work: Callable[[], object]) -> float:
 def rates() -> Rates:
     """How fast this machine multiplies matrices now."""
     square, tall, wide = torch.rand(1024, 1024), torch.rand(3200, 512), torch.rand(2048, 512)
-    peak = 2 * 3200 * 512 * 2048 / fastest(lambda: linear(tall, wide)) / 1e9  # as networks do it here, through oneDNN
-    return Rates(torch.get_num_threads(), fastest(lambda: square @ square), peak)
+    gemm_seconds = fastest(lambda: square @ square)
+    as_networks = 2 * 3200 * 512 * 2048 / fastest(lambda: linear(tall, wide))  # through oneDNN
+    return Rates(torch.get_num_threads(), gemm_seconds, max(released.GEMM_FLOP / gemm_seconds, as_networks) / 1e9)
 
 
 def machine() -> dict[str, Any]:
@@ -163,5 +164,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
+    if not values:
+        return "unknown"
     least, most = f"{min(values):.0f}", f"{max(values):.0f}"
     return least if least == most else f"{least} to {most}"

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # benchmarks is no part of the package
 
-from benchmarks.arithmetic import Arithmetic  # noqa: E402
-from benchmarks.harness import Comparison, Side, measure  # noqa: E402
-from recollect.common.cpu.kernels import linear  # noqa: E402
+from benchmarks.arithmetic import Arithmetic
+from benchmarks.harness import Comparison, Side, measure
+from recollect.common.cpu.kernels import linear
 
 B, T, D, E = 8, 50, 96, 128
 X, W = torch.randn(B, T, D, requires_grad=True), torch.randn(E, D, requires_grad=True)
@@ -73,5 +73,6 @@ def test_a_result_has_the_arithmetic_of_one_unit() -> None:
     side = Side(lambda: F.linear(X, W), 4)
     comparison = Comparison("a product", "rows", "the same", side, side, difference=lambda: 0.0)
     assert measure(comparison, rounds=1, at_least=0.0).gflop == pytest.approx(LAYER / 4 / 1e9)
-    none = Side(lambda: None, 1)
-    assert measure(Comparison("nothing", "", "–", none, None, difference=lambda: 0.0), rounds=1, at_least=0.0).gflop is None
+    nothing = Side(lambda: None, 1)
+    comparison = Comparison("nothing", "", "–", nothing, None, difference=lambda: 0.0)
+    assert measure(comparison, rounds=1, at_least=0.0).gflop is None

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,21 @@ LATER = {**RUN, "commit": "def"}
 RATES = Rates(threads=1, gemm_seconds=0.02, peak_gflops=100.0)
 
 
-def result(work: str, ratio: float = 1.0, **options: object) -> Result:
-    known = {"goal": Goal(2.0), "notes": (), "difference": 0.0, "ours_seconds": 1.0, "against_seconds": ratio}
-    return Result(**{"work": work, "unit": "", "plain": "the plain way", "ratios": (ratio,), "rates": RATES, **known, **options})  # fmt: skip
+def result(work: str, ratio: float = 1.0, **options: Any) -> Result:
+    known: dict[str, Any] = {"goal": Goal(2.0), "notes": (), "difference": 0.0, "ours_seconds": 1.0, "rates": RATES}
+    known |= {"against_seconds": ratio, "ratios": (ratio,)}
+    return Result(**{"work": work, "unit": "", "plain": "the plain way", **known, **options})
 
 
-def line(**options: object) -> released.Line:
-    known = {"of": "a code", "unit": "", "seconds": 2.5, "threads": 1, "date": "2026-11-22", "gemm_seconds": 0.02}
+def line(**options: Any) -> released.Line:
+    known: dict[str, Any] = {
+        "of": "a code",
+        "unit": "",
+        "seconds": 2.5,
+        "threads": 1,
+        "date": "2026-11-22",
+        "gemm_seconds": 0.02,
+    }
     return released.Line.model_validate({**known, "goal": 3, "limit": "the sums take as long", **options})
 
 
@@ -58,7 +67,7 @@ def test_what_a_recorded_run_missed_says_why() -> None:
         if released.met(row.result) is False:
             assert released.lines()[row.result.released].limit, row.result.work
         if row.result.reached is False:
-            assert row.result.work in table.limits(), f"{row.result.work}: say in limits.yaml what keeps it from its goal"
+            assert row.result.work in table.limits(), f"{row.result.work}: say in limits.yaml why"
 
 
 @pytest.mark.usefixtures("in_the_repository")
@@ -189,5 +198,3 @@ def test_a_file_of_another_form_is_refused() -> None:
     recorded.PATH.write_text('{"rows": [{"work": "first"}], "runs": []}')
     with pytest.raises(UserError, match="no recorded results"):
         recorded.read()
-
-

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -89,27 +90,44 @@ def linear_part(layer: nn.Linear, x: Tensor, first: int, past: int) -> Tensor:
 
 _ROOT, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 _FEW = 1 << 12  # below this many numbers one call of PyTorch's costs less than four
+# Numbers that go through all operations before the next ones do: a quarter of a megabyte stays in a core's own cache. The numbers
+# do not depend on it. An update of Memory-RL's GPT (64 windows of 51 steps, inner width 512) took 1.14 times as long without.
+_BLOCK = 1 << 16
 
 
-def _sigmoid(x: Tensor) -> Tensor:
+def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Parts of contiguous tensors of one shape, place by place."""
+    return zip(*(tensor.view(-1).split(_BLOCK) for tensor in tensors), strict=True)
+
+
+def _sigmoid(x: Tensor, out: Tensor) -> Tensor:
     """What the tanh form of GELU multiplies x by."""
-    return torch.addcmul(x, x * x, x, value=_CUBE).mul_(_ROOT).sigmoid_()
+    torch.mul(x, x, out=out)
+    torch.addcmul(x, out, x, value=_CUBE, out=out)
+    return out.mul_(_ROOT).sigmoid_()
 
 
 class _GeluTanh(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        sigmoid = _sigmoid(x)
+        x = x.contiguous()
+        sigmoid, y = torch.empty_like(x), torch.empty_like(x)
+        for x_N, sigmoid_N, y_N in _blocks(x, sigmoid, y):
+            torch.mul(x_N, _sigmoid(x_N, sigmoid_N), out=y_N)
         ctx.save_for_backward(x, sigmoid)
-        return x * sigmoid
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         # d/dx x s(u) = s + x s (1 - s) u',  u' = root (1 + 3 cube x^2)
         x, s = ctx.saved_tensors
-        slope = (x * x).mul_(3 * _CUBE * _ROOT).add_(_ROOT).mul_(x)
-        return torch.addcmul(s, torch.addcmul(s, s, s, value=-1), slope).mul_(grad)
+        grad_x, spare = torch.empty_like(x), x.new_empty(min(x.numel(), _BLOCK))
+        for x_N, s_N, grad_N, out_N in _blocks(x, s, grad.contiguous(), grad_x):
+            slope_N = torch.mul(x_N, x_N, out=spare[: len(x_N)]).mul_(3 * _CUBE * _ROOT).add_(_ROOT).mul_(x_N)
+            torch.addcmul(s_N, s_N, s_N, value=-1, out=out_N)
+            torch.addcmul(s_N, out_N, slope_N, out=out_N).mul_(grad_N)
+        return grad_x
 
 
 def gelu(x: Tensor, approximate: str) -> Tensor:
@@ -118,5 +136,9 @@ def gelu(x: Tensor, approximate: str) -> Tensor:
         if x.requires_grad:
             return _GeluTanh.apply(x)
         if x.numel() >= _FEW:
-            return _sigmoid(x).mul_(x)
+            x = x.contiguous()
+            y = torch.empty_like(x)
+            for x_N, y_N in _blocks(x, y):
+                _sigmoid(x_N, y_N).mul_(x_N)
+            return y
     return F.gelu(x, approximate=approximate)
