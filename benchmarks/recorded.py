@@ -110,6 +110,8 @@ def write(rows: Sequence[Row], page: Path) -> None:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table, what keeps missed goals from being met, and what the runs were."""
+    if not rows:
+        return "No run was recorded yet: `make bench WRITE=docs/speed.md` writes it."
     runs, limits = _runs(rows), list[str]()
     several = len(runs) > 1
     lines = [f"| {' | '.join([*HEADER, *(['run'] if several else [])])} |"]
