@@ -69,8 +69,8 @@ dry-run: setup ## what would be run at scales smoke, demo and paper; starts noth
 	$(BIN)/snakemake --dry-run --quiet rules --config scale=demo figures=demo_all
 	$(BIN)/snakemake --dry-run --quiet rules --config scale=paper figures=all
 
-bench: setup ## speed, as ratios to the plain way of doing the same
-	$(BIN)/python -m benchmarks
+bench: setup ## speed, as ratios to the plain way of doing the same (NAMES="one_actor search"; WRITE=docs/speed.md: that page's table)
+	$(BIN)/python -m benchmarks $(NAMES) $(if $(WRITE),--write $(WRITE))
 
 gpu: setup ## speed on a GPU of each kind of work, in under 10 minutes; forecasts then reckon with it (LINES="radt helm")
 	$(BIN)/python -m benchmarks.gpu $(LINES)

@@ -11,8 +11,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+import torch
+
+from benchmarks.arithmetic import Arithmetic
 
 ROUNDS = 5
 AT_LEAST = 0.2  # seconds: a measurement of something shorter runs it several times
@@ -84,8 +89,28 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """How fast the machine multiplied matrices just before a comparison.
+
+    Args:
+        threads: that it did it with, and ours has.
+        gemm_seconds: of a product of 1024 x 1024 x 1024.
+        peak_gflops: of that product, or of 3200 x 512 x 2048 through oneDNN where this is faster.
+    """
+
+    threads: int
+    gemm_seconds: float
+    peak_gflops: float
+
+
+@dataclass(frozen=True)
 class Result:
-    """What was measured: seconds per unit of work, and the ratio theirs/ours of each round."""
+    """What was measured: seconds per unit of work, and the ratio theirs/ours of each round.
+
+    Args:
+        gflop: arithmetic of a unit of ours, see `arithmetic`; None where none was seen.
+        rates: of the machine; None where they were not measured.
+    """
 
     work: str
     unit: str
@@ -97,6 +122,8 @@ class Result:
     against_seconds: float | None
     ratios: tuple[float, ...] = field(default=())
     released: str = ""
+    gflop: float | None = None
+    rates: Rates | None = None
 
     @property
     def ratio(self) -> float:
@@ -107,22 +134,6 @@ class Result:
     def reached(self) -> bool | None:
         """Whether the goal is reached; None without a goal."""
         return None if self.goal is None else self.goal.reached(self)
-
-    def as_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "work": self.work,
-            "unit": self.unit,
-            "against": self.plain,
-            "notes": list(self.notes),
-            "difference": self.difference,
-            "ours_seconds_per_unit": self.ours_seconds,
-            "against_seconds_per_unit": self.against_seconds,
-            "ratios": list(self.ratios),
-            "ratio": self.ratio if self.ratios else None,
-            "goal": None if self.goal is None else str(self.goal),
-            "reached": self.reached,
-        }
 
 
 class NotTheSame(AssertionError):
@@ -154,11 +165,12 @@ def seconds(side: Side, calls: int) -> float:
     return (time.perf_counter() - began) / (calls * side.units)
 
 
-def calls_for(side: Side, at_least: float) -> int:
-    """How many calls last long enough to be timed; this is also the warm-up (the first call is not counted)."""
+def calls_for(side: Side, at_least: float, watching: AbstractContextManager[object] | None = None) -> int:
+    """How many calls last long enough to be timed; this is also the warm-up: the first call is `watching`, and not timed."""
     if side.cold:
         return 1
-    seconds(side, 1)
+    with watching or nullcontext():
+        seconds(side, 1)
     if side.once:
         return 1
     calls = 1
@@ -178,7 +190,9 @@ def measure(comparison: Comparison, *, rounds: int = ROUNDS, at_least: float = A
     difference = checked(comparison)
     rounds = min(rounds, comparison.rounds or rounds)
     ours, against = comparison.ours, comparison.against
-    our_calls = calls_for(ours, at_least)
+    # A mode of PyTorch's would break CUDA graphs and compiled code.
+    arithmetic = None if torch.cuda.is_available() else Arithmetic()
+    our_calls = calls_for(ours, at_least, arithmetic)
     their_calls = calls_for(against, at_least) if against is not None else 0
     our_times: list[float] = []
     their_times: list[float] = []
@@ -200,4 +214,5 @@ def measure(comparison: Comparison, *, rounds: int = ROUNDS, at_least: float = A
         against_seconds=statistics.median(their_times) if their_times else None,
         ratios=tuple(theirs / mine for theirs, mine in zip(their_times, our_times, strict=False)),
         released=comparison.released,
+        gflop=arithmetic.flop / ours.units / 1e9 if arithmetic is not None and arithmetic.flop else None,
     )

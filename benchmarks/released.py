@@ -1,7 +1,8 @@
 """What the released code took where it was timed (`released.yaml`), scaled to the machine that runs now.
 
-A matrix product of 1024 x 1024 x 1024 was timed there; how much faster it is here scales the recorded time. That is fair where
-both codes multiply matrices, and rough where they do not. Nothing of the released code is needed to read this.
+A matrix product of 1024 x 1024 x 1024 was timed there, and is timed here before each comparison; how much faster it is here scales
+the recorded time. That is fair where both codes multiply matrices, and rough where they do not. Nothing of the released code is
+needed to read this.
 """
 
 from __future__ import annotations
@@ -58,19 +59,27 @@ def lines() -> dict[str, Line]:
     return {name: Line.model_validate(line) for name, line in content["lines"].items()}
 
 
-def ratio_of(result: Result, gemm_seconds: float) -> float | None:
+def line_of(result: Result) -> Line | None:
+    """The line that a result is to be compared with; None where there is none, or the machine's rates are not known."""
+    return lines()[result.released] if result.released and result.rates is not None else None
+
+
+def ratio_of(result: Result) -> float | None:
     """How many times as fast ours is; None where the released code was not timed."""
-    return lines()[result.released].scaled(gemm_seconds) / result.ours_seconds if result.released else None
+    line = line_of(result)
+    return (
+        None if line is None or result.rates is None else line.scaled(result.rates.gemm_seconds) / result.ours_seconds
+    )
 
 
-def share_of(result: Result, peak_gflops: float) -> float | None:
-    """Which part of the fastest matrix product's rate ours computes at; None where its arithmetic was not counted."""
-    gflop = lines()[result.released].gflop if result.released else None
-    return None if gflop is None else gflop / result.ours_seconds / peak_gflops
+def share_of(result: Result) -> float | None:
+    """Which part of the fastest matrix product's rate ours computes at; None where there is no arithmetic that was counted."""
+    line = line_of(result)
+    gflop = result.gflop if result.gflop is not None or line is None else line.gflop
+    return None if gflop is None or result.rates is None else gflop / result.ours_seconds / result.rates.peak_gflops
 
 
-def met(result: Result, gemm_seconds: float) -> bool | None:
+def met(result: Result) -> bool | None:
     """Whether the line's goal is met; None without one."""
-    goal = lines()[result.released].goal if result.released else None
-    ratio = ratio_of(result, gemm_seconds)
-    return None if goal is None or ratio is None else ratio >= goal
+    line, ratio = line_of(result), ratio_of(result)
+    return None if line is None or line.goal is None or ratio is None else ratio >= line.goal

@@ -6,16 +6,20 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from benchmarks import released
-from benchmarks.harness import Result
+from benchmarks.harness import Rates, Result
 from recollect.common.cpu.kernels import linear
 from recollect.stages.circumstances import processor
 
 HEADER = ("work", "ours", "against", "theirs", "ratio [min..max]", "goal", "reached")
+LEAST_SHARE = 0.005  # of the peak: below that the arithmetic says nothing
 RELEASED = ("released code, recorded", "ratio to it", "its goal", "met", "share of peak")
 
 
@@ -59,35 +63,54 @@ def row(result: Result, mark: str = "") -> tuple[str, ...]:
     )
 
 
-def beside_released(result: Result, machine: dict[str, Any]) -> tuple[str, ...]:
-    """The cells that lay a result beside the released code, on a machine (see `machine`)."""
-    if not result.released:
-        return ("–",) * len(RELEASED)
-    line, gemm_seconds = released.lines()[result.released], machine["gemm_seconds"]
-    factor, share = line.factor(gemm_seconds), released.share_of(result, machine["peak_gflops"])
-    threads = f", {line.threads} threads" if line.threads != machine["threads"] else ""
+def share(result: Result) -> str:
+    """The share of the peak, and how many times as fast as the released code it would be at the peak itself."""
+    found, ratio_to_it = released.share_of(result), released.ratio_of(result)
+    if found is None or found < LEAST_SHARE:
+        return "–"
+    return f"{100 * found:.2g} %" + ("" if ratio_to_it is None else f" (all of it: {ratio_to_it / found:.3g}×)")
+
+
+def beside_released(result: Result) -> tuple[str, ...]:
+    """The cells that lay a result beside the released code."""
+    line = released.line_of(result)
+    if line is None or result.rates is None:
+        return (*("–",) * (len(RELEASED) - 1), share(result))
+    factor = line.factor(result.rates.gemm_seconds)
+    threads = f", {line.threads} threads" if line.threads != result.rates.threads else ""
     said = f"{line.date}, machine factor {'unknown' if factor is None else f'{factor:.2f}'}{threads}"
     return (
-        f"{absolute(line.scaled(gemm_seconds), line.unit)} ({said})",
-        f"{released.ratio_of(result, gemm_seconds):.3g}×",
+        f"{absolute(line.scaled(result.rates.gemm_seconds), line.unit)} ({said})",
+        f"{released.ratio_of(result):.3g}×",
         "–" if line.goal is None else f"≥ {line.goal:g}×",
-        {True: "yes", False: "NOT MET", None: "–"}[released.met(result, gemm_seconds)],
-        "–" if share is None else f"{100 * share:.2g} %",
+        {True: "yes", False: "NOT MET", None: "–"}[released.met(result)],
+        share(result),
     )
 
 
-def text(results: Sequence[Result], machine: dict[str, Any] | None = None) -> str:
-    """The whole table; notes stand below it, numbered. With a machine also beside the released code."""
+@cache
+def limits() -> dict[str, str]:
+    """Work -> what keeps its goal beside the plain form from being reached."""
+    found: dict[str, str] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
+    return found
+
+
+def limits_of(result: Result) -> tuple[str, str]:
+    """What keeps a result from its goal beside the plain form, and from that beside the released code; "" where it is met."""
+    plain = limits().get(result.work, "") if result.reached is False else ""
+    return plain, released.lines()[result.released].limit if released.met(result) is False else ""
+
+
+def text(results: Sequence[Result], *, with_released: bool = False) -> str:
+    """The whole table; notes stand below it, numbered."""
     notes: list[str] = []
-    rows: list[tuple[str, ...]] = [HEADER if machine is None else HEADER + RELEASED]
+    rows: list[tuple[str, ...]] = [HEADER + RELEASED if with_released else HEADER]
     for result in results:
-        said = list(result.notes)
-        if machine is not None and released.met(result, machine["gemm_seconds"]) is False:
-            said += filter(None, [released.lines()[result.released].limit])
+        said = [*result.notes, *filter(None, limits_of(result) if with_released else ())]
         notes += [note for note in said if note not in notes]
         numbers = ",".join(str(notes.index(note) + 1) for note in said)
         cells = row(result, f" ({numbers})" if numbers else "")
-        rows.append(cells if machine is None else cells + beside_released(result, machine))
+        rows.append(cells + beside_released(result) if with_released else cells)
     widths = [max(len(cells[column]) for cells in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
@@ -104,10 +127,16 @@ def fastest(work: Callable[[], object]) -> float:
     return min(found)
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers depend on, and how fast this machine multiplies matrices now."""
+def rates() -> Rates:
+    """How fast this machine multiplies matrices now."""
     square, tall, wide = torch.rand(1024, 1024), torch.rand(3200, 512), torch.rand(2048, 512)
     gemm_seconds = fastest(lambda: square @ square)
+    as_networks = 2 * 3200 * 512 * 2048 / fastest(lambda: linear(tall, wide))  # through oneDNN
+    return Rates(torch.get_num_threads(), gemm_seconds, max(released.GEMM_FLOP / gemm_seconds, as_networks) / 1e9)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -116,18 +145,26 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "gemm_seconds": gemm_seconds,
-        "gflops": round(released.GEMM_FLOP / gemm_seconds / 1e9),
-        # Of the products that networks make here, through oneDNN.
-        "peak_gflops": round(2 * 3200 * 512 * 2048 / fastest(lambda: linear(tall, wide)) / 1e9),
     }
 
 
-def machine_text(found: dict[str, Any]) -> str:
+def machine_text(found: dict[str, Any], measured: Sequence[Rates]) -> str:
     """The machine in two lines."""
+    square = [released.GEMM_FLOP / rates.gemm_seconds / 1e9 for rates in measured]
     return (
-        f"{found['processor']}; {found['cores']} cores, {found['threads']} threads, GPU {found['gpu']}; "
+        f"{found['processor']}; {found['cores']} cores, {_counted(found['threads'], 'thread')}, GPU {found['gpu']}; "
         f"Python {found['python']}, torch {found['torch']}\n"
-        f"load {found['load']} when it began; a 1024×1024×1024 matrix product: {found['gflops']} GFLOP/s; "
-        f"the fastest one, which shares of the peak are of: {found['peak_gflops']} GFLOP/s"
+        f"load {found['load']} when it began; a 1024×1024×1024 matrix product: {_range(square)} GFLOP/s; "
+        f"the fastest one, which shares of the peak are of: {_range([rates.peak_gflops for rates in measured])} GFLOP/s"
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return "unknown"
+    least, most = f"{min(values):.0f}", f"{max(values):.0f}"
+    return least if least == most else f"{least} to {most}"

@@ -38,7 +38,7 @@ from benchmarks import (  # noqa: E402
     trajectories,
     windows,
 )
-from benchmarks.harness import Comparison, Goal, NotTheSame, Side  # noqa: E402
+from benchmarks.harness import Comparison, Goal, NotTheSame, Rates, Side  # noqa: E402
 from benchmarks.long_run import long_run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
@@ -270,18 +270,23 @@ def test_the_released_codes_time_is_scaled_by_the_machine_and_a_missed_goal_is_m
         "unknown": released.Line.model_validate({**common, "seconds": 1.0, "gemm_seconds": "unknown", "goal": 3}),
     }
     monkeypatch.setattr(released, "lines", lambda: lines)
-    known, unknown = (dataclasses.replace(result((), None, seconds=0.2), released=name) for name in lines)
+    bare = dataclasses.replace(result((), None, seconds=0.2), rates=Rates(1, 0.01, 200.0))
+    known, unknown = (dataclasses.replace(bare, released=name) for name in lines)
     # The matrix product takes half as long as then: so would the released code, 0.5 s and not 1 s.
-    assert released.ratio_of(known, 0.01) == pytest.approx(2.5) and released.met(known, 0.01) is False
-    assert released.ratio_of(unknown, 0.01) == pytest.approx(5.0) and released.met(unknown, 0.01) is True
-    assert released.ratio_of(result((), None), 0.01) is None
-    machine = {"gemm_seconds": 0.01, "peak_gflops": 200.0, "threads": 1}
-    first, second, third = table.text([known, unknown, result((), None)], machine).splitlines()[2:5]
+    assert released.ratio_of(known) == pytest.approx(2.5) and released.met(known) is False
+    assert released.ratio_of(unknown) == pytest.approx(5.0) and released.met(unknown) is True
+    assert released.ratio_of(bare) is None and released.met(bare) is None
+    first, second, third = table.text([known, unknown, bare], with_released=True).splitlines()[2:5]
     assert "2 steps/s (2026-11-22, machine factor 0.50" in first and "2.5×" in first
-    assert "NOT MET" in first and first.endswith("25 %")  # 10 GFLOP in 0.2 s, of 200 GFLOP in one
+    # 10 GFLOP in 0.2 s, of 200 GFLOP in one; at the peak it would take 0.05 s.
+    assert "NOT MET" in first and first.endswith("25 % (all of it: 10×)")
     assert "1 steps/s (2026-11-22, machine factor unknown" in second and "yes" in second
     assert third.endswith("–")
-    assert "(2) its share of the peak" in table.text([known], machine)
+    assert "(2) its share of the peak" in table.text([known], with_released=True)
+    # What was counted while it ran goes before what was counted by hand.
+    assert released.share_of(dataclasses.replace(known, gflop=20.0)) == pytest.approx(0.5)
+    # Without the machine's rates nothing is compared.
+    assert released.ratio_of(dataclasses.replace(known, rates=None)) is None
 
 
 def test_every_recorded_line_is_well_formed_and_named_by_a_benchmark() -> None:
@@ -300,9 +305,10 @@ def test_the_command_prints_the_table_and_seals_the_results(tmp_path: Path, caps
     printed = capsys.readouterr().out
     assert "FrozenHopfield of 50 cells" in printed and "these are not results" in printed
     content = json.loads(path.read_text())
-    assert [row["work"].split()[0] for row in content["results"]] == ["FrozenHopfield", "128"]
+    assert [row["work"].split()[0] for row in content["rows"]] == ["FrozenHopfield", "128"]
+    assert [row["benchmark"] for row in content["rows"]] == ["hopfield", "windows"]
     assert content["quick"] is True and content["failures"] == []
-    assert content["machine"]["threads"] == torch.get_num_threads()
+    assert content["runs"][0]["threads"] == torch.get_num_threads() == 1
     assert json.loads((tmp_path / "results.json.manifest.json").read_text())["kind"] == "benchmarks"
 
 

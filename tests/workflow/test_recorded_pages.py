@@ -14,7 +14,7 @@ from recollect.stages.recorded_run import renewed
 from recollect.stages.recorded_tables import FOLDER, tables
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDED = sorted(path.name for path in (ROOT / FOLDER).iterdir())
+RECORDED = sorted(path.name for path in (ROOT / FOLDER).iterdir() if path.is_dir())
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("**/*.md"))]
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")

@@ -91,7 +91,9 @@ def linear_part(layer: nn.Linear, x: Tensor, first: int, past: int) -> Tensor:
 
 _ROOT, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 _FEW = 1 << 12  # below this many numbers one call of PyTorch's costs less than four
-_BLOCK = 1 << 17  # numbers that stay in a core's cache from one operation to the next
+# Numbers that stay in a core's cache from one operation to the next. The result does not depend on it. An update of Memory-RL's GPT
+# (64 windows of 51 steps, inner width 512) took 1.14 times as long without blocks.
+_BLOCK = 1 << 16
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

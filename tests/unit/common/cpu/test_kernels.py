@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from recollect.common.cpu import kernels
 from recollect.common.cpu.kernels import Linear, gelu, linear
 
 
@@ -65,3 +66,25 @@ def test_gelu_and_its_gradient_equal_pytorchs_also_far_out(approximate: str) -> 
     (a,) = torch.autograd.grad(ours.sum(), x)
     (b,) = torch.autograd.grad(theirs.sum(), x)
     torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("block", [1 << 9, 1000])
+def test_gelu_gives_the_same_bits_in_any_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, g = draws(64, 129), draws(64, 129, seed=1).detach()
+    found = []
+    for size in (1 << 20, block):
+        monkeypatch.setattr(kernels, "_BLOCK", size)
+        y = gelu(x, "tanh")
+        found.append((y, *torch.autograd.grad(y, x, g), gelu(x.detach(), "tanh")))
+    for whole, in_blocks in zip(*found, strict=True):
+        assert torch.equal(whole, in_blocks)
+
+
+def test_gelu_takes_views_that_are_not_contiguous() -> None:
+    x, g = draws(129, 64).t(), draws(129, 64, seed=1).detach().t()
+    y = gelu(x, "tanh")
+    torch.testing.assert_close(y, F.gelu(x, approximate="tanh"), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gelu(x.detach(), "tanh"), y)
+    (ours,) = torch.autograd.grad(y, x, g)
+    (theirs,) = torch.autograd.grad(F.gelu(x, approximate="tanh"), x, g)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
