@@ -83,7 +83,7 @@ def test_verdicts_numbers_and_circumstances_are_written_down(few: str) -> None:
 def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -> None:
     record(SCALE, [few])
     readme, page = (Path(name).read_text() for name in ("README.md", "docs/radt.md"))
-    assert "| ✓ holds | [RA-DT](docs/radt.md): [It rises.](config/claims/rises.yaml) |" in readme
+    assert "| ✓ holds | [RA-DT](docs/radt.md): **[It rises.](config/claims/rises.yaml)** |" in readme
     assert "seeds 0 to 4, device cpu" in readme and page.startswith("Before.") and page.endswith("After.\n")
     assert "**[It rises.](../config/claims/rises.yaml)** Figure 3." in between(page, NAMES[0], "page")
     assert Path("docs/helm.md").read_text() == "Before.\n\n"
@@ -92,6 +92,18 @@ def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -
     text = (FOLDER / "claims.csv").read_text()
     (FOLDER / "claims.csv").write_text(text.replace("holds", "undecided"))
     assert "? undecided" in renewed(FOLDER)[Path("README.md")]
+
+
+def test_the_readme_has_all_claims_of_a_figure_that_shows_a_headline_one_and_no_others(few: str) -> None:
+    made_results.claim("ends", few, statement="It ends high.")
+    other = made_results.configure("radt_other", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")
+    figure(SCALE, other)
+    made_results.claim("elsewhere", other, statement="It ends elsewhere.")
+    claims(SCALE, [few, other])
+    record(SCALE, [few, other])
+    readme, page = (Path(name).read_text() for name in ("README.md", "docs/radt.md"))
+    assert ": [It ends high.](config/claims/ends.yaml) |" in readme and "**[It rises.]" in readme
+    assert "It ends elsewhere." in page and "It ends elsewhere." not in readme
 
 
 def test_figures_that_are_recorded_later_join_those_before_and_each_says_what_it_was_made_with(
