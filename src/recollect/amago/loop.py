@@ -6,7 +6,7 @@ from upstream, and why:
 
 - A run is a function of its seed. It stops and goes on between any two updates bit-exactly: a checkpoint has the networks, the
   worlds, what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
-- All actors are one batch in one process. `processes: 2` collects beside learning, see `processes`.
+- All actors are one batch in one process. More `processes` collect beside learning, see `processes`.
 - An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
 - Losses on validation rollouts are not computed.
 """
@@ -122,10 +122,14 @@ class Collector:
 
     def results(self) -> dict[str, float]:
         """Means over the rollouts that ended since the last call; empty where none did."""
-        if not self.ended:
+        ended, self.ended = self.ended, []
+        return self.means(ended)
+
+    def means(self, ended: list[list[float]]) -> dict[str, float]:
+        """Means over rollouts, which rows of `ended` are of."""
+        if not ended:
             return {}
-        values, self.ended = np.array(self.ended), []
-        named = {}
+        values, named = np.array(ended), {}
         for m, name in enumerate(("return", "success", *self.further)):
             if not np.isnan(values[:, m]).any():
                 named[f"training_{name}"] = values[:, m].mean()
