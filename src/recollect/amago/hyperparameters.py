@@ -141,6 +141,12 @@ class LoopHyperparameters(Frozen):
         1, ge=1, description="N: one learns while N - 1 share the actors and collect; not reproducible."
     )
 
+    devices: int = Field(
+        1,
+        ge=1,
+        description="GPUs (or processes on a CPU) that each learn from a part of every batch; see amago.devices.",
+    )
+
     @property
     def offline(self) -> bool:
         """Whether nothing is collected, because nothing of it would be drawn."""
@@ -152,6 +158,8 @@ class LoopHyperparameters(Frozen):
             raise ValueError("with mix.share 1 nothing is collected: set processes to 1")
         if self.processes - 1 > self.actors:
             raise ValueError(f"{self.processes - 1} collectors cannot share {self.actors} actors: lower processes")
+        if self.devices > self.batch_size:
+            raise ValueError(f"{self.devices} devices cannot share {self.batch_size} windows: lower devices")
         return self
 
     def context_of(self, horizon: int) -> int:

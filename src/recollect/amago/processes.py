@@ -294,7 +294,8 @@ class Learner(Trainer):
         self.resume()
         try:
             self.begin()
-            self.epochs()
+            with self.together():
+                self.epochs()
         finally:
             self.end()
         return self.finished()
