@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from benchmarks.harness import Comparison, Goal, Side
 from recollect.amago.amago import Agent, Hyperparameters
+from recollect.amago.batch import Batch
 from recollect.amago.network import Network, WorldShape
 from recollect.amago.terms import Draws
 from recollect.amago.timestep_encoders import StepShape
-from recollect.amago.trajectory_files import Batch
 
 SPOTS = 8
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Comparison, Goal, Side
-from recollect.amago.trajectory_files import Batch, Trajectory, TrajectoryFiles
+from recollect.amago.batch import Batch
+from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 
 BATCH, ACTORS = 24, 12
 
@@ -40,10 +41,10 @@ class PlainFiles:
         paths = sorted(self.folder.iterdir())
         windows = [self.read(self.draw.choice(paths), None, length) for _ in range(BATCH)]
         longest = max(len(window["time"]) for window in windows)
-        return {name: np.stack([_padded(window[name], longest) for window in windows]) for name in windows[0]}
+        return {name: np.stack([padded(window[name], longest) for window in windows]) for name in windows[0]}
 
 
-def _padded(column: np.ndarray, rows: int) -> np.ndarray:
+def padded(column: np.ndarray, rows: int) -> np.ndarray:
     return np.concatenate([column, np.zeros((rows - len(column), *column.shape[1:]), column.dtype)])
 
 

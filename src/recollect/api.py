@@ -246,7 +246,7 @@ def _make(job: Job, device: str, told: Mapping[str, Any] | None = None) -> None:
     names = {name: int(value) if name in ("seed", "task") else value for name, value in job.names(stage.over).items()}
     may = stage.may_use_gpu(names) or device != "auto"
     on_device = may and "device" in inspect.signature(stage.run).parameters
-    with device_lease(device if on_device else "cpu") as held:  # type: ignore[arg-type]
+    with device_lease(device if on_device else "cpu", count=max(1, stage.gpus(names))) as held:  # type: ignore[arg-type]
         on = {"device": held} if held != "cpu" else {}
         work = partial(stage.run, *names.values(), **(told or {}), **on)
         work() if stage.parts else timed(stage, job, held, work)

@@ -88,7 +88,7 @@ def _do(
         device = "cpu"
     if threads is None:
         return one(stage, names, options, None)
-    with job(threads, device or "cpu", pack) as held:
+    with job(threads, device or "cpu", pack, max(1, stage.gpus(names))) as held:
         seeds = names.get("seed")
         if not isinstance(seeds, list):
             return one(stage, names, options, held if device else None)

@@ -13,8 +13,8 @@ from recollect.settings.still import held_still
 
 
 @contextmanager
-def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
-    """What every job does around its work: end with its scheduler, save on SIGTERM, use its threads, hold its device."""
+def job(threads: int, device: str = "cpu", pack: int = 1, devices: int = 1) -> Iterator[str]:
+    """What every job does around its work: end with its scheduler, save on SIGTERM, use its threads, hold its devices."""
     from recollect.artifacts.freed_memory import keep_freed_memory
     from recollect.artifacts.lease import device_lease
     from recollect.artifacts.lock import dies_with_scheduler
@@ -25,7 +25,7 @@ def job(threads: int, device: str = "cpu", pack: int = 1) -> Iterator[str]:
     print(f"$ {' '.join(['recollect', *sys.argv[1:]])}", file=sys.stderr, flush=True)
     if device not in ("cpu", "cuda", "auto"):
         raise UserError(f"unknown device '{device}'", where="--device", do="use cpu, cuda or auto")
-    with saves_on_sigterm(), device_lease(device, pack) as held:  # type: ignore[arg-type]
+    with saves_on_sigterm(), device_lease(device, pack, count=devices) as held:  # type: ignore[arg-type]
         use_threads(threads)
         yield held
 

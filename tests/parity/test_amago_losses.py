@@ -18,11 +18,11 @@ from torch import Tensor
 
 from recollect.amago import amago, amago_multi_task, terms
 from recollect.amago.amago import distribution_of
+from recollect.amago.batch import Batch
 from recollect.amago.network import WorldShape
 from recollect.amago.terms import Heads
 from recollect.amago.timestep_encoders import StepShape
 from recollect.amago.trajectory_encoders import TrajectoryEncoderSettings, make_trajectory_encoder
-from recollect.amago.trajectory_files import Batch
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("amago_losses.json").read_text(encoding="utf-8"))
 CASES = [(era, case) for era in ("seed", "head") for case in RECORDED[era] if " " in case]

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from recollect.amago import amago
 from recollect.amago.amago import Agent, distribution_of
+from recollect.amago.batch import Batch
 from recollect.amago.loop import Collector
 from recollect.amago.network import Network, WorldShape, world_shape
 from recollect.amago.terms import Draws, Heads
 from recollect.amago.timestep_encoders import StepShape
-from recollect.amago.trajectory_files import Batch
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds

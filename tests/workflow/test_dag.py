@@ -213,6 +213,8 @@ def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
     jobs = [job for job in re.split(r"\n(?=(?:local)?rule )", paper) if "env=dark_room_10x10, method=radt" in job]
     offline = re.findall(r"gpu=(\d)", "".join(jobs))
     assert offline and set(offline) == {"1"}
+    two = "results/paper/runs/amago_dark_key_door/amago_transformer.devices=2/seed_0/policy.safetensors"
+    assert set(re.findall(r"gpu=(\d)", untouched.snakemake("--dry-run", "--", two))) == {"2"}
     smoke = untouched.snakemake("--dry-run", "smoke")
     assert set(re.findall(r"gpu=(\d)", smoke)) == {"0"}
 

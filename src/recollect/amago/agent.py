@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.amago.batch import Batch
 from recollect.amago.hyperparameters import AgentHyperparameters, AmagoHyperparameters
 from recollect.amago.network import Network, WorldShape, world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution, make_distribution
+from recollect.amago.share import ALONE, Share, SharedAdam
 from recollect.amago.terms import Draws, Heads
-from recollect.amago.trajectory_files import Batch
 from recollect.common.contract import Inputs
 from recollect.common.optimiser import Adam
 from recollect.common.precision import tf32
@@ -50,14 +52,26 @@ class Agent(TargetLearner):
     loss: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     """(network, target, window, draws, hp, distribution, further=) -> loss (scalar) and metrics"""
 
-    def __init__(self, hp: AmagoHyperparameters, shape: WorldShape, *, seed: int, device: torch.device | str) -> None:
-        self.hp, self.seed, self.device = hp, seed, torch.device(device)
+    def __init__(
+        self,
+        hp: AmagoHyperparameters,
+        shape: WorldShape,
+        *,
+        seed: int,
+        device: torch.device | str,
+        share: Share = ALONE,
+    ) -> None:
+        self.hp, self.seed, self.device, self.share = hp, seed, torch.device(device), share
         self.distribution = distribution_of(hp, shape)
         self.network = self.make(hp, shape, seed=seed).to(self.device)
         self.target = Heads(self.make(hp, shape, seed=seed)).to(self.device).requires_grad_(False)
+        adam: type[Adam] | partial[SharedAdam] = Adam
+        if not share.alone:
+            self.network.to_share(share)
+            adam = partial(SharedAdam, share)
         super().__init__(
             {"network": self.network, "target": self.target},
-            Adam(self.network.named_parameters(), lr=hp.learning_rate, weight_decay=hp.weight_decay),
+            adam(self.network.named_parameters(), lr=hp.learning_rate, weight_decay=hp.weight_decay),
             followed=[self.network.actor, self.network.critics],
             targets=[self.target],
             polyak=hp.polyak,
@@ -68,7 +82,7 @@ class Agent(TargetLearner):
         return AmagoPolicy(self.network, self.distribution, self.hp, self.device)
 
     def step(self, batch: Batch, counter: int, *, further: bool = False) -> dict[str, Tensor]:
-        """One update, in place. `further`: gives all metrics."""
+        """One update, in place; with several devices, of all together. `further`: gives all metrics."""
         with tf32(self.hp.tf32, self.device):
             return self._step(batch, counter, further)
 
@@ -76,10 +90,10 @@ class Agent(TargetLearner):
         network, hp = self.network, self.hp
         network.train()
         network.trajectory_encoder.reseed_dropout(seed_of("dropout", self.seed, counter))
-        network.timestep_encoder.augment_draws = torch.Generator().manual_seed(seed_of("shifts", self.seed, counter))
+        network.timestep_encoder.augment_draws = self.share.draws(seed_of("shifts", self.seed, counter))
         window = network.window(batch, hp.reward_multiplier, self.device)
         B, T = window.reward_BT.shape
-        draws = Draws.of(hp, self.seed, counter, B, T, self.device)
+        draws = Draws.of(hp, self.seed, counter, B, T, self.device, self.share)
         loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution, further=further)
         norm = self.compute_gradients(loss, hp.gradient_clip)
         if hp.targets_first:

@@ -32,7 +32,6 @@ from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
 from recollect.amago.terms import Draws, Heads, Judgement
-from recollect.common.masked_mean import masked_mean
 
 
 class Hyperparameters(AmagoHyperparameters):
@@ -79,7 +78,7 @@ def loss_of(
             q_pi_CBTG = q_of_policy(network.critics, s_BTE.detach(), raw_BTGP, policy, draws, hp.value_draws)
         error_CBTG = popart.normalised(q_CBTG) - popart.normalise(y_BTG)
         return Judgement(
-            critic_loss=masked_mean(error_CBTG**2, window.real_BT1),
+            critic_loss=window.mean(error_CBTG**2),
             advantage_BTG=(q_CBTG.mean(0) - q_pi_CBTG.mean(0)).detach(),
             gained_CBTG=popart.normalised(q_pi_CBTG) if hp.online_coefficient else None,
             q_CBTG=popart(q_CBTG.detach()),

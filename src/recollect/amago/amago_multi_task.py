@@ -28,9 +28,10 @@ from recollect.amago.ensembles import ActionCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
 from recollect.amago.policy_distributions import Distribution
+from recollect.amago.share import Draws as Numbers
+from recollect.amago.share import uniform
 from recollect.amago.terms import Draws, Heads, Judgement
 from recollect.amago.value_bins import ValueBins
-from recollect.common.masked_mean import masked_mean
 
 TEMPERATURE = 0.5  # of Gumbel-softmax
 
@@ -82,18 +83,18 @@ def seen(action: Tensor, policy: Distribution) -> Tensor:
 
 
 @torch.no_grad()
-def drawn_actions(raw_BTGP: Tensor, count: int, policy: Distribution, draws: torch.Generator) -> Tensor:
+def drawn_actions(raw_BTGP: Tensor, count: int, policy: Distribution, draws: Numbers) -> Tensor:
     """Draws of a policy as critics read them, [K, B, T, G, A]."""
     draws_K = [seen(drawn_B, policy) for drawn_B in policy.several(raw_BTGP, count, draws)]
     return torch.stack(draws_K)
 
 
-def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: torch.Generator) -> Tensor:
+def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: Numbers) -> Tensor:
     """A draw [B, T, G, A] through which gradients pass."""
     if policy.kind != "discrete":
         return policy.reparameterised(raw_BTGP, draws)
-    uniform = torch.rand(raw_BTGP.shape, generator=draws).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device, non_blocking=True)
-    gumbel = -(-uniform.log()).log()
+    numbers = uniform(draws, raw_BTGP.shape).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device, non_blocking=True)
+    gumbel = -(-numbers.log()).log()
     log_pi = policy.reparameterised(raw_BTGP, draws).log()
     soft = ((log_pi + gumbel) / TEMPERATURE).softmax(-1)
     hard = nn.functional.one_hot(soft.argmax(-1), policy.size).to(soft.dtype)
@@ -137,7 +138,7 @@ def loss_of(
             gained_CBTG = value(network.critics(s_BTE.detach(), torch.stack(own), frozen=True)).mean(1)
             gained_CBTG = popart.normalise(gained_CBTG)
         return Judgement(
-            critic_loss=masked_mean(critic_CBTG, window.real_BT1),
+            critic_loss=window.mean(critic_CBTG),
             advantage_BTG=q_CBTG.mean(0) - v_BTG,
             gained_CBTG=gained_CBTG,
             q_CBTG=q_CBTG,

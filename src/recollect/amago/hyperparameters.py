@@ -137,7 +137,15 @@ class LoopHyperparameters(Frozen):
         0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."
     )
     checkpoint_every: int = Field(1, ge=1, description="Most epochs between checkpoints; they come by time, too.")
-    processes: Literal[1, 2] = Field(1, description="2: one collects while the other learns; not reproducible.")
+    processes: int = Field(
+        1, ge=1, description="N: one learns while N - 1 share the actors and collect; not reproducible."
+    )
+
+    devices: int = Field(
+        1,
+        ge=1,
+        description="GPUs (or processes on a CPU) that each learn from a part of every batch; see amago.devices.",
+    )
 
     @property
     def offline(self) -> bool:
@@ -146,8 +154,12 @@ class LoopHyperparameters(Frozen):
 
     @model_validator(mode="after")
     def _check_processes(self) -> LoopHyperparameters:
-        if self.offline and self.processes == 2:
+        if self.offline and self.processes > 1:
             raise ValueError("with mix.share 1 nothing is collected: set processes to 1")
+        if self.processes - 1 > self.actors:
+            raise ValueError(f"{self.processes - 1} collectors cannot share {self.actors} actors: lower processes")
+        if self.devices > self.batch_size:
+            raise ValueError(f"{self.devices} devices cannot share {self.batch_size} windows: lower devices")
         return self
 
     def context_of(self, horizon: int) -> int:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recollect.amago.share import Draws, RowsOfDraws
 from recollect.common.feedforward import default_init
 from recollect.settings.errors import UserError
 
@@ -98,19 +99,24 @@ def _initialise(layer: nn.Conv2d, draws: torch.Generator, *, orthogonal: bool) -
     layer.bias.zero_()
 
 
-def random_shift(images: Tensor, draws: torch.Generator, *, pad: int = 4, share: float = 0.75) -> Tensor:
+def random_shift(images: Tensor, draws: Draws, *, pad: int = 4, share: float = 0.75) -> Tensor:
     """DrQ-v2's augmentation: the last `share` of the sequences are moved by up to `pad` pixels, edges repeated.
 
     Args:
         images: bytes [B, T, C, H, W]; all images of a sequence move alike.
     """
     B, _, _, H, W = images.shape
-    first = B - round(share * B)
+    whole, begin = B, 0
+    if isinstance(draws, RowsOfDraws):
+        whole, begin, draws = draws.share.batch, draws.share.rows.start, draws.whole
+    still = whole - round(share * whole)  # sequences of the whole batch that are not moved
+    first = min(B, max(0, still - begin))
     # Time and channels are one axis here, because padding with edges takes no five axes.
     padded = functional.pad(images[first:].float().flatten(1, 2), (pad,) * 4, mode="replicate")
-    corners = torch.randint(2 * pad + 1, (B - first, 2), generator=draws).tolist()
+    corners = torch.randint(2 * pad + 1, (whole - still, 2), generator=draws).tolist()
     shifted = images.clone()
-    for b, (y, x) in enumerate(corners):
-        cut = padded[b, :, y : y + H, x : x + W]
-        shifted[first + b] = cut.view(images.shape[1:]).to(images.dtype)
+    for b in range(first, B):
+        y, x = corners[begin + b - still]
+        cut = padded[b - first, :, y : y + H, x : x + W]
+        shifted[b] = cut.view(images.shape[1:]).to(images.dtype)
     return shifted

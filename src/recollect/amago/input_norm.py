@@ -16,6 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from recollect.amago.share import ALONE, Share
+
 
 class RunningMoments(nn.Module):
     """Running means of numbers [B, T, width] and of their squares. `beta`: the step that they end with."""
@@ -23,6 +25,7 @@ class RunningMoments(nn.Module):
     mean: Tensor
     square: Tensor
     samples: Tensor
+    share: Share = ALONE
 
     def __init__(self, width: int, *, beta: float, square: float) -> None:
         super().__init__()
@@ -37,17 +40,17 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, x_BTD: Tensor, mask_BT: Tensor) -> None:
-        """Take the real time steps of a batch into the statistics; nothing where there is none."""
+        """Take the real time steps of a batch, of all devices, into the statistics; nothing where there is none."""
         weight_BT1 = mask_BT[..., None].to(x_BTD.dtype)
-        count = weight_BT1.sum()
+        count, sum_D, sum_of_squares_D = self.share.sums(
+            weight_BT1.sum(), (x_BTD * weight_BT1).sum((0, 1)), (x_BTD.square() * weight_BT1).sum((0, 1))
+        )
         is_any = count > 0  # stays on the device: to ask for it is to wait
         self.samples += is_any
         step = (self.beta / (1.0 - (1.0 - self.beta) ** self.samples)).float()
         step = torch.where(is_any, step, torch.zeros_like(step))
-        mean_D = (x_BTD * weight_BT1).sum((0, 1)) / count.clamp(min=1.0)
-        square_D = (x_BTD.square() * weight_BT1).sum((0, 1)) / count.clamp(min=1.0)
-        self.mean.lerp_(mean_D, step)
-        self.square.lerp_(square_D, step)
+        self.mean.lerp_(sum_D / count.clamp(min=1.0), step)
+        self.square.lerp_(sum_of_squares_D / count.clamp(min=1.0), step)
 
 
 class InputNorm(RunningMoments):

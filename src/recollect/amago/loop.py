@@ -6,7 +6,8 @@ from upstream, and why:
 
 - A run is a function of its seed. It stops and goes on between any two updates bit-exactly: a checkpoint has the networks, the
   worlds, what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
-- All actors are one batch in one process. `processes: 2` collects beside learning, see `processes`.
+- All actors are one batch in one process. More `processes` collect beside learning, see `processes`; updates may be made on
+  several `devices`, see there.
 - An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
 - Losses on validation rollouts are not computed.
 """
@@ -15,8 +16,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,22 +26,20 @@ import torch
 from torch import Tensor
 
 from recollect.amago.agent import Agent
+from recollect.amago.devices import Followers
+from recollect.amago.drawing import Drawing, recorder_of, relabeler
 from recollect.amago.exploration import make_exploration
-from recollect.amago.hindsight import Relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.mixed_data import opened
 from recollect.amago.network import WorldShape, world_shape
-from recollect.amago.pinned import pinned
 from recollect.amago.policy import AmagoPolicy
-from recollect.amago.recorder import Recorder
-from recollect.amago.trajectory_files import Batch, Trajectory, TrajectoryFiles
+from recollect.amago.share import Share
+from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
-from recollect.common.ahead import in_order
 from recollect.common.learning_curve import log_learning, make_worlds, metrics_of
 from recollect.common.rollout import score_episodes
-from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 
@@ -56,13 +55,7 @@ class Collector:
         B, horizon = world.num_envs, world.horizon
         self.steps_of = WorldShape.of(world).steps
         self.goals = bool(self.steps_of.goals)
-        self.recorder = Recorder(
-            B,
-            hp.save_length_of(horizon),
-            hp.context_of(horizon),
-            stagger=hp.stagger,
-            seed=seed_of("trajectory lengths", seed),
-        )
+        self.recorder = recorder_of(hp, B, horizon, seed=seed)
         self.exploration = make_exploration(hp.exploration, B, horizon, seed=seed)
         self.actor_steps = 0
         self.time_B = np.zeros(B, np.int64)
@@ -122,10 +115,14 @@ class Collector:
 
     def results(self) -> dict[str, float]:
         """Means over the rollouts that ended since the last call; empty where none did."""
-        if not self.ended:
+        ended, self.ended = self.ended, []
+        return self.means(ended)
+
+    def means(self, ended: list[list[float]]) -> dict[str, float]:
+        """Means over rollouts, which rows of `ended` are of."""
+        if not ended:
             return {}
-        values, self.ended = np.array(self.ended), []
-        named = {}
+        values, named = np.array(ended), {}
         for m, name in enumerate(("return", "success", *self.further)):
             if not np.isnan(values[:, m]).any():
                 named[f"training_{name}"] = values[:, m].mean()
@@ -178,14 +175,22 @@ class Trainer:
         self.run = run
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         world, self.evaluation_world = make_worlds(settings.environment, self.seed, hp.actors, hp.evaluation_rollouts)
-        self.agent = agent(hp, world_shape(settings.environment), seed=self.seed, device=device)
+        self.share = Share(0, hp.devices, hp.batch_size)
+        shape = world_shape(settings.environment)
+        self.agent = agent(hp, shape, seed=self.seed, device=device, share=self.share)
         self.collector = Collector(hp, self.agent.policy(), world, seed=self.seed)
-        self.context = hp.context_of(world.horizon)
         self.store = TrajectoryFiles(run.checkpoint_folder / "buffer", hp.buffer, weights=hp.buffer_weights)
         if hp.mix is not None:
             self.store.beside = opened(hp.mix, run.checkpoint_folder / "mixed", world), hp.mix.share
         self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
-        self.rarity = self._rarity()  # as of the last update; batches may be drawn ahead
+        device = self.agent.device
+        self.drawing = Drawing(
+            hp, self.store, self.relabel, world.horizon, seed=self.seed, device=device, share=self.share
+        )
+        self.rarity = self.drawing.rarity()  # as of the last update; batches may be drawn ahead
+        self.followers = None
+        if not self.share.alone:
+            self.followers = Followers(agent, settings, run.checkpoint_folder, device.type)
         self.at = Counters()
         self.best: dict[str, np.ndarray] = {}
         # Of an epoch: means over its rollouts, and sums over its updates so far.
@@ -229,7 +234,10 @@ class Trainer:
         if self.store.ready and at.epoch >= hp.start_learning_at_epoch:
             updates = hp.updates_per_epoch
         sums, counts = self.sums, self.counts
-        with closing(self.batches(updates - at.of_epoch)) as batches:
+        left = updates - at.of_epoch
+        if self.followers is not None and left:
+            self.followers.tell(at.updates, left, self.store)
+        with closing(self.drawing.batches(at.updates, left)) as batches:
             for batch, self.rarity in batches:
                 # Some metrics are looked at once an epoch, at its last update.
                 metrics = self.agent.step(batch, at.updates, further=at.of_epoch == updates - 1)
@@ -240,27 +248,13 @@ class Trainer:
                 at.of_epoch += 1
                 if at.of_epoch < updates and self.run.due(self.step, 0):
                     self.save()
+        if self.followers is not None and left:
+            self.share.check_same(self.agent.modules)
         means = {name: float(sums[name]) / counts[name] for name in sorted(sums)}
         row = results | means | self.store.sizes()
         self.run.log(self.logged_at, epoch=at.epoch + 1, updates=at.updates, **row)
         self.results, self.sums, self.counts, at.of_epoch = {}, {}, Counter(), 0
         self.seconds["updates"] += time.perf_counter() - began
-
-    def batches(self, count: int) -> Generator[tuple[Batch, dict[str, np.ndarray]]]:
-        """The batches of the next so many updates, and how rare goals were behind the drawing of each."""
-        hp, on_gpu = self.hp, self.agent.device.type == "cuda"
-        ahead = hp.batches_ahead if hp.batches_ahead is not None else 2 * on_gpu
-
-        def drawn(counter: int) -> tuple[Batch, dict[str, np.ndarray]]:
-            batch = self.store.sample(
-                hp.batch_size, self.context, seed=self.seed, counter=counter, relabel=self.relabel
-            )
-            return pinned(batch) if on_gpu and ahead else batch, self._rarity()
-
-        return in_order(drawn, range(self.at.updates, self.at.updates + count), ahead)
-
-    def _rarity(self) -> dict[str, np.ndarray]:
-        return {} if self.relabel is None or self.relabel.rarity is None else self.relabel.rarity.saved()
 
     def evaluate(self) -> None:
         """One rollout of every evaluation instance; the policy of the best mean return is kept."""
@@ -303,9 +297,8 @@ class Trainer:
         self.collector.load(part(arrays, "collector"))
         self.evaluation_world.set_state(part(arrays, "evaluation_world"))
         self.best = part(arrays, "best")
-        if self.relabel is not None and self.relabel.rarity is not None:
-            self.relabel.rarity.load(part(arrays, "rarity"))
-        self.rarity = self._rarity()
+        self.drawing.load(part(arrays, "rarity"))
+        self.rarity = self.drawing.rarity()
         self.at = Counters(**state["at"])
         self.results, self.counts = state["epoch"]["results"], Counter(state["epoch"]["counts"])
         for name, value in part(arrays, "sums").items():
@@ -320,8 +313,20 @@ class Trainer:
 
     def train(self) -> AmagoPolicy:
         self.resume()
-        self.epochs()
+        with self.together():
+            self.epochs()
         return self.finished()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, updates are made on all devices of the run."""
+        if self.followers is None:
+            yield
+            return
+        beside = [] if self.store.beside is None else self.store.beside[0].listed()
+        arrays = {name: torch.as_tensor(array).cpu().numpy() for name, array in self.agent.arrays().items()}
+        with self.followers.at_work(arrays, self.drawing.rarity(), self.store.folder, beside):
+            yield
 
     def resume(self) -> None:
         """Go back to the run's checkpoint; if it has none, forget what an earlier run left."""
@@ -355,28 +360,3 @@ class Trainer:
             self.agent.network.load_policy_arrays(self.best)
         self.agent.network.eval()
         return self.agent.policy()
-
-
-def relabeler(hp: AmagoHyperparameters, world: Any, shortest: int) -> Relabeler | None:
-    """What relabels trajectories of a world, None where nothing does.
-
-    Args:
-        shortest: steps after which a trajectory may be cut.
-
-    Raises:
-        UserError: relabelling is asked for in a world without goals, or of trajectories that do not begin with their rollout.
-    """
-    if hp.relabelling == "none":
-        return None
-    where = "hyperparameters: relabelling"
-    if getattr(world, "goal_part", None) is None:
-        do = "set relabelling to none, or use a world with goals"
-        raise UserError("there are no goals to relabel", where=where, do=do)
-    if shortest < world.horizon:
-        raise UserError(
-            f"trajectories may be cut after {shortest} of {world.horizon} steps, and only those that begin with their rollout "
-            "can be relabelled",
-            where=where,
-            do=f"set save_length to {world.horizon} and stagger to false, or relabelling to none",
-        )
-    return Relabeler(hp.relabelling, world.goal_part, importance=hp.rare_goals)

@@ -16,15 +16,18 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary
 from torch import Tensor, nn
 
+from recollect.amago.batch import Batch
 from recollect.amago.ensembles import MultiGammaActor
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.input_norm import RunningMoments
 from recollect.amago.policy_distributions import Kind
 from recollect.amago.popart import PopArt
+from recollect.amago.share import ALONE, RowsOfDropout, Share
 from recollect.amago.timestep_encoders import Steps, StepShape, make_timestep_encoder, rl2_vector
 from recollect.amago.trajectory_encoders import TransformerEncoder, make_trajectory_encoder
-from recollect.amago.trajectory_files import Batch
 from recollect.common.contract import is_image
+from recollect.common.cpu.dropout import Dropout
+from recollect.common.masked_mean import masked_mean
 from recollect.common.precision import Precision, autocast
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import registry
@@ -121,6 +124,7 @@ class Window:
         mask_BL: bool, whether a time step is real (padding is on the right).
         action: int64 [B, L - 1] (discrete) or float [B, L - 1, A], taken at time step t.
         reward_BT, done_BT: float32 [B, L - 1], what followed it; rewards are multiplied.
+        share, whole_mask_BL: where other devices have other windows of the batch: who they are, and the mask of all windows.
     """
 
     steps: Steps
@@ -128,15 +132,41 @@ class Window:
     action: Tensor
     reward_BT: Tensor
     done_BT: Tensor
+    share: Share = ALONE
+    whole_mask_BL: Tensor | None = None
 
     @property
     def real_BT1(self) -> Tensor:
         """bool [B, L - 1, 1], whether a transition is real."""
         return self.mask_BL[:, 1:, None]
 
+    def mean(self, x: Tensor, *, last_steps: bool = False) -> Tensor:
+        """Mean of [..., B, L - 1, any] over real transitions; `last_steps`: and over the last real step of a short window.
+
+        Where windows are a part of a batch, what they add to the mean over all of it.
+        """
+        steps = slice(None, -1) if last_steps else slice(1, None)
+        mask_BT1 = self.mask_BL[:, steps, None]
+        if self.whole_mask_BL is None:
+            return masked_mean(x, mask_BT1)
+        count = self.whole_mask_BL[:, steps].sum() * (x.numel() // mask_BT1.numel())
+        return (x * mask_BT1.to(x.dtype)).sum() / count.to(x.dtype).clamp(min=1.0)
+
 
 class Network(nn.Module):
     """Encoders, actor, critics and PopArt. `parameters`: P of the policy distribution."""
+
+    share: Share = ALONE
+
+    def to_share(self, share: Share) -> None:
+        """Learn from some rows of each batch, with other devices."""
+        self.share = share
+        module: Any
+        for module in self.modules():
+            if isinstance(module, RunningMoments):
+                module.share = share
+            if isinstance(getattr(module, "dropout", None), Dropout):
+                module.dropout = RowsOfDropout(share)
 
     def __init__(
         self, hp: AmagoHyperparameters, shape: WorldShape, critics: nn.Module, parameters: int, *, seed: int
@@ -182,6 +212,9 @@ class Network(nn.Module):
         on_device = [torch.as_tensor(array).to(device, non_blocking=True) for array in arrays]
         previous, reward_BL, done_BL, time_BL, mask_BL = on_device
         time_BL = time_BL.long()
+        whole_mask_BL = None
+        if batch.whole_mask_BT is not None:
+            whole_mask_BL = torch.as_tensor(batch.whole_mask_BT).to(device, non_blocking=True)
         assert not isinstance(batch.observation_BTD, dict)
         # A row holds the action that led to it, and what followed that action.
         action = previous[:, 1:]
@@ -193,6 +226,8 @@ class Network(nn.Module):
             action=action,
             reward_BT=reward_multiplier * reward_BL[:, 1:],
             done_BT=done_BL[:, 1:].float(),
+            share=self.share,
+            whole_mask_BL=whole_mask_BL,
         )
 
     def states(self, window: Window) -> Tensor:

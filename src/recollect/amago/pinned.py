@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from recollect.amago.trajectory_files import Batch
+from recollect.amago.batch import Batch
 
 
 def pinned(batch: Batch) -> Batch:
@@ -15,6 +15,8 @@ def pinned(batch: Batch) -> Batch:
 
 
 def _pinned(array: Any) -> Any:
+    if array is None:
+        return None
     if isinstance(array, dict):
         return {name: _pinned(part) for name, part in array.items()}
     return torch.as_tensor(array).pin_memory()

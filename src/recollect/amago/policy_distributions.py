@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from recollect.amago.share import Draws, own, uniform
 from recollect.common.draws import categorical_from_weights
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
@@ -49,10 +50,10 @@ class Distribution:
         """Actions, a function of the uniform numbers."""
         raise NotImplementedError
 
-    def several(self, raw: Tensor, count: int, draws: torch.Generator) -> list[Tensor]:
+    def several(self, raw: Tensor, count: int, draws: Draws) -> list[Tensor]:
         """So many draws of actions, where rows need no streams of their own. No gradient passes through them."""
-        uniform = torch.rand((count, *raw.shape[:-1], self.uniforms), generator=draws).to(raw.device, non_blocking=True)
-        return [self.drawn(raw, uniform_N) for uniform_N in uniform]
+        numbers = uniform(draws, (count, *raw.shape[:-1], self.uniforms), rows=1).to(raw.device, non_blocking=True)
+        return [self.drawn(raw, uniform_N) for uniform_N in numbers]
 
     def mode(self, raw: Tensor) -> Tensor:
         """The likeliest actions (continuous: the means)."""
@@ -62,10 +63,10 @@ class Distribution:
         """Log probabilities or densities [...] of actions."""
         raise NotImplementedError
 
-    def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
+    def reparameterised(self, raw: Tensor, draws: Draws) -> Tensor:
         """What critics read [..., A]: probabilities of discrete actions, or a draw through which gradients pass."""
-        uniform = torch.rand((*raw.shape[:-1], self.uniforms), generator=draws).to(raw.device, non_blocking=True)
-        return self.drawn(raw, uniform).to(raw.dtype)
+        numbers = uniform(draws, (*raw.shape[:-1], self.uniforms)).to(raw.device, non_blocking=True)
+        return self.drawn(raw, numbers).to(raw.dtype)
 
 
 class ClippedSoftmax(Distribution):
@@ -92,7 +93,7 @@ class ClippedSoftmax(Distribution):
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
         return self.probabilities(raw).gather(-1, action[..., None].long())[..., 0].log()
 
-    def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
+    def reparameterised(self, raw: Tensor, draws: Draws) -> Tensor:
         """The probabilities: nothing is drawn."""
         return self.probabilities(raw)
 
@@ -201,7 +202,7 @@ class Beta(Distribution):
         return torch.as_tensor(2.0 * shares_NA - 1.0).to(raw).view(*raw.shape[:-1], self.size)
 
     @torch.no_grad()
-    def several(self, raw: Tensor, count: int, draws: torch.Generator) -> list[Tensor]:
+    def several(self, raw: Tensor, count: int, draws: Draws) -> list[Tensor]:
         return [self.reparameterised(raw, draws) for _ in range(count)]
 
     def mode(self, raw: Tensor) -> Tensor:
@@ -214,9 +215,9 @@ class Beta(Distribution):
         scale = torch.lgamma(first + second) - torch.lgamma(first) - torch.lgamma(second)
         return ((first - 1) * x.log() + (second - 1) * (1 - x).log() + scale - math.log(2.0)).sum(-1)
 
-    def reparameterised(self, raw: Tensor, draws: torch.Generator) -> Tensor:
+    def reparameterised(self, raw: Tensor, draws: Draws) -> Tensor:
         """Two gamma numbers, whose share has the distribution. Drawn on the CPU."""
-        first, second = (torch._standard_gamma(part.cpu(), draws).to(raw.device) for part in self._parts(raw))
+        first, second = (torch._standard_gamma(part.cpu(), own(draws)).to(raw.device) for part in self._parts(raw))
         return 2.0 * first / (first + second).clamp(min=1e-30) - 1.0
 
 

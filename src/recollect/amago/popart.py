@@ -32,7 +32,8 @@ class PopArt(RunningMoments):
     @torch.no_grad()
     def update(self, target_BTG: Tensor, mask_BT: Tensor) -> None:
         """Take the real targets of a batch into the statistics, and keep all predictions where they are."""
-        if not self.enabled or (mask_BT.device.type == "cpu" and not mask_BT.any()):  # to ask a GPU is to wait for it
+        # To ask a GPU is to wait for it, and other devices wait for what this one adds.
+        if not self.enabled or (self.share.alone and mask_BT.device.type == "cpu" and not mask_BT.any()):
             return
         mean_G = self.mean.clone()
         deviation_G = self.deviation

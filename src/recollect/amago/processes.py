@@ -1,18 +1,22 @@
-"""AMAGO with one process that collects and one that learns, over sealed files in the run's folder (specification 2.3).
+"""AMAGO with processes that collect and one that learns, over sealed files in the run's folder (specification 2.3).
 
-    collector: newest weights -> an epoch's steps -> a file of trajectories -> ...
-    learner:   files of trajectories -> an epoch's updates -> newest weights -> ...
+    collector: newest weights -> its actors' steps of an epoch -> a file of trajectories -> ...
+    learner:   files of all collectors -> an epoch's updates -> newest weights -> ...
 
-The updates of an epoch begin when its steps are played, its steps when the learner has begun the epoch before it. So
+The updates of an epoch begin when all its steps are played, its steps when the learner has begun the epoch before it. So
 updates per step are as configured at every moment, and what differs from one process is a lag of an epoch: steps of epoch e
 may be played with weights that know no update of epoch e - 1, and updates of epoch e may see steps of e + 1. A run is
 not a function of its seed.
 
-A trajectory file is there once its manifest is, so neither process ever reads half of one; the learner alone removes old
-files. All else goes through one pipe, whose end both notice when the other process dies: there is nothing else between them
-that a killed process could block. The lock on the run's folder is held by both. The collector of a killed learner ends at
-once and writes no more, and no other job can begin the run before it has. A run that was stopped goes on from the learner's
-checkpoint; what actors had in hand is lost, and steps that the learner had not counted yet are played again.
+Several collectors share the actors of a run as evenly as can be. Each has random streams of its own, plays the tasks that its
+actors would play in one process, and writes files of its own, one at a time, as their names are numbers in order.
+
+A trajectory file is there once its manifest is, so no process ever reads half of one; the learner alone removes old files.
+All else goes through a pipe for each collector, whose end both notice when the other process dies; one that waits for its turn
+to write looks at it, too, so that a killed process blocks nothing. The lock on the run's folder is held by all. Collectors of a
+killed learner end at once and write no more, and no other job can begin the run before they have. Where one collector dies,
+the run ends. A run that was stopped goes on from the learner's checkpoint; what actors had in hand is lost, and steps that the
+learner had not counted yet are played again.
 """
 
 from __future__ import annotations
@@ -21,11 +25,14 @@ import multiprocessing
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from recollect.amago.agent import Agent
@@ -38,21 +45,44 @@ from recollect.artifacts.lock import SharedLock, dies_with_parent
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
-from recollect.common.learning_curve import make_worlds
+from recollect.environments.base import World
+from recollect.environments.registry import make_world, tasks
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Settings
+from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.seeding import seed_of
 
 WEIGHTS = "newest_weights.safetensors"
 NAME = "amago collector"
 UNLIMITED = 2**62  # trajectories: the collector removes none
 CHUNK = 20  # steps between looks at whether to stop
-PATIENCE = 60.0  # seconds that the collector gets to end
-AHEAD = 1  # epochs that the collector may be ahead of the learner
+PATIENCE = 60.0  # seconds that collectors get to end
+AHEAD = 1  # epochs that a collector may be ahead of the learner
+TURN = 1.0  # seconds of waiting for a turn to write, between looks at whether to stop
 
 
 def running() -> list[BaseProcess]:
     return [process for process in multiprocessing.active_children() if process.name == NAME]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one collector does of a run.
+
+    Attributes:
+        number: of the collector, from 0.
+        actors: which of the run's it plays.
+        turn: held while a file is written; None: there is one collector.
+    """
+
+    number: int
+    actors: range
+    turn: Any = None
+
+
+def parts(actors: int, collectors: int, turn: Any = None) -> list[Part]:
+    """Who plays which actors."""
+    cuts = [actors * place // collectors for place in range(collectors + 1)]
+    return [Part(n, range(cuts[n], cuts[n + 1]), turn if collectors > 1 else None) for n in range(collectors)]
 
 
 class Stop(Exception):
@@ -91,28 +121,44 @@ def collect_alone(lock: Any, *arguments: Any) -> None:
 
 
 def collect(
-    agent: type[Agent], settings: Settings, folder: Path, pipe: Connection, actor_steps: int, threads: int
+    agent: type[Agent],
+    settings: Settings,
+    folder: Path,
+    pipe: Connection,
+    actor_steps: int,
+    threads: int,
+    part: Part | None = None,
 ) -> None:
-    """What the collector does until it has played all epochs, or its learner is gone.
+    """What a collector does until it has played all epochs, or its learner is gone.
 
     Args:
-        pipe: see `_Learner`; gets (steps that every actor has played, `Collector.results`) after each epoch.
+        pipe: see `_Learner`; gets (steps that every actor has played, `Collector.ended`) after each epoch.
         actor_steps: how many of these steps are played already.
+        part: None: all of it.
     """
     learner = _Learner(pipe)
+    (whole,) = parts(settings.method.hyperparameters.actors, 1)
     with suppress(Stop):
         learner.look()  # it may have ended while this process began
-        play(agent, settings, folder, learner, actor_steps, threads)
+        play(agent, settings, folder, learner, actor_steps, threads, part or whole)
+
+
+def world_of_part(environment: EnvironmentSettings, seed: int, actors: range) -> World:
+    """The instances of the training world that these actors play in, with the tasks that they would have in one process."""
+    listed = tasks(environment.world, environment.options, "train")
+    seeds_B = np.array([seed_of("training world", seed, b) for b in range(len(actors))], np.uint64)
+    return make_world(environment.world, environment.options, [listed[b % len(listed)] for b in actors], seeds_B)
 
 
 def play(
-    agent: type[Agent], settings: Settings, folder: Path, learner: _Learner, actor_steps: int, threads: int
+    agent: type[Agent], settings: Settings, folder: Path, learner: _Learner, actor_steps: int, threads: int, part: Part
 ) -> None:
     """All epochs, see `collect`. Raises Stop if the learner is gone."""
     torch.set_num_threads(threads)
     hp: AmagoHyperparameters = settings.method.hyperparameters
-    seed = seed_of("collector", settings.seed, actor_steps)  # after a restart, other numbers
-    world, _ = make_worlds(settings.environment, seed, hp.actors, 1)
+    which = (part.number,) if part.number else ()
+    seed = seed_of("collector", settings.seed, actor_steps, *which)  # after a restart, other numbers
+    world = world_of_part(settings.environment, seed, part.actors)
     player = agent(hp, world_shape(settings.environment), seed=settings.seed, device="cpu")
     collector = Collector(hp, player.policy(), world, seed=seed)
     collector.actor_steps = actor_steps
@@ -126,54 +172,84 @@ def play(
         for done in range(0, hp.steps_per_epoch, CHUNK):
             learner.look()
             finished += collector.collect(min(CHUNK, hp.steps_per_epoch - done))
+        write(store, finished, learner, part.turn)
+        ended, collector.ended = collector.ended, []
+        with suppress(OSError):  # gone: the next look says so
+            learner.pipe.send((collector.actor_steps, ended))
+
+
+def write(store: TrajectoryFiles, finished: list[Trajectory], learner: _Learner, turn: Any) -> None:
+    """Add a file; where others do so too, behind the last of theirs. Raises Stop if the learner is gone."""
+    if turn is None:
         learner.look()
         store.add(finished)
-        with suppress(OSError):  # gone: the next look says so
-            learner.pipe.send((collector.actor_steps, collector.results()))
+        return
+    while not turn.acquire(timeout=TURN):
+        learner.look()  # the learner ends where who has the turn is dead
+    try:
+        learner.look()
+        store.refresh()
+        store.add(finished)
+    finally:
+        turn.release()
+
+
+@dataclass
+class _Helper:
+    """A collector as the learner knows it. `steps`: that each of its actors has played."""
+
+    part: Part
+    process: Any
+    pipe: Connection
+    steps: int
 
 
 class Learner(Trainer):
-    """A trainer whose data come from another process."""
+    """A trainer whose data come from other processes."""
 
     def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
         super().__init__(agent, settings, device, run)
         self.settings, self.agent_class = settings, agent
         self.folder = run.checkpoint_folder
-        self.process: Any = None
-        self.pipe: Any = None
+        self.helpers: list[_Helper] = []
 
     def begin(self) -> None:
         self.publish()
-        context = multiprocessing.get_context("spawn")
-        self.pipe, other = context.Pipe()
-        actor_steps = self.at.env_steps // self.hp.actors
-        what = (self.agent_class, self.settings, self.folder, other, actor_steps, torch.get_num_threads())
-        arguments = (SharedLock(self.folder), *what)
-        self.process = context.Process(target=collect_alone, args=arguments, name=NAME, daemon=True)
-        self.process.start()
-        other.close()  # the collector alone holds it, so that the pipe ends with it
+        context, hp = multiprocessing.get_context("spawn"), self.hp
+        collectors = hp.processes - 1
+        threads = max(1, torch.get_num_threads() // collectors)
+        steps = self.at.env_steps // hp.actors
+        for part in parts(hp.actors, collectors, context.Lock()):
+            pipe, other = context.Pipe()
+            what = (self.agent_class, self.settings, self.folder, other, steps, threads, part)
+            arguments = (SharedLock(self.folder), *what)
+            process = context.Process(target=collect_alone, args=arguments, name=NAME, daemon=True)
+            process.start()
+            other.close()  # the collector alone holds it, so that the pipe ends with it
+            self.helpers.append(_Helper(part, process, pipe, steps))
 
     def end(self) -> None:
-        if self.process is not None:
-            self.pipe.close()
-            self.process.join(PATIENCE)
-            if self.process.is_alive():
-                self.process.kill()
-                self.process.join()
+        for helper in self.helpers:
+            helper.pipe.close()
+        latest = time.monotonic() + PATIENCE
+        for helper in self.helpers:
+            helper.process.join(max(0.0, latest - time.monotonic()))
+            if helper.process.is_alive():
+                helper.process.kill()
+                helper.process.join()
 
     def publish(self) -> None:
         write_arrays(self.folder / WEIGHTS, self.agent.network.policy_arrays(), kind="policy")
 
     def epoch(self) -> None:
         at, hp = self.at, self.hp
-        with suppress(OSError):  # it is gone: known when something is wanted of it
-            self.pipe.send(at.epoch)
+        for helper in self.helpers:
+            with suppress(OSError):  # it is gone: known when something is wanted of it
+                helper.pipe.send(at.epoch)
         if at.epoch % hp.evaluate_every == 0 and at.of_epoch == 0:
             self.evaluate()
         began = time.perf_counter()
-        wanted = hp.actors * hp.steps_per_epoch * max(0, at.epoch + 1 - hp.start_collecting_at_epoch)
-        while at.env_steps < wanted:
-            self.results = self.hear()
+        self.hear(hp.steps_per_epoch * max(0, at.epoch + 1 - hp.start_collecting_at_epoch))
         self.store.refresh()
         self.seconds["collection"] += time.perf_counter() - began
         self.learn(self.results)
@@ -181,19 +257,34 @@ class Learner(Trainer):
         self.store.saved()  # files beyond the capacity go
         at.epoch += 1
 
-    def hear(self) -> dict[str, float]:
-        """Wait for the collector's next epoch and count its steps. Returns means over its rollouts."""
-        try:
-            steps, results = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join(PATIENCE)
-            raise UserError(
-                f"the collector of this run ended with exit code {self.process.exitcode}",
-                where="hyperparameters: processes",
-                do="see what it printed above, and run the same command again: it goes on from the last checkpoint",
-            ) from None
-        self.at.env_steps = steps * self.hp.actors
-        return dict(results)
+    def hear(self, steps: int) -> None:
+        """Wait until all collectors have played so many steps of each actor; count them, and keep means over their rollouts."""
+        ended: dict[int, list[list[float]]] = {}
+        behind = {helper.pipe: helper for helper in self.helpers if helper.steps < steps}
+        if not behind:
+            return
+        while behind:
+            for pipe in connection.wait(list(behind)):
+                assert isinstance(pipe, Connection)
+                helper = behind[pipe]
+                try:
+                    helper.steps, rows = pipe.recv()
+                except (EOFError, OSError):
+                    raise self.lost(helper) from None
+                ended[helper.part.number] = rows
+                if helper.steps >= steps:
+                    del behind[pipe]
+        self.at.env_steps = sum(helper.steps * len(helper.part.actors) for helper in self.helpers)
+        self.results = self.collector.means([row for number in sorted(ended) for row in ended[number]])
+
+    def lost(self, helper: _Helper) -> UserError:
+        helper.process.join(PATIENCE)
+        which = "the collector" if len(self.helpers) == 1 else f"collector {helper.part.number} of {len(self.helpers)}"
+        return UserError(
+            f"{which} of this run ended with exit code {helper.process.exitcode}",
+            where="hyperparameters: processes",
+            do="see what it printed above, and run the same command again: it goes on from the last checkpoint",
+        )
 
     def load_buffer(self, state: Mapping[str, int]) -> int:
         """The buffer stays as it is: what was collected since the checkpoint is as good."""
@@ -203,14 +294,15 @@ class Learner(Trainer):
         self.resume()
         try:
             self.begin()
-            self.epochs()
+            with self.together():
+                self.epochs()
         finally:
             self.end()
         return self.finished()
 
 
 def train(agent: type[Agent], settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    """Train an agent of this class by acting, with one process or with two."""
+    """Train an agent of this class by acting, with one process or with several."""
     hp: AmagoHyperparameters = settings.method.hyperparameters
-    trainer = Learner if hp.processes == 2 else Trainer
+    trainer = Learner if hp.processes > 1 else Trainer
     return trainer(agent, settings, inputs.device, run).train()

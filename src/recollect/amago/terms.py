@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from recollect.amago.hyperparameters import AgentHyperparameters
 from recollect.amago.network import Network, Window
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
-from recollect.common.masked_mean import masked_mean
+from recollect.amago.share import ALONE, Share, uniform
+from recollect.amago.share import Draws as Numbers
 from recollect.settings.seeding import seed_of
 
 # Of filters other than the binary one (released code, head: agent.py, `exp_filter` and `leaky_relu_filter`).
@@ -35,14 +36,26 @@ class Draws:
     """What a loss draws, a function of the seed and the update's number."""
 
     index_KBTG: Tensor
-    actions: torch.Generator
+    actions: Numbers
 
     @classmethod
-    def of(cls, hp: AgentHyperparameters, seed: int, counter: int, batch: int, steps: int, device: Any) -> Draws:
-        """Critics for the targets of [B, T, G], and a generator for actions."""
-        generator = torch.Generator().manual_seed(seed_of("draws in the loss", seed, counter))
-        shape = (hp.critics_in_target, batch, steps, len(hp.discounts))
-        return cls(torch.randint(hp.critics, shape, generator=generator).to(device, non_blocking=True), generator)
+    def of(
+        cls,
+        hp: AgentHyperparameters,
+        seed: int,
+        counter: int,
+        batch: int,
+        steps: int,
+        device: Any,
+        share: Share = ALONE,
+    ) -> Draws:
+        """Critics for the targets of [B, T, G], and numbers for actions. With several devices, of this one's rows."""
+        numbers = share.draws(seed_of("draws in the loss", seed, counter))
+        generator = numbers if isinstance(numbers, torch.Generator) else numbers.whole
+        shape = (hp.critics_in_target, batch if share.alone else share.batch, steps, len(hp.discounts))
+        index_KBTG = torch.randint(hp.critics, shape, generator=generator)
+        index_KBTG = index_KBTG if share.alone else index_KBTG[:, share.rows]
+        return cls(index_KBTG.to(device, non_blocking=True), numbers)
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class Judgement:
     """What a method's critics say of a batch.
 
     Attributes:
-        critic_loss: how far they are from the targets (scalar).
+        critic_loss: how far they are from the targets (scalar, a `Window.mean`).
         advantage_BTG: of the buffer's actions over the policy; a constant.
         gained_CBTG: normalised values of what the policy does, with gradient; None: there is no policy gradient.
         q_CBTG: returns that they expect of the buffer's actions; a constant, for the log.
@@ -86,23 +99,22 @@ def loss_of(
     raw_BTGP = network.actor(s_BTE)
     log_pi_BTG = log_prob_of_taken(window, raw_BTGP, policy)
     if hp.fake_filter and not hp.online_coefficient:  # everything is cloned, and nothing needs critics
-        loss = -hp.offline_coefficient * masked_mean(log_pi_BTG, window.real_BT1)
-        return loss, {"actor_loss": loss.detach()}
+        loss = -hp.offline_coefficient * window.mean(log_pi_BTG)
+        return loss, window.share.totals({"actor_loss": loss.detach()})
 
     y_BTG = targets(network, target, window, next_BTE, draws, hp, next_values)
     judged = judge(s_BTE, raw_BTGP, y_BTG)
     weight_BTG = cloning_weight(hp, judged.advantage_BTG)
     actor = actor_loss(hp, window, weight_BTG, log_pi_BTG, judged.gained_CBTG)
-    real_BT1 = window.real_BT1
     metrics = {  # all but the losses of the discount that acts, the last one
         "actor_loss": actor.detach(),
         "critic_loss": judged.critic_loss.detach(),
-        "cloned": masked_mean(weight_BTG, real_BT1),
-        "q": masked_mean(judged.q_CBTG.mean(0)[..., -1:], real_BT1),
-        "target": masked_mean(y_BTG[..., -1:], real_BT1),
-        "log_prob": masked_mean(log_pi_BTG[..., -1:].detach(), real_BT1),
-        "popart_deviation": network.popart.deviation[-1],
+        "cloned": window.mean(weight_BTG),
+        "q": window.mean(judged.q_CBTG.mean(0)[..., -1:]),
+        "target": window.mean(y_BTG[..., -1:]),
+        "log_prob": window.mean(log_pi_BTG[..., -1:].detach()),
     }
+    metrics = window.share.totals(metrics) | {"popart_deviation": network.popart.deviation[-1]}
     if further:
         metrics |= further_metrics(network, window, policy, raw_BTGP, judged.q_CBTG, y_BTG)
     return actor + hp.critic_weight * judged.critic_loss, metrics
@@ -162,8 +174,7 @@ def actor_loss(
     actor_BTG = hp.offline_coefficient * (-weight_BTG * log_pi_BTG.clamp(-1e3, 1e3))
     if q_pi_CBTG is not None:
         actor_BTG = actor_BTG - hp.online_coefficient * q_pi_CBTG.amin(0)
-    mask_BT1 = window.real_BT1 if hp.actor_mask == "fixed" else window.mask_BL[:, :-1, None]
-    return masked_mean(actor_BTG, mask_BT1)
+    return window.mean(actor_BTG, last_steps=hp.actor_mask == "upstream")
 
 
 @torch.no_grad()
@@ -171,23 +182,23 @@ def further_metrics(
     network: Network, window: Window, policy: Distribution, raw_BTGP: Tensor, q_CBTG: Tensor, y_BTG: Tensor
 ) -> dict[str, Tensor]:
     """What is looked at once an epoch."""
-    real_BT1 = window.real_BT1
-    y_N = y_BTG[..., -1][real_BT1[..., 0]]
-    return {
-        "entropy": masked_mean(entropy(policy, raw_BTGP[:, :, -1:]), real_BT1),
-        "q_deviation": masked_mean(q_CBTG[..., -1:].std(0, correction=0), real_BT1),
-        "target_least": y_N.min(),
-        "target_most": y_N.max(),
+    share, y_N = window.share, y_BTG[..., -1][window.real_BT1[..., 0]]
+    means = {
+        "entropy": window.mean(entropy(policy, raw_BTGP[:, :, -1:], share)),
+        "q_deviation": window.mean(q_CBTG[..., -1:].std(0, correction=0)),
+    }
+    return share.totals(means) | {
+        "target_least": share.least(y_N),
+        "target_most": -share.least(-y_N),
         "popart_mean": network.popart.mean[-1].clone(),
     }
 
 
-def entropy(policy: Distribution, raw: Tensor) -> Tensor:
+def entropy(policy: Distribution, raw: Tensor, share: Share = ALONE) -> Tensor:
     """Entropies [...] in nats; where actions are not discrete, of one draw each, and of bits the mean over bits."""
     if isinstance(policy, ClippedSoftmax):
         p = policy.probabilities(raw)
         return -(p * p.log()).sum(-1)
-    draws = torch.Generator().manual_seed(0)
-    uniform = torch.rand((*raw.shape[:-1], policy.uniforms), generator=draws)
-    action = policy.drawn(raw, uniform.to(raw.device))
+    numbers = uniform(share.draws(0), (*raw.shape[:-1], policy.uniforms))
+    action = policy.drawn(raw, numbers.to(raw.device))
     return -policy.log_prob(raw, action)

@@ -32,10 +32,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from recollect.amago.batch import Batch, padded
 from recollect.amago.cuts import Cut, cut_at, cut_out
 from recollect.artifacts.checkpoints import KEPT
 from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path, read_arrays, remove_sealed, verify, write_arrays
@@ -46,31 +47,12 @@ log = logging.getLogger(__name__)
 Trajectory = Mapping[str, np.ndarray]
 Relabel = Callable[[Trajectory, np.random.Generator, Cut], Trajectory]
 """(whole trajectory, draws, cut) -> the window that is cut from what it becomes. Only that need be copied."""
+Listed = tuple[str, int, int, int]
+"""A file that is drawn from: path, number of its first trajectory, how many it has, and how many of these are forgotten."""
 KIND = "trajectories"
 NEEDED = ("previous_action", "reward", "done", "time")
 NAME = re.compile(r"(\d{10})-(\d+)\.safetensors")
 DO = "record trajectories with recollect.amago.recorder"
-
-
-@dataclass(frozen=True)
-class Batch:
-    """B windows of at most L rows, padded with zeros on the right to the longest.
-
-    Attributes:
-        observation_BTD: [B, L, ...] in the stored dtype; a mapping by name where there are several.
-        previous_action_BT: int [B, L], or float32 [B, L, A]; the action taken at row t stands in row t + 1.
-        reward_BT, done_BT, time_BT: [B, L], as in a trajectory.
-        length_B: int64 [B], rows of each window.
-        mask_BT: bool [B, L], whether a row is real.
-    """
-
-    observation_BTD: np.ndarray | dict[str, np.ndarray]
-    previous_action_BT: np.ndarray
-    reward_BT: np.ndarray
-    done_BT: np.ndarray
-    time_BT: np.ndarray
-    length_B: np.ndarray
-    mask_BT: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -168,13 +150,34 @@ class TrajectoryFiles:
         self._go_back(self._next)
         return self._leave_out(self._first)
 
+    def listed(self) -> list[Listed]:
+        """What can be drawn, for another process, which draws the same from it."""
+        return [(str(file.path), file.first, file.count, skipped) for file, skipped in self._drawn]
+
+    def draw_from(self, listed: list[Listed]) -> None:
+        """Draw from what another process has listed, whatever else there is."""
+        self._draw([(_File(Path(path), first, count), skipped) for path, first, count, skipped in listed])
+        there = {file.path for file, _ in self._drawn}
+        for path in [path for path in self._open if path not in there]:
+            self._forget(path)
+
     # ---- sampling
 
-    def sample(self, batch: int, length: int, *, seed: int, counter: int, relabel: Relabel | None = None) -> Batch:
+    def sample(
+        self,
+        batch: int,
+        length: int,
+        *,
+        seed: int,
+        counter: int,
+        relabel: Relabel | None = None,
+        rows: slice | None = None,
+    ) -> Batch:
         """Random windows of at most `length` transitions (length + 1 rows), each of a random trajectory.
 
         Args:
             relabel: gets each whole trajectory and a generator of its own, and cuts the window.
+            rows: only these windows of the batch are copied, and `whole_mask_BT` tells of the others.
 
         Raises:
             UserError: there is nothing to draw from, or a file is broken.
@@ -182,12 +185,13 @@ class TrajectoryFiles:
         if not self.ready:
             raise UserError("no trajectory to draw from", where=self.folder, do="collect some before training")
         if self.beside is None:
-            return _padded(self._windows(batch, length, seed, counter, relabel))
+            return padded(self._windows(batch, length, seed, counter, relabel), rows)
         other, share = self.beside
         count = int(generator("shares", seed, counter).binomial(batch, share)) if len(self) else batch
         windows = self._windows(batch - count, length, seed, counter, relabel) if count < batch else []
         relabel = relabel if "achieved" in other.columns else None
-        return _padded(windows + other._windows(count, length, seed_of("other trajectories", seed), counter, relabel))
+        others = other._windows(count, length, seed_of("other trajectories", seed), counter, relabel)
+        return padded(windows + others, rows)
 
     def _windows(
         self, batch: int, length: int, seed: int, counter: int, relabel: Relabel | None
@@ -240,19 +244,16 @@ class TrajectoryFiles:
 
     def _arrange(self) -> None:
         """What can be drawn: files, how many of their first trajectories are forgotten, and where each file's end."""
-        self._lengths = None
         fifo = self._files["fifo"]
         oldest = fifo[0].first if fifo else self._next
         self._first = max(oldest, self._next - self.capacity)
-        self._drawn = []
-        for file in fifo:
-            if file.end > self._first:
-                self._drawn.append((file, max(0, self._first - file.first)))
-        for file in self._files["protected"]:
-            self._drawn.append((file, 0))
-        self._drawn = [drawn for drawn in self._drawn if drawn[0].path not in self._damaged]
-        counts = [file.count - skipped for file, skipped in self._drawn]
-        self._ends = np.cumsum(counts, dtype=np.int64)
+        drawn = [(file, max(0, self._first - file.first)) for file in fifo if file.end > self._first]
+        drawn += [(file, 0) for file in self._files["protected"]]
+        self._draw([(file, skipped) for file, skipped in drawn if file.path not in self._damaged])
+
+    def _draw(self, drawn: list[tuple[_File, int]]) -> None:
+        self._lengths, self._drawn = None, drawn
+        self._ends = np.cumsum([file.count - skipped for file, skipped in drawn], dtype=np.int64)
 
     def _find(self, chosen: int) -> tuple[dict[str, np.ndarray], int, int, np.ndarray | None]:
         """Columns of its file, first row, number of rows, and goals of a trajectory."""
@@ -375,23 +376,3 @@ def _kind(trajectory: Trajectory) -> dict[str, tuple[np.dtype, tuple[int, ...]]]
         shape = column.shape if name == "goals" else column.shape[1:]
         kinds[name] = (column.dtype, shape)
     return kinds
-
-
-def _padded(windows: list[dict[str, np.ndarray]]) -> Batch:
-    length_B = np.array([len(window["time"]) for window in windows], np.int64)
-    longest, columns = int(length_B.max()), {}
-    for name, first in windows[0].items():
-        columns[name] = padded = np.zeros((len(windows), longest, *first.shape[1:]), first.dtype)
-        for b, window in enumerate(windows):
-            padded[b, : len(window[name])] = window[name]
-    several = {name.partition("/")[2]: array for name, array in columns.items() if name.startswith("observation/")}
-    observation: Any = several or columns["observation"]
-    return Batch(
-        observation,
-        columns["previous_action"],
-        columns["reward"],
-        columns["done"],
-        columns["time"],
-        length_B,
-        np.arange(longest) < length_B[:, None],
-    )

@@ -1,4 +1,4 @@
-"""A device for this job alone: two local jobs never meet on one GPU by accident.
+"""A device, or several, for this job alone: two local jobs never meet on one GPU by accident.
 
 Snakemake counts GPUs but does not say which; without more, all jobs land on device 0. Here each job takes a lock file
 per device (flock: the kernel lets it go when the job dies, even by SIGKILL) and narrows ``CUDA_VISIBLE_DEVICES`` to it.
@@ -8,6 +8,8 @@ per device (flock: the kernel lets it go when the job dies, even by SIGKILL) and
 - Users of one machine meet on its GPUs, so their lock files stand in one folder (``/tmp``), open to all. Nothing is ever
   written to them and no link is followed, so that a file that another user put there does no harm.
 - ``pack=N`` shares a device among N jobs that all say so; a job with ``pack=1`` never meets any of them.
+- A job that needs several devices takes all of them or none, so that no two wait for each other; while single ones come free
+  and are taken again by others, it waits.
 - torch is not imported: the variable must be set before CUDA starts.
 """
 
@@ -42,9 +44,10 @@ def device_lease(
     lease_folder: str | Path | None = None,
     devices: list[str] | None = None,
     *,
+    count: int = 1,
     wait_seconds: float | None = None,
 ) -> Iterator[str]:
-    """Hold one device for as long as the block lasts; yields the torch device string, "cpu" or "cuda".
+    """Hold devices for as long as the block lasts; yields the torch device string, "cpu" or "cuda".
 
     Args:
         wanted: "cuda" insists on a GPU, "auto" takes one where there is one, "cpu" takes none.
@@ -52,11 +55,12 @@ def device_lease(
             should name the same number.
         lease_folder: where the lock files stand; local to the machine. Default: ``$RECOLLECT_LEASES`` or ``/tmp``.
         devices: names for ``CUDA_VISIBLE_DEVICES`` to choose from; default: what the machine has.
+        count: how many devices, where there are any.
         wait_seconds: how long to wait while all are taken; None waits until one is free.
 
     Raises:
-        UserError: "cuda" is wanted and there is none, an unknown `wanted`, no device got free in time, or the folder
-            or a lock file in it cannot be used.
+        UserError: "cuda" is wanted and there is none, there are some and not enough, an unknown `wanted`, none got free in time, or
+            the folder or a lock file in it cannot be used.
     """
     if wanted not in ("cpu", "cuda", "auto") or pack < 1:
         what = f"device '{wanted}' with pack {pack} is not known"
@@ -71,11 +75,18 @@ def device_lease(
             )
         yield "cpu"
         return
+    if len(found) < count:
+        raise UserError(
+            f"{count} GPUs are asked for and there are {len(found)}",
+            where=f"device: {wanted}",
+            do="use a machine that has as many, run on the CPU, or lower the run's number of devices",
+        )
     named = lease_folder or os.environ.get(FOLDER_VARIABLE)
     folder = Path(named) if named else _shared_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        device, held = _wait_for_one(found, pack, folder / ("recollect-" if named else _prefix()), wait_seconds)
+        begin = folder / ("recollect-" if named else _prefix())
+        taken, held = _wait_for(count, found, pack, begin, wait_seconds)
     except OSError as error:
         raise UserError(
             f"the lock files of GPUs cannot be used: {error.strerror}",
@@ -84,7 +95,7 @@ def device_lease(
             " its owner remove it (jobs that look in different folders can meet on a GPU)",
         ) from error
     before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = device
+    os.environ[VARIABLE] = ",".join(taken)
     try:
         yield "cuda"
     finally:
@@ -96,25 +107,47 @@ def device_lease(
             os.close(descriptor)
 
 
-def _wait_for_one(devices: list[str], pack: int, begin: Path, wait_seconds: float | None) -> tuple[str, list[int]]:
+def _wait_for(
+    count: int, devices: list[str], pack: int, begin: Path, wait_seconds: float | None
+) -> tuple[list[str], list[int]]:
     deadline = None if wait_seconds is None else time.monotonic() + wait_seconds
     told = False
     while True:
-        for slot in range(pack):
-            for device in devices:
-                held = _try(device, slot, pack, begin)
-                if held is not None:
-                    return device, held
+        taken, held = _take(count, devices, pack, begin)
+        if taken:
+            return taken, held
         if deadline is not None and time.monotonic() >= deadline:
+            few = f"all {len(devices)} devices are taken by other jobs"
+            few = few if count == 1 else f"fewer than {count} of {len(devices)} devices are free of other jobs"
             raise UserError(
-                f"all {len(devices)} devices are taken by other jobs ({pack} per device)",
+                f"{few} ({pack} per device)",
                 where=begin.parent,
                 do="run fewer jobs at once (snakemake --resources gpu=N), or share a device on purpose with pack",
             )
         if not told:
-            log.info("waiting for a free device among %s", ", ".join(devices))
+            log.info(
+                "waiting for %s among %s", "a free device" if count == 1 else f"{count} devices", ", ".join(devices)
+            )
             told = True
         time.sleep(_POLL_SECONDS)
+
+
+def _take(count: int, devices: list[str], pack: int, begin: Path) -> tuple[list[str], list[int]]:
+    """So many devices, in their order, and the descriptors that hold them; none where there are not as many."""
+    taken: dict[str, list[int]] = {}
+    try:
+        for slot in range(pack):
+            for device in devices:
+                if device not in taken and (held := _try(device, slot, pack, begin)) is not None:
+                    taken[device] = held
+                if len(taken) == count:
+                    found, taken = taken, {}
+                    return sorted(found, key=devices.index), [one for each in found.values() for one in each]
+        return [], []
+    finally:
+        for held in taken.values():
+            for descriptor in held:
+                os.close(descriptor)
 
 
 def _try(device: str, slot: int, pack: int, begin: Path) -> list[int] | None:

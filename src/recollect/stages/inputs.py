@@ -126,6 +126,12 @@ def learns_from_histories(scale: str, env: str, method: str) -> bool:
     return method_mapping(scale, env, method).get("data") == "histories"
 
 
+def devices(scale: str, env: str, method: str) -> int:
+    """How many GPUs a run learns on: one, where its method knows nothing else (AMAGO does)."""
+    found = (method_mapping(scale, env, method).get("hyperparameters") or {}).get("devices")
+    return found if isinstance(found, int) and found > 1 else 1
+
+
 def plays_on_gpu(scale: str, env: str, method: str) -> bool:
     """Whether to play a policy is work for a GPU: thousands of windows in a batch, or a large frozen model."""
     return learns_from_histories(scale, env, method) or bool(frozen_models(scale, env, method))

@@ -154,7 +154,8 @@ class StageRule:
         return limit if self.stage.asks.resumes else limit * attempt
 
     def gpu(self, wildcards: Wildcards) -> int:
-        return int(self.stage.on_gpu(self.job(wildcards)))
+        job = self.job(wildcards)
+        return self.stage.gpus(job.names(self.stage.over)) if self.stage.on_gpu(job) else 0
 
     @property
     def resources(self) -> dict[str, Callable[..., Any]]:

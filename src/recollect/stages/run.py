@@ -14,7 +14,7 @@ from functools import partial
 from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.resolve import names
 from recollect.stages import evaluate, paths, train
-from recollect.stages.inputs import has_memory, is_trained, learns_from_histories, train_inputs
+from recollect.stages.inputs import devices, has_memory, is_trained, learns_from_histories, train_inputs
 from recollect.stages.provenance import digest, embedder_of
 from recollect.stages.records import kept, note, timed
 from recollect.stages.stage import Job, Resources, Stage, Trust, is_ensemble, is_large
@@ -91,7 +91,7 @@ STAGE = Stage(
     parts=(train.STAGE, evaluate.STAGE),
     keeps=True,
     # As training; a day of it and four hours of scores at most.
-    asks=Resources((1500, 16000), (180, 1680), threads=(1, 4), gpu=True, resumes=True),
+    asks=Resources((1500, 16000), (180, 1680), threads=(1, 4), gpu=devices, resumes=True),
     priority=priority,
     packages="world",
     ahead=ahead,

@@ -64,14 +64,15 @@ class Resources(NamedTuple):
         megabytes: RAM; more at each attempt. Not computed from sizes of inputs: that doubles the time of a large dry run.
         minutes: wall time; a generous limit at large scales, where jobs are killed at it.
         threads: one where jobs run side by side: two jobs of one thread do more than one job of two threads.
-        gpu: whether it asks for a GPU at large scales, or a function of the job's names (without seed) that says so.
+        gpu: whether it asks for a GPU at large scales, or a function of the job's names (without seed) that says so, or for how
+            many.
         resumes: it goes on from a checkpoint, so it needs no more time at the next attempt.
     """
 
     megabytes: tuple[int, int]
     minutes: tuple[int, int]
     threads: tuple[int, int] = (1, 1)
-    gpu: bool | Callable[..., bool] = False
+    gpu: bool | Callable[..., int] = False
     resumes: bool = False
 
 
@@ -178,10 +179,14 @@ class Stage:
         """What a job runs: its parts, or itself."""
         return [(part, job._replace(stage=part.name)) for part in self.parts] or [(self, job)]
 
+    def gpus(self, names: Mapping[str, Any]) -> int:
+        """How many GPUs a job of these names uses where there are some."""
+        gpu = self.asks.gpu
+        return int(gpu(*(names[name] for name in self.shared)) if callable(gpu) else gpu)
+
     def may_use_gpu(self, names: Mapping[str, Any]) -> bool:
         """Whether a job of these names uses a GPU where there is one."""
-        gpu = self.asks.gpu
-        return gpu(*(names[name] for name in self.shared)) if callable(gpu) else gpu
+        return self.gpus(names) > 0
 
     def on_gpu(self, job: Job) -> bool:
         """Whether a job asks the scheduler for a GPU."""

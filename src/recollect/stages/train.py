@@ -16,7 +16,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
-from recollect.stages.inputs import is_trained, train_inputs
+from recollect.stages.inputs import devices, is_trained, train_inputs
 from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ STAGE = Stage(
     # Histories or replay, and the batch: activations of 128 windows of 1600 tokens where there is no GPU. Measured peaks at
     # smoke scale: 350 (online methods) to 680 MB (language model); torch alone takes 300. Long sequences are backpropagated
     # through, also by the online methods, so each run has a GPU.
-    asks=Resources((1500, 16000), (120, 1440), threads=(1, 4), gpu=True, resumes=True),
+    asks=Resources((1500, 16000), (120, 1440), threads=(1, 4), gpu=devices, resumes=True),
     packages="world",
     changes=True,
     run=train,

@@ -13,9 +13,9 @@ import torch
 from tiny_amago import collector_of, goes_on_to_the_bit, run_in, settings_of
 
 from recollect.amago import amago, amago_multi_task
+from recollect.amago.batch import padded
 from recollect.amago.loop import Trainer
 from recollect.amago.network import WorldShape
-from recollect.amago.trajectory_files import _padded
 from recollect.common.contract import Inputs
 from recollect.environments import registry
 from recollect.settings.errors import UserError
@@ -142,7 +142,7 @@ def test_continuous_actions_are_recorded_as_they_were_played_and_read_as_they_we
     """The states of a recorded rollout, computed whole, give the very actions that were taken without exploration."""
     settings = settings_of(WIND, sample_actions=False, exploration={"kind": "none"})
     collector, agent = collector_of(settings)
-    batch = _padded([dict(trajectory) for trajectory in collector.collect(20)])
+    batch = padded([dict(trajectory) for trajectory in collector.collect(20)])
     assert batch.previous_action_BT.dtype == np.float32
     assert (batch.previous_action_BT[:, 0] == -2).all()  # none yet
     with torch.no_grad():

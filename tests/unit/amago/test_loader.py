@@ -15,9 +15,9 @@ from odd_clock import ends_the_same
 from tiny_amago import GOALS, settings_of
 
 from recollect.amago import amago
+from recollect.amago.batch import Batch
 from recollect.amago.loop import Trainer
 from recollect.amago.pinned import pinned
-from recollect.amago.trajectory_files import Batch
 from recollect.common.ahead import in_order
 from recollect.common.contract import Inputs
 

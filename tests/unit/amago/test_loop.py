@@ -16,10 +16,10 @@ from tiny_amago import GOALS, MAZE, ROOM, Stopped, StoppingRun, collector_of, go
 from recollect.amago import amago, amago_multi_task
 from recollect.amago import loop as amago_loop
 from recollect.amago.amago import Agent
+from recollect.amago.batch import Batch, padded
 from recollect.amago.loop import Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.terms import Draws, targets
-from recollect.amago.trajectory_files import Batch, _padded
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
@@ -36,7 +36,7 @@ def test_what_is_recorded_is_what_was_played_and_is_read_as_it_was_while_acting(
     collector, agent = collector_of(settings)
     trajectories = collector.collect(50)
     assert len(trajectories) == 4 * 2  # of 23 steps each
-    batch = _padded([dict(trajectory) for trajectory in trajectories])
+    batch = padded([dict(trajectory) for trajectory in trajectories])
     network = agent.network.eval()
     with torch.no_grad():
         raw = network.actor(network.states(network.window(batch, 1.0, torch.device("cpu"))))[:, :-1, -1]
@@ -70,7 +70,7 @@ def test_soft_resets_are_told_alike_to_who_acts_and_who_learns(timing: str) -> N
     hard_TB = np.arange(46)[:, None] % 23 == np.zeros(4, int)
     assert (acted_TB == (begun_TB if timing == "seed" else hard_TB)).all()
     assert begun_TB.sum() > hard_TB.sum()
-    learned = agent.network.window(_padded([dict(t) for t in finished]), 1.0, torch.device("cpu"))
+    learned = agent.network.window(padded([dict(t) for t in finished]), 1.0, torch.device("cpu"))
     for number in range(8):  # actors in turn
         rollout, b = divmod(number, 4)
         flags_T = learned.steps.rl2[number, :23, 0].numpy() > 0
@@ -83,7 +83,7 @@ def test_targets_look_beyond_a_limit_of_steps_if_asked_and_never_beyond_an_end(t
         ("goal_maze", {"size": 11, "horizon": 20, "most_goals": 1, "mazes": 4}), truncation=truncation
     )
     collector, agent = collector_of(settings)
-    batch = _padded([dict(t) for t in collector.collect(200)])
+    batch = padded([dict(t) for t in collector.collect(200)])
     last_B = batch.length_B - 1
     succeeded_B = batch.reward_BT.sum(1) > 0
     assert 0 < succeeded_B.sum() < len(succeeded_B)
@@ -115,7 +115,7 @@ def test_windows_have_the_length_that_is_asked_for_and_end_only_where_the_rollou
     assert lengths == {10, 3}  # 23 = 10 + 10 + 3
     ended = 0
     for counter in range(30):
-        batch = trainer.store.sample(8, trainer.context, seed=0, counter=counter)
+        batch = trainer.store.sample(8, trainer.drawing.context, seed=0, counter=counter)
         for b in range(8):
             n = int(batch.length_B[b])
             assert n in (7, 4)
@@ -141,9 +141,9 @@ def test_collected_goals_can_be_relabelled(tmp_path: Path) -> None:
     settings = settings_of(GOALS, relabelling="all", steps_per_epoch=45)
     trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
     trainer.store.add(trainer.collector.collect(45))
-    batch = trainer.store.sample(16, trainer.context, seed=0, counter=0, relabel=trainer.relabel)
+    batch = trainer.store.sample(16, trainer.drawing.context, seed=0, counter=0, relabel=trainer.relabel)
     assert (batch.reward_BT.sum(1) >= 1).all()
-    own = trainer.store.sample(16, trainer.context, seed=0, counter=0)
+    own = trainer.store.sample(16, trainer.drawing.context, seed=0, counter=0)
     assert own.reward_BT.sum() < batch.reward_BT.sum()
     steps = trainer.agent.network.window(batch, 1.0, torch.device("cpu")).steps
     assert steps.goals.shape[2:] == (2, 2)

@@ -1,4 +1,4 @@
-"""AMAGO with two processes: they keep step, both end cleanly, a killed one is noticed, no file is torn."""
+"""AMAGO with processes that collect: they keep step, all end cleanly, a killed one is noticed, no file is torn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_amago import MAZE, collector_of, run_in, settings_of
+from tiny_amago import GOALS, MAZE, collector_of, run_in, settings_of
 
 from recollect.amago import amago
 from recollect.amago import processes as amago_processes
@@ -22,7 +22,7 @@ from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.artifacts import lock
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import verify
+from recollect.artifacts.sealed import read_arrays, verify
 from recollect.common.contract import Inputs
 from recollect.settings.errors import UserError
 
@@ -98,6 +98,95 @@ def test_two_processes_learn_from_protected_data_before_they_collect(tmp_path: P
     assert learned["value"].tolist() == [3, 6, 9, 12]
     assert learned["step"].tolist() == [0, 0, 48, 96]
     assert (table["metric"] == "critic_loss").sum() == 4
+
+
+# ---- several collectors
+
+
+def test_several_collectors_share_the_actors_and_write_one_numbered_buffer(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    settings = settings_of(processes=4, epochs=3, steps_per_epoch=24, evaluate_every=100)
+    amago.train(settings, Inputs(), run)
+    table = run.table()
+    assert rows_of(table, "updates") == {96: 3, 192: 6, 288: 9}  # as with one collector
+    assert rows_of(table, "training_return").keys() == {96, 192, 288}
+    assert not amago_processes.running()
+    store = TrajectoryFiles(tmp_path / "checkpoints" / "buffer", 10_000)
+    files = sorted((tmp_path / "checkpoints" / "buffer" / "fifo").glob("*.safetensors"))
+    assert len(files) == 9  # of three collectors in three epochs
+    for path in files:
+        verify(path, kind="trajectories")
+    # Numbers follow one another: nothing is missing, nothing stands in the place of another's.
+    numbers = [tuple(map(int, path.stem.split("-"))) for path in files]
+    assert [first for first, _ in numbers] == [sum(count for _, count in numbers[:n]) for n in range(9)]
+    assert len(store) == sum(count for _, count in numbers) == 4 * 3 * 24 // 6
+
+
+@pytest.mark.parametrize(("actors", "collectors"), [(4, 1), (12, 5), (3, 3)])
+def test_actors_are_shared_as_evenly_as_can_be(actors: int, collectors: int) -> None:
+    parts = amago_processes.parts(actors, collectors)
+    assert [b for part in parts for b in part.actors] == list(range(actors))
+    sizes = [len(part.actors) for part in parts]
+    assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
+
+
+def test_more_collectors_than_actors_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 collectors cannot share 4 actors"):
+        settings_of(processes=6)
+
+
+def test_a_collector_plays_the_tasks_of_its_actors_with_random_streams_of_its_own(tmp_path: Path) -> None:
+    rooms = settings_of(("dark_room", {"height": 4, "width": 4})).environment
+
+    def tasks_of(part: Any) -> list[int]:
+        return [task.index for task in amago_processes.world_of_part(rooms, 7, part.actors).tasks]
+
+    (whole,), halves = amago_processes.parts(4, 1), amago_processes.parts(4, 2)
+    assert tasks_of(halves[0]) + tasks_of(halves[1]) == tasks_of(whole)
+    assert len(set(tasks_of(whole))) == 4
+    settings, played = settings_of(GOALS, processes=3, steps_per_epoch=20, epochs=1), []
+    for number in (0, 1):  # the same actors, so that only the streams differ
+        part = amago_processes.Part(number, range(2), threading.Lock())
+        ours, its = multiprocessing.Pipe()
+        ours.send(0)
+        amago_processes.collect(Agent, settings, tmp_path / str(number), its, 0, 1, part)
+        (file,) = (tmp_path / str(number)).rglob("*.safetensors")
+        played.append(read_arrays(file)["previous_action"].tolist())
+    assert played[0] != played[1]
+
+
+def test_where_one_collector_is_killed_the_others_end_also_when_it_had_the_turn_to_write(tmp_path: Path) -> None:
+    settings = settings_of(processes=4, epochs=100_000, updates_per_epoch=1, steps_per_epoch=12, evaluate_every=100_000)
+    folder = tmp_path / "checkpoints" / "buffer" / "fifo"
+
+    class KillingRun(Run):
+        def log(self, step: int, **metrics: float) -> None:
+            super().log(step, **metrics)
+            if len(list(folder.glob("*.json"))) >= 6:
+                collectors = amago_processes.running()
+                assert len(collectors) == 3
+                # One is killed in its turn: none of the others gets it any more.
+                assert learners[0].turn.acquire(timeout=10)
+                os.kill(int(collectors[1].pid or 0), signal.SIGKILL)
+
+    learners: list[Any] = []
+    parts = amago_processes.parts
+
+    def kept(actors: int, collectors: int, turn: Any = None) -> list[Any]:
+        found = parts(actors, collectors, turn)
+        learners.extend(found if turn is not None else ())
+        return found
+
+    began = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(amago_processes, "parts", kept)
+        with pytest.raises(UserError, match=r"collector [012] of 3 of this run ended with exit code -9"):
+            amago.train(settings, Inputs(), run_in(tmp_path, KillingRun))
+    assert time.monotonic() - began < 60
+    assert not amago_processes.running()
+    for path in folder.glob("*.safetensors"):
+        if path.with_name(path.name + ".manifest.json").exists():
+            verify(path, kind="trajectories")
 
 
 class SlowAgent(Agent):

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recollect.amago.batch import Batch
 from recollect.amago.cuts import Cut, cut_out
 from recollect.amago.recorder import Recorder
-from recollect.amago.trajectory_files import Batch, TrajectoryFiles
+from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings.errors import UserError
 

@@ -196,6 +196,49 @@ def test_a_job_waits_for_a_device(tmp_path: Path, start) -> None:
     assert line(waiting) == "cuda GPU-a"
 
 
+def test_a_job_that_needs_several_devices_takes_all_of_them_or_none(tmp_path: Path, start) -> None:
+    devices = ["GPU-a", "GPU-b", "GPU-c"]
+    with device_lease("cuda", 1, tmp_path, devices, count=2, wait_seconds=0) as device:
+        assert device == "cuda" and os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+        with (
+            pytest.raises(UserError, match="fewer than 2 of 3 devices are free"),
+            device_lease("cuda", 1, tmp_path, devices, count=2, wait_seconds=0.2),
+        ):
+            pass
+        # What could not have two holds none: another job gets the third.
+        with device_lease("cuda", 1, tmp_path, devices, wait_seconds=0):
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-c"
+    # Two slots of one device are no two devices.
+    with device_lease("cuda", 2, tmp_path, ["0", "1"], count=2, wait_seconds=0):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+        with device_lease("cuda", 2, tmp_path, ["0", "1"], count=2, wait_seconds=0):
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+            with pytest.raises(UserError), device_lease("cuda", 2, tmp_path, ["0", "1"], wait_seconds=0):
+                pass
+
+
+def test_a_job_that_waits_for_several_devices_gets_them_when_they_are_free(tmp_path: Path, start) -> None:
+    one, two = (start(HOLD_LEASE, tmp_path, "GPU-a,GPU-b", 1) for _ in range(2))
+    assert sorted([line(one), line(two)]) == ["cuda GPU-a", "cuda GPU-b"]
+    for job in (one, two):
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+    with device_lease("cuda", 1, tmp_path, ["GPU-a", "GPU-b"], count=2, wait_seconds=10):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+
+
+def test_more_devices_than_there_are_are_refused_and_a_cpu_is_one_for_all(tmp_path: Path) -> None:
+    for wanted in ("cuda", "auto"):
+        with (
+            pytest.raises(UserError, match="2 GPUs are asked for and there are 1"),
+            device_lease(wanted, 1, tmp_path, ["GPU-a"], count=2),
+        ):
+            pass
+    for wanted, listed in (("auto", []), ("cpu", ["GPU-a"])):
+        with device_lease(wanted, 1, tmp_path, listed, count=2) as device:
+            assert device == "cpu"
+
+
 def test_visibility_is_put_back_as_it_was(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
     with device_lease("cuda", 1, tmp_path, ["3"]):

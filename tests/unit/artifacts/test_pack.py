@@ -49,7 +49,7 @@ def test_the_environment_says_how_many_share_a_device(monkeypatch: pytest.Monkey
     seen: list[int] = []
 
     @contextmanager
-    def held(wanted: str, pack: int = 1) -> Any:
+    def held(wanted: str, pack: int = 1, *, count: int = 1) -> Any:
         seen.append(pack)
         raise SystemExit(0)
         yield "cpu"

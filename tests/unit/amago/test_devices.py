@@ -1,0 +1,254 @@
+"""AMAGO on several devices, with processes on the CPU: as one device up to rounding, to the bit after any death, no orphan."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_processes import rows_of
+from tiny_amago import GOALS, MAZE, goes_on_to_the_bit, run_in, settings_of
+
+from recollect.amago import amago, devices
+from recollect.amago import processes as amago_processes
+from recollect.amago.amago import Agent
+from recollect.amago.devices import Followers
+from recollect.amago.loop import Trainer
+from recollect.artifacts.lock import run_lock
+from recollect.artifacts.processes import lives
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import verify
+from recollect.common.contract import Inputs
+from recollect.settings.errors import UserError
+
+TWO: dict[str, Any] = {"devices": 2, "keep": "last"}
+LONG: dict[str, Any] = {**TWO, "epochs": 6, "updates_per_epoch": 20}
+RARE = {"relabelling": "all", "rare_goals": True, "save_length": 20, "stagger": False, "steps_per_epoch": 20}
+
+
+def result_in(folder: Path) -> dict[str, bytes]:
+    """What a run ends with: its policies, and the files of its buffer."""
+    found = {}
+    for path in sorted([*folder.rglob("fifo/*.safetensors"), *folder.rglob("policies/*.safetensors")]):
+        found[path.name] = path.read_bytes()
+    return found
+
+
+def learn_in(folder: Path, agent: type[Agent] = Agent) -> None:
+    run = run_in(folder)
+    with run_lock(run.checkpoint_folder):
+        amago_processes.train(agent, settings_of(**LONG), Inputs(), run)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a long run ends with."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    learn_in(folder)
+    return result_in(folder)
+
+
+def nothing_is_torn(folder: Path) -> None:
+    """Every file that has a manifest is whole, and no process of a run is left."""
+    assert not devices.running()
+    for manifest in folder.rglob("*.manifest.json"):
+        path = manifest.with_name(manifest.name.removesuffix(".manifest.json"))
+        assert path.exists()
+        verify(path)
+
+
+@pytest.mark.parametrize(("world", "changes"), [(MAZE, {}), (GOALS, RARE)])
+def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
+    world: Any, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    policies, tables = [], []
+    for count in (1, 2):
+        run = run_in(tmp_path / str(count))
+        policy = amago.train(settings_of(world, **{**TWO, **changes, "devices": count}), Inputs(), run)
+        policies.append(policy.arrays())
+        tables.append(run.table())
+    one, two = ({name: np.asarray(a, np.float64) for name, a in arrays.items()} for arrays in policies)
+    apart = sum(float(((one[name] - two[name]) ** 2).sum()) for name in one) ** 0.5
+    assert 0 < apart < 1e-6 * sum(float((a**2).sum()) for a in one.values()) ** 0.5
+    assert tables[0]["metric"].tolist() == tables[1]["metric"].tolist()
+    np.testing.assert_allclose(tables[1]["value"], tables[0]["value"], rtol=1e-4, atol=1e-5)
+    assert rows_of(tables[1], "updates")[tables[1]["step"].max()] == 12
+    nothing_is_torn(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_on_two_devices_that_is_stopped_within_an_epoch_goes_on_to_the_bit(tmp_path: Path) -> None:
+    goes_on_to_the_bit(amago, settings_of(GOALS, **{**TWO, **RARE}), tmp_path)
+    nothing_is_torn(tmp_path)
+
+
+class KillingRun(Run):
+    """Kills the process of the second device within the updates of its fourth epoch, just behind a checkpoint."""
+
+    def due(self, step: int, every: int) -> bool:
+        if step == 70 and not self.resumed:
+            self.due_by_hand = True
+            return True
+        if getattr(self, "due_by_hand", False):
+            self.due_by_hand = False
+            (follower,) = devices.running()
+            os.kill(int(follower.pid or 0), signal.SIGKILL)
+        return super().due(step, every)
+
+
+def test_where_a_device_dies_the_run_ends_within_seconds_and_goes_on_to_the_bit(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    settings, killed, began = settings_of(**LONG), run_in(tmp_path, KillingRun), time.monotonic()
+    with pytest.raises(UserError, match="the process of device 1 of this run ended with exit code -9") as caught:
+        amago.train(settings, Inputs(), killed)
+    assert "devices" in str(caught.value.where) and time.monotonic() - began < 60
+    nothing_is_torn(tmp_path)
+    again = run_in(tmp_path)
+    amago.train(settings, Inputs(), again)
+    assert again.resumed and result_in(tmp_path) == undisturbed
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_device_that_cannot_begin_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "NAME", "amago device that fails")
+    settings = settings_of(**TWO)
+    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    assert trainer.followers is not None
+    trainer.followers.kind = "none"  # no such device
+    with pytest.raises(UserError, match="device 1 of this run ended with exit code 1"):
+        trainer.train()
+    assert not devices.running()
+
+
+def test_more_devices_than_there_are_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="5 devices cannot share 4 windows"):
+        settings_of(devices=5)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="2 GPUs are asked for, and this process sees 1"):
+        Followers(Agent, settings_of(**TWO), tmp_path, "cuda")
+
+
+@pytest.mark.slow
+def test_collectors_play_while_two_devices_learn(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    settings = settings_of(**{**TWO, "processes": 3, "epochs": 3, "steps_per_epoch": 24, "evaluate_every": 100})
+    amago.train(settings, Inputs(), run)
+    assert rows_of(run.table(), "updates") == {96: 3, 192: 6, 288: 9}
+    assert not amago_processes.running()
+    nothing_is_torn(tmp_path)
+
+
+# ---- the first process is killed, or busy
+
+
+def children_of(pid: int | None) -> list[int]:
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            found.append(int(child))
+    return found
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+def test_where_the_first_process_is_killed_the_others_end_and_the_run_goes_on_to_the_bit(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    first = multiprocessing.get_context("fork").Process(target=learn_in, args=(tmp_path,))
+    first.start()
+    try:
+        wait_for(lambda: list((tmp_path / "checkpoints").glob("step_*.manifest.json")))
+        (other,) = children_of(first.pid)
+        os.kill(int(first.pid or 0), signal.SIGKILL)
+        first.join()
+        wait_for(lambda: not lives(other), 5.0)
+    finally:
+        first.kill()
+        first.join()
+    learn_in(tmp_path)
+    assert result_in(tmp_path) == undisturbed
+    nothing_is_torn(tmp_path)
+
+
+class SleepingAgent(Agent):
+    """Falls asleep before its eleventh update, as one that waits for a GPU that never answers."""
+
+    def step(self, batch: Any, counter: int, *, further: bool = False) -> Any:
+        if counter == 10 and not self.share.rank:
+            print("asleep", file=sys.stderr, flush=True)
+            time.sleep(60)
+        return super().step(batch, counter, further=further)
+
+
+JOB = """
+import sys
+from pathlib import Path
+import test_devices
+from recollect.artifacts.stopping import saves_on_sigterm
+if __name__ == "__main__":
+    with saves_on_sigterm():
+        test_devices.learn_in(Path(sys.argv[1]), getattr(test_devices, sys.argv[2]))
+"""
+
+
+@contextmanager
+def job(folder: Path, agent: str) -> Iterator[subprocess.Popen[str]]:
+    """`learn_in` as a process with a group of its own, which says all into the file `said`."""
+    script = folder / "job.py"
+    script.write_text(JOB)
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path])
+    with (folder / "said").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(folder / "run"), agent],
+            env={**os.environ, "PYTHONPATH": paths},
+            stderr=said,
+            start_new_session=True,
+            text=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+def test_a_first_process_that_does_not_notice_a_death_is_ended(tmp_path: Path) -> None:
+    with job(tmp_path, "SleepingAgent") as first:
+        wait_for(lambda: "asleep" in (tmp_path / "said").read_text())
+        (other,) = children_of(first.pid)
+        os.kill(other, signal.SIGKILL)
+        began = time.monotonic()
+        assert first.wait(30) == 2 and time.monotonic() - began < devices.GRACE + 5
+    assert "a process of this run has ended" in (tmp_path / "said").read_text()
+    nothing_is_torn(tmp_path)
+
+
+@pytest.mark.slow
+def test_sigterm_to_all_processes_lets_the_run_save_and_go_on_to_the_bit(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    with job(tmp_path, "Agent") as first:
+        checkpoints = tmp_path / "run" / "checkpoints"
+        wait_for(lambda: list(checkpoints.glob("step_*.manifest.json")) or first.poll() is not None)
+        os.killpg(first.pid, signal.SIGTERM)
+        assert first.wait(30) == 75
+    learn_in(tmp_path / "run")
+    assert result_in(tmp_path / "run") == undisturbed
