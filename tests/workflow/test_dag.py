@@ -130,7 +130,7 @@ def test_a_changed_caption_redraws_only_its_figure(finished: Any) -> None:
 
 
 def test_an_added_seed_trains_alone(finished: Any) -> None:
-    entry = "seeds: [0, 1, 2, 3, 4{}]\n    environments: [dark_room_7x7]\n    methods: [radt, ad, dt]"
+    entry = "seeds: [0, 1, 2, 3, 4{}]\n    environments: [dark_room_7x7]\n    methods: [radt, ad, ad.greedy, dt]"
     finished.edit("config/scales/demo.yaml", entry.format(""), entry.format(", 77"))
     planned = finished.planned()
     methods = ("ad", "dt", "radt")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from recollect.stages.forecast import SOURCES, Forecast, memory_of_largest, said_bytes, said_time
+from recollect.stages.estimating import SOURCES
+from recollect.stages.forecast import Forecast, memory_of_largest, said_bytes, said_time
 from recollect.stages.plan import Plan
 
 

@@ -13,17 +13,15 @@ The time of each job comes from the best that is known, and the report says how 
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from statistics import median
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
 from recollect.stages import packs
-from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, speeds_of, work_then
+from recollect.stages.device_speeds import speeds_of
+from recollect.stages.estimating import SOURCES, Estimate, Estimator, Source
 from recollect.stages.machines import machines
 from recollect.stages.plan import Plan, plan
 from recollect.stages.provenance import digest
@@ -31,31 +29,6 @@ from recollect.stages.records import Record, records
 from recollect.stages.stage import Job, is_large
 from recollect.stages.table import STAGES
 from recollect.stages.wall_time import joined, wall_seconds
-from recollect.stages.workload import family_of, kind_of, work_of
-
-Source = Literal["measured", "scaled", "recorded", "assumed"]
-SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
-
-
-class Known(NamedTuple):
-    """What a job took: seconds by the rule and measured, and whether its seeds were trained as one network."""
-
-    by_rule: float
-    seconds: float
-    as_one: bool
-
-
-class Estimate(NamedTuple):
-    """What a job will take."""
-
-    seconds: float
-    source: Source
-    gpu: bool
-    disk: float
-    scratch: float
-
-
-# ------------------------------------------------------------------------------------------------- what was measured
 
 
 def measurements() -> dict[Job, Record]:
@@ -74,92 +47,6 @@ def _is_of_today(record: Record) -> bool:
         return stage is not None and record.settings == digest(stage.settings_text(record.job))
     except UserError:  # what it was about is configured no more
         return False
-
-
-# -------------------------------------------------------------------------------------------------------- estimating
-
-
-class Estimator:
-    """Estimates jobs from measurements and machines.
-
-    Args:
-        measured: what finished jobs took.
-        device: `cpu`: as if no job had a GPU; anything else: each as its rule asks.
-        timed: what `make gpu` timed on the GPU.
-        together: run -> how many seeds have its job together; where they are one network a run's time is its share.
-    """
-
-    def __init__(
-        self,
-        measured: Mapping[Job, Record],
-        device: str = "auto",
-        timed: DeviceSpeeds | None = None,
-        together: Mapping[Job, int] | None = None,
-    ) -> None:
-        self.device = device
-        self.machines = machines()
-        self.together = together or {}
-        self._known: dict[tuple[Job, int], Estimate] = {}
-        # Seconds of the same job, of whatever seed, on a device, trained as one network with so many seeds.
-        self._same = defaultdict[tuple[Job, str, int], list[float]](list)
-        for job, record in measured.items():
-            seeds = self._as_one(job, record.device, record.seeds)
-            self._same[job.shape, record.device, seeds].append(record.seconds)
-        # Of jobs of one kind on a device; and of those that `make gpu` timed, by their paper and sequence model.
-        self._like = defaultdict[tuple[str, str], list[Known]](list)
-        self._related = defaultdict[tuple[str, str], list[Known]](list)
-        for (job, on, seeds), seconds in self._same.items():
-            machine = self.machines.get(on)
-            by_rule = machine.takes(job, work_of(job), seeds) if machine else 0.0
-            if by_rule:
-                self._like[kind_of(job), on].append(Known(by_rule, median(seconds), seeds > 1))
-        for one in () if timed is None else timed.jobs:
-            with suppress(UserError):  # what it was about is configured no more
-                self._add(one)
-
-    def _as_one(self, job: Job, on: str, seeds: int) -> int:
-        return self.machines[on].as_one(job, seeds) if on in self.machines else 1
-
-    def _add(self, timed: TimedJob) -> None:
-        """A job whose parts were timed. One that was finished here is known better."""
-        job, on, seeds = timed.job, "cuda", timed.seeds
-        if self._as_one(job, on, seeds) != seeds:
-            return  # as one network, and its seeds are trained one by one now
-        seconds = self.machines[on].startup / seeds + timed.seconds
-        if timed.is_of_today:
-            self._same.setdefault((job, on, seeds), [seconds])
-        known = Known(self.machines[on].takes(job, work_then(timed), seeds), seconds, seeds > 1)
-        self._like[kind_of(job), on].append(known)
-        self._related[family_of(job), on].append(known)
-
-    def __call__(self, job: Job) -> Estimate:
-        """What a job will take; the same for all seeds and tasks, but for how many seeds have a job together."""
-        of = job.shape, self.together.get(job, 1)
-        if of not in self._known:
-            self._known[of] = self._estimate(*of)
-        return self._known[of]
-
-    def _estimate(self, job: Job, seeds: int) -> Estimate:
-        """Of a job with parts: the sum of them, which is as sure as the least sure one."""
-        stage = STAGES[job.stage]
-        gpu = stage.on_gpu(job) and self.device != "cpu"
-        parts = [self._estimate_step(step, gpu, seeds) for _, step in stage.steps(job)]
-        source = max((part.source for part in parts), key=SOURCES.index)
-        seconds, disk = sum(part.seconds for part in parts), sum(part.disk for part in parts)
-        return Estimate(seconds, source, gpu, disk, max(part.scratch for part in parts))
-
-    def _estimate_step(self, job: Job, gpu: bool, seeds: int) -> Estimate:
-        on = "cuda" if gpu else "cpu"
-        work, seeds = work_of(job), self._as_one(job, on, seeds)
-        if (job, on, seeds) in self._same:
-            return Estimate(median(self._same[job, on, seeds]), "measured", gpu, work.disk, work.scratch)
-        machine = self.machines[on]
-        by_rule = machine.takes(job, work, seeds)
-        like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on))
-        if like:  # an ensemble is nearest to an ensemble
-            near = min(like, key=lambda one: (one.as_one != (seeds > 1), abs(math.log(one.by_rule / by_rule))))
-            return Estimate(near.seconds * by_rule / near.by_rule, "scaled", gpu, work.disk, work.scratch)
-        return Estimate(by_rule, machine.basis, gpu, work.disk, work.scratch)
 
 
 def memory_of_largest(plan: Plan, measured: Mapping[Job, Record]) -> tuple[float, bool]:

@@ -128,7 +128,8 @@ def learns_from_histories(scale: str, env: str, method: str) -> bool:
 
 def devices(scale: str, env: str, method: str) -> int:
     """How many GPUs a run learns on: one, where its method knows nothing else (AMAGO does)."""
-    found = (method_mapping(scale, env, method).get("hyperparameters") or {}).get("devices")
+    chosen = method_mapping(scale, env, method).get("hyperparameters")  # not checked yet
+    found = chosen.get("devices") if isinstance(chosen, dict) else None
     return found if isinstance(found, int) and found > 1 else 1
 
 

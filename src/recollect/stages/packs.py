@@ -119,7 +119,7 @@ def hours_of(scale: str) -> dict[str, float]:
 
 def forecast(scale: str) -> dict[str, float]:
     """The same, worked out anew."""
-    from recollect.stages.forecast import Estimator  # imports torch
+    from recollect.stages.estimating import Estimator  # imports torch
     from recollect.stages.plan import plan
 
     alone = Estimator({})

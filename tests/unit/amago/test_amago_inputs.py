@@ -125,7 +125,9 @@ def test_images_are_shifted_while_learning_and_never_while_acting(tmp_path: Path
     trainer = Trainer(amago.Agent, settings, "cpu", run_in(tmp_path))
     trainer.store.add(trainer.collector.collect(14))
     network = trainer.agent.network
-    window = network.window(trainer.store.sample(4, trainer.context, seed=0, counter=0), 1.0, torch.device("cpu"))
+    window = network.window(
+        trainer.store.sample(4, trainer.drawing.context, seed=0, counter=0), 1.0, torch.device("cpu")
+    )
 
     def states(seed: int | None) -> torch.Tensor:
         network.timestep_encoder.augment_draws = None if seed is None else torch.Generator().manual_seed(seed)

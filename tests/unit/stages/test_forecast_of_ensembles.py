@@ -13,7 +13,8 @@ from recollect.common.work import Work
 from recollect.settings.resolve import figure_settings
 from recollect.stages import packs, records, train
 from recollect.stages.device_speeds import timed_job
-from recollect.stages.forecast import Estimate, Forecast, forecast
+from recollect.stages.estimating import Estimate
+from recollect.stages.forecast import Forecast, forecast
 from recollect.stages.machines import Machine, machines
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record
