@@ -134,7 +134,8 @@ def test_an_added_seed_trains_alone(finished: Any) -> None:
     finished.edit("config/scales/demo.yaml", entry.format(""), entry.format(", 77"))
     planned = finished.planned()
     methods = ("ad", "dt", "radt")
-    assert planned == sorted([FIGURE, *(f"run {ROOM} {m} 77" for m in methods)])
+    played = f"evaluate {ROOM} ad.greedy 77"  # what AD learned, with another choice of actions
+    assert planned == sorted([FIGURE, played, *(f"run {ROOM} {m} 77" for m in methods)])
 
 
 def test_a_deleted_figure_is_redrawn_alone(finished: Any) -> None:
