@@ -88,6 +88,14 @@ def method_mapping(scale: str, env: str, method: str) -> dict[str, Any]:
     return {**without_names(content), "name": method}
 
 
+def section(content: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The mapping at a path of unchecked settings; empty where nothing stands there, or what is no mapping."""
+    found: Any = content
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def played_method(scale: str, env: str, method: str) -> str:
     """The method whose policy is played: a variant that is not trained plays that of what it is a variant of."""
     if not method_mapping(scale, env, method).get("evaluation_only"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import method_mapping
+from recollect.settings.resolve import method_mapping, section
 from recollect.stages import paths
 from recollect.stages.paths import Place
 
@@ -71,7 +71,7 @@ def _wanted(path: Path, told: Mapping[str, str]) -> dict[str, str]:
     """What an input should be, by its path; of a memory also what embeds it, which its method says."""
     wanted = _names(path)
     if "embedder" in told and {"env", "method"} <= wanted.keys():
-        memory = method_mapping(wanted["scale"], wanted["env"], wanted["method"]).get("memory") or {}
+        memory = section(method_mapping(wanted["scale"], wanted["env"], wanted["method"]), "memory")
         wanted["embedder"] = _embedder(memory)
     return wanted
 

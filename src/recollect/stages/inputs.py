@@ -23,6 +23,7 @@ from recollect.settings.resolve import (
     names,
     played_method,
     published_data,
+    section,
 )
 from recollect.stages import paths, provenance
 
@@ -34,11 +35,11 @@ def generate_inputs(scale: str, env: str) -> dict[str, Path]:
     """What `recollect generate` reads: nothing, the published data set in whose folder the source's files lie, or the
     histories of each task where those are made by jobs of their own.
     """
-    source = environment_mapping(scale, env).get("source") or {}
     if makes_by_task(scale, env):
         tasks = registry.tasks(*source_tasks(scale, env))
         return {f"task_{task.index}": paths.task_histories(scale, env, task.index) for task in tasks}
-    folder = Path(str((source.get("hyperparameters") or {}).get("folder", "")))
+    source = section(environment_mapping(scale, env), "source", "hyperparameters")
+    folder = Path(str(source.get("folder", "")))
     fetched = paths.published("any").parent.parent
     if fetched not in folder.parents:
         return {}
@@ -48,7 +49,7 @@ def generate_inputs(scale: str, env: str) -> dict[str, Path]:
 
 
 def makes_by_task(scale: str, env: str) -> bool:
-    source = environment_mapping(scale, env).get("source") or {}
+    source = section(environment_mapping(scale, env), "source")
     return by_task(str(source.get("algorithm", "ppo")))
 
 
@@ -67,7 +68,7 @@ def learned_histories(scale: str, env: str) -> Path:
 
 def image_encoder_inputs(scale: str, env: str) -> dict[str, Path]:
     """The file of trained weights that an environment's images are encoded with; nothing where they are random."""
-    weights = (environment_mapping(scale, env).get("images") or {}).get("weights")
+    weights = section(environment_mapping(scale, env), "images").get("weights")
     return {} if weights is None else {"image_encoder": Path(str(weights))}
 
 
@@ -128,8 +129,7 @@ def learns_from_histories(scale: str, env: str, method: str) -> bool:
 
 def devices(scale: str, env: str, method: str) -> int:
     """How many GPUs a run learns on: one, where its method knows nothing else (AMAGO does)."""
-    chosen = method_mapping(scale, env, method).get("hyperparameters")  # not checked yet
-    found = chosen.get("devices") if isinstance(chosen, dict) else None
+    found = section(method_mapping(scale, env, method), "hyperparameters").get("devices")  # not checked yet
     return found if isinstance(found, int) and found > 1 else 1
 
 
@@ -161,8 +161,8 @@ def playing_inputs(scale: str, env: str, method: str) -> dict[str, Path]:
     found = embedder_inputs(scale, env, method)
     found.pop("embedder_policy", None)  # this one does travel
     found |= image_encoder_inputs(scale, env)
-    chosen = method_mapping(scale, env, method).get("hyperparameters") or {}
-    demonstrations = (chosen.get("acting") or {}).get("demonstrations")
+    chosen = section(method_mapping(scale, env, method), "hyperparameters")
+    demonstrations = section(chosen, "acting").get("demonstrations")
     if demonstrations is not None:  # they stand in its memory before it acts
         found["demonstrations"] = learned_histories(scale, str(demonstrations))
     if chosen.get("language_model") is not None:

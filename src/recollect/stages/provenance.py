@@ -28,6 +28,7 @@ from recollect.settings.resolve import (
     resolved,
     resolved_environment,
     scale_settings,
+    section,
 )
 from recollect.stages import identity
 
@@ -45,7 +46,7 @@ def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
     """(`method`, `lm` or ``""`` for none, name, seed) of the embedder of a method's memory."""
-    memory = method_mapping(scale, env, method).get("memory") or {}
+    memory = section(method_mapping(scale, env, method), "memory")
     kind, _, name = str(memory.get("embedder", "")).partition(":")
     return kind, name, int(memory.get("embedder_seed", 0))
 
@@ -164,7 +165,7 @@ def remarks(scale: str, environments: Sequence[str]) -> list[str]:
         content = environment_mapping(scale, env)
         stem = environment_stem(env)[0]
         for option, sentences in (declaration("world", str(content.get("world")), "REMARKS") or {}).items():
-            value = (content.get("options") or {}).get(option, next(iter(sentences)))
+            value = section(content, "options").get(option, next(iter(sentences)))
             if value in sentences:
                 said.setdefault(sentences[value], []).append(env if stem == env else f"{stem}_*")
     if len(said) < 2:
@@ -189,7 +190,7 @@ def claims_text(scale: str, *figures: str) -> str:
 
 
 def evaluates_while_training(method: Mapping[str, Any]) -> bool:
-    optimisation = (method.get("hyperparameters") or {}).get("optimisation") or {}
+    optimisation = section(method, "hyperparameters", "optimisation")
     return method.get("data") == "online" or bool(optimisation.get("evaluate_every"))
 
 
@@ -201,7 +202,7 @@ def evaluates_while_training(method: Mapping[str, Any]) -> bool:
 def generate_modules(scale: str, env: str) -> list[str]:
     """What makes histories: the source of them, and the world that it plays."""
     content = environment_mapping(scale, env)
-    algorithm = (content.get("source") or {}).get("algorithm", "ppo")
+    algorithm = section(content, "source").get("algorithm", "ppo")
     where = f"{config_folder()}/environments/{env}.yaml: source.algorithm"
     return [*world_of(scale, env), module_of("source", algorithm, where=where)]
 
@@ -231,7 +232,7 @@ def world_of(scale: str, env: str) -> list[str]:
     content = environment_mapping(scale, env)
     modules = [module_of("world", str(content.get("world")), where=f"environment {env}: world")]
     # The world `gymnasium` imports by name what registers an environment. Of own code that is followed, too.
-    package = str((content.get("options") or {}).get("package") or "")
+    package = str(section(content, "options").get("package") or "")
     if package.partition(".")[0] in roots():
         modules.append(package)
     return modules
@@ -254,19 +255,19 @@ def embedder_network(scale: str, env: str, method: str) -> list[str]:
 
 def own_parts(scale: str, env: str, method: str) -> list[str]:
     """The user's own modules that hyperparameters name, e.g. as `sequence.kind`; of a name that is none, nothing."""
-    hyperparameters = method_mapping(scale, env, method).get("hyperparameters") or {}
+    mapping = method_mapping(scale, env, method)
     found: list[str] = []
     for kind, (*_, setting) in KINDS.items():
-        section, _, key = setting.partition(".")
-        part = hyperparameters.get(section)
-        if isinstance(part, Mapping) and isinstance(part.get(key), str):
-            found += known(kind, part[key]).values()
+        part, _, key = setting.partition(".")
+        name = section(mapping, "hyperparameters", part).get(key)
+        if isinstance(name, str):
+            found += known(kind, name).values()
     return found
 
 
 def _evaluators(scale: str, env: str) -> list[str]:
     """What plays an environment: its protocol, and the encoder of its images."""
-    evaluation = environment_mapping(scale, env).get("evaluation") or {}
+    evaluation = section(environment_mapping(scale, env), "evaluation")
     return [f"recollect.evaluation.{evaluation.get('protocol', 'in_context')}", *image_encoder_module(scale, env)]
 
 

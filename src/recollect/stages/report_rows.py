@@ -21,7 +21,7 @@ from recollect.figures.reading import LAST_EPISODES
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.figures.spec import one_or_more
 from recollect.settings.claims import claims_of
-from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method
+from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method, section
 from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import not_run
@@ -207,7 +207,7 @@ def final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[st
         metrics = sorted(there, key=lambda metric: (metric != "return", metric))
     splits = list(dict.fromkeys(rows["split"]))
     splits.sort(key=[*dict.fromkeys(split for _, split in drawn), *splits].index)
-    evaluation = environment_mapping(scale, env).get("evaluation") or {}
+    evaluation = section(environment_mapping(scale, env), "evaluation")
     in_context = evaluation.get("protocol", "in_context") == "in_context"
 
     found: dict[str, float] = {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.sealed import manifest_path
-from recollect.settings.resolve import environment_mapping, source_family
+from recollect.settings.resolve import environment_mapping, section, source_family
 from recollect.stages import packs
 from recollect.stages.inputs import learns_from_histories
 from recollect.stages.packs import Seeds
@@ -127,7 +127,7 @@ class StageRule:
             content = environment_mapping(wildcards["scale"], wildcards["env"])
             family = content.get("family", family)
             if self.stage.packages == "source":
-                family = source_family(str((content.get("source") or {}).get("algorithm", "ppo"))) or family
+                family = source_family(str(section(content, "source").get("algorithm", "ppo"))) or family
         return f"../envs/{family}.yaml"
 
     def threads(self, wildcards: Wildcards) -> int:

@@ -21,6 +21,7 @@ from recollect.settings.resolve import (
     language_model,
     method_mapping,
     scale_settings,
+    section,
 )
 from recollect.stages.inputs import learns_from_histories
 from recollect.stages.provenance import embedder_of, sees_with
@@ -85,9 +86,9 @@ def _data(scale: str, env: str, method: str) -> list[str]:
     if not learns_from_histories(scale, env, method):
         return []
     content = environment_mapping(scale, env)
-    title, source, images = content.get("title", env), content.get("source") or {}, content.get("images")
+    title, source, images = content.get("title", env), section(content, "source"), content.get("images")
     words = declaration("source", str(source.get("algorithm", "ppo")), "STAND_INS") or {}
-    policy = (source.get("hyperparameters") or {}).get("policy", "random")
+    policy = section(source, "hyperparameters").get("policy", "random")
     found = [f"the histories of {title} are those of {words[policy]}"] if policy in words else []
     if images is not None and images.get("weights") is None:
         found.append(f"a random network, which never learned, encodes the images of {title}")
@@ -105,7 +106,7 @@ def _published(env: str, method: str) -> dict[str, Any]:
 def _reading(scale: str, env: str, method: str) -> dict[str, Any]:
     """What a run reads, sees and scales with; None where it has no such part."""
     mapping = method_mapping(scale, env, method)
-    chosen: Mapping[str, Any] = mapping.get("hyperparameters") or {}
+    chosen = section(mapping, "hyperparameters")
     memory: Mapping[str, Any] = mapping.get("memory") or {}
     kind, embedder, _ = embedder_of(scale, env, method)
     reads = chosen.get("language_model") or (embedder if kind == "lm" else None)

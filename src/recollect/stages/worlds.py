@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recollect.settings.catalogue import declaration, load
-from recollect.settings.resolve import environment_mapping
+from recollect.settings.resolve import environment_mapping, section
 from recollect.stages.stage import Job
 
 _PLAY = ("generate", "generate_task", "train_images", "run", "evaluate", "inspect", "measure")
@@ -21,7 +21,7 @@ def check_worlds(jobs: Iterable[Job]) -> None:
     for job in jobs:
         if job.stage in _PLAY:
             environment = environment_mapping(job.scale, job.env)
-            reads_files = (environment.get("source") or {}).get("algorithm") == "published_files"
+            reads_files = section(environment, "source").get("algorithm") == "published_files"
             if not (job.stage == "generate" and reads_files):
                 played[environment["world"]] = None
     for world in played:

@@ -218,6 +218,25 @@ def test_a_figure_of_nothing_is_refused_for_what_is_missing(key: str, workdir: P
         figure_settings("smoke", "radt_dark_room_10x10")
 
 
+NO_MAPPING = {
+    "how RA-DT acts": ("methods", "radt", "hyperparameters", "acting"),
+    "its memory": ("methods", "radt", "memory"),
+    "a source of histories": ("environments", ROOM, "source"),
+    "what a source is told": ("environments", ROOM, "source", "hyperparameters"),
+}
+
+
+@pytest.mark.parametrize("case", list(NO_MAPPING))
+def test_a_number_in_place_of_settings_is_refused_by_the_forecast_too(
+    case: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(SCALE, *NO_MAPPING[case], to=3)
+    monkeypatch.setattr(sys, "argv", ["recollect", "forecast", "--scale", "smoke", "radt_dark_room_10x10"])
+    with pytest.raises(SystemExit) as refused:
+        cli.main()
+    assert refused.value.code == 2  # the plan is made of unchecked settings, which ended in a traceback
+
+
 # ------------------------------------------------------------------------------------------- names, memory, messages
 
 
