@@ -52,6 +52,10 @@ class Layer(NamedTuple):
     place: tuple[str, ...] = ()  # the keys that lead to the content in that file
     origin: str = ""
 
+    @property
+    def where(self) -> str:
+        return f"{self.file}: {'.'.join(self.place)}" if self.place else str(self.file)
+
     def inner(self, *keys: str) -> Layer:
         """What stands in this layer under some keys; empty where nothing does."""
         content: Any = self.content
@@ -66,6 +70,20 @@ class MethodLayers(NamedTuple):
     own: list[Layer]
     variant: list[Layer]
     changes: list[Layer]
+
+
+OF_METHODS = ("hyperparameters", "memory")
+OF_ENVIRONMENTS = ("options", "training_options", "source", "images", "evaluation")
+
+
+def _sound(layer: Layer, sections: Iterable[str]) -> Layer:
+    """The layer itself. Raises UserError: it has a number or a list where settings belong, which one above would hide."""
+    for key in sections:
+        said = layer.content.get(key)
+        if not (said is None or said == DEFAULT or isinstance(said, Mapping)):
+            do = f"write `{key}: {{<name>: <value>}}`"
+            raise UserError(f"'{key}' is {said!r}, not settings", where=layer.where, do=do)
+    return layer
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
@@ -204,7 +222,7 @@ def gymnasium_id(words: str) -> str:
 def environment_layers(scale: str, env: str) -> list[Layer]:
     """The layers of an environment, from the lowest to the highest."""
     path, stem, value = environment_file(env)
-    file = Layer(read_yaml(path), path)
+    file = _sound(Layer(read_yaml(path), path), OF_ENVIRONMENTS)
     layers = [file]
     if value is not None:
         layers.append(Layer({"options": {file.content["parameter"]: value}}, None, origin=f"the name '{env}'"))
@@ -212,7 +230,7 @@ def environment_layers(scale: str, env: str) -> list[Layer]:
         for layer in _at_scale(scale, "environments", name):
             if _names_another_source(merged(layers), layer.content):
                 layers.append(layer._replace(content={"source": {"hyperparameters": DEFAULT}}))
-            layers.append(layer)
+            layers.append(_sound(layer, OF_ENVIRONMENTS))
     return layers
 
 
@@ -297,7 +315,7 @@ def _with_environment(layer: Layer, stem: str, env: str) -> list[Layer]:
     """A layer of a method, then its entries for an environment's file and for the environment's very name."""
     entries = _entries(layer, "environments")
     there = [name for name in dict.fromkeys((stem, env)) if name in entries]
-    return [layer, *(layer.inner("environments", name) for name in there)]
+    return [_sound(part, OF_METHODS) for part in (layer, *(layer.inner("environments", name) for name in there))]
 
 
 def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[str, ...] = ()) -> list[Layer]:
@@ -322,8 +340,7 @@ def _entries(layer: Layer, key: str) -> Mapping[str, Any]:
     entries = layer.content.get(key) or {}
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping | None) for entry in entries.values()):
         what = f"`{key}` must map names to settings, not be {entries!r}"
-        where = f"{layer.file}: {'.'.join(layer.place)}" if layer.place else layer.file
-        raise UserError(what, where=where, do=f"write `{key}: {{<name>: {{hyperparameters: ...}}}}`")
+        raise UserError(what, where=layer.where, do=f"write `{key}: {{<name>: {{hyperparameters: ...}}}}`")
     return entries
 
 

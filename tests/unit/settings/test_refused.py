@@ -219,6 +219,8 @@ def test_a_figure_of_nothing_is_refused_for_what_is_missing(key: str, workdir: P
 
 
 NO_MAPPING = {
+    "hyperparameters": ("methods", "radt", "hyperparameters"),
+    "hyperparameters in an environment": ("methods", "radt", "environments", ROOM, "hyperparameters"),
     "how RA-DT acts": ("methods", "radt", "hyperparameters", "acting"),
     "its memory": ("methods", "radt", "memory"),
     "a source of histories": ("environments", ROOM, "source"),
@@ -235,6 +237,18 @@ def test_a_number_in_place_of_settings_is_refused_by_the_forecast_too(
     with pytest.raises(SystemExit) as refused:
         cli.main()
     assert refused.value.code == 2  # the plan is made of unchecked settings, which ended in a traceback
+
+
+@pytest.mark.parametrize("keys", [("methods", "dt", "hyperparameters"), ("environments", "dark_room_7x7", "source")])
+def test_a_number_in_place_of_settings_is_refused_though_a_higher_layer_hides_it(
+    keys: tuple[str, ...], workdir: Path
+) -> None:
+    change(SCALE, *keys, to=3)
+    if keys[0] == "methods":
+        change(SCALE, *keys[:2], "environments", "dark_room_7x7", to={"hyperparameters": {"context": 3}})
+    with pytest.raises(UserError, match=f"'{keys[-1]}' is 3, not settings") as refused:
+        resolve("smoke", "dark_room_7x7", "dt", 0)
+    assert refused.value.where == f"config/{SCALE}.yaml: {'.'.join(keys[:-1])}"
 
 
 # ------------------------------------------------------------------------------------------- names, memory, messages
