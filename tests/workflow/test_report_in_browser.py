@@ -270,6 +270,14 @@ def test_on_a_phone_nothing_is_cut_off_and_every_number_has_its_name(tab: Page, 
     assert column(tab, SEED)[0] == {five: "4", two_thousand: "499"}[results]
 
 
+def test_on_a_phone_a_link_with_a_long_name_is_broken(tab: Page, opened: Any) -> None:
+    opened(five, PHONE)
+    link = "document.querySelector('.links a[href*=inspect]')"
+    tab.evaluate(f"{link}.textContent = 'DQN with a GPT on Passive T-Maze, carried to the junction, length 10, seed 0'")
+    assert tab.evaluate(f"{link}.getBoundingClientRect().right") <= PHONE[0]
+    assert tab.evaluate("document.documentElement.scrollWidth") == PHONE[0]
+
+
 def test_dark_is_dark_and_light_is_light_and_both_can_be_read(tab: Page, opened: Any) -> None:
     color = """((of) => [of(document.body).backgroundColor, ...['h1', 'figcaption', 'td', 'td a', '.warning', '.note'].map(
         (one) => of(document.querySelector(one)).color)])(getComputedStyle)"""

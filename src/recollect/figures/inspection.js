@@ -60,13 +60,17 @@ function walk(task, cells, who) {
   }).join("");
 }
 
-function mark([name, row, column], number, many) {
-  const x = (column + 0.5) * UNIT, y = (row + 0.5) * UNIT, r = 0.42 * UNIT, corners = name === "key" ? 3 : 10;
+const isGoal = ([name]) => name.startsWith("goal");
+const CORNERS = { key: 3, sign: 4 }; // all else is a star
+
+/** What stands in a cell; `number` of goals that are several. */
+function mark([name, row, column], number) {
+  const x = (column + 0.5) * UNIT, y = (row + 0.5) * UNIT, r = 0.42 * UNIT, corners = CORNERS[name] ?? 10;
   const points = Array.from({ length: corners }, (_, i) => {
-    const radius = corners === 3 || i % 2 === 0 ? r : r * 0.45, angle = -Math.PI / 2 + (2 * Math.PI * i) / corners;
+    const radius = corners < 10 || i % 2 === 0 ? r : r * 0.45, angle = -Math.PI / 2 + (2 * Math.PI * i) / corners;
     return said([x + radius * Math.cos(angle), y + radius * Math.sin(angle)]);
   });
-  const label = many && name.startsWith("goal") ? `<text class="number" x="${x}" y="${y + 3}" text-anchor="middle" font-size="8">${number + 1}</text>` : "";
+  const label = number ? `<text class="number" x="${x}" y="${y + 2}" text-anchor="middle" font-size="5.5">${number}</text>` : "";
   return `<polygon class="mark" points="${points.join(" ")}"><title>${escaped(name)} (${column}, ${row})</title></polygon>${label}`;
 }
 
@@ -85,7 +89,8 @@ function room(svg, task, shade, kind, over) {
   for (const [row, column] of task.walls)
     parts.push(`<rect class="wall" x="${column * UNIT}" y="${row * UNIT}" width="${UNIT}" height="${UNIT}"/>`);
   parts.push(`<rect class="frame" width="${w}" height="${h}"/>`);
-  parts.push(over[0], task.marks.map((m, i) => mark(m, i, task.marks.length > 1)).join(""), over[1]);
+  const goals = task.marks.filter(isGoal);
+  parts.push(over[0], task.marks.map((one) => mark(one, goals.length > 1 && goals.indexOf(one) + 1)).join(""), over[1]);
   svg.innerHTML = parts.join("");
 }
 

@@ -169,11 +169,17 @@ onClick("steps", "steps", (count, chart, clientX) => {
   go({ step: Math.floor(((clientX - box.left) / box.width) * count) });
 });
 
+/** The task with the highest return of all its episodes, the first of several: shown where the address names none. */
+function bestTask() {
+  const totals = DATA.tasks.map((_, i) => taskOf(i).returns.reduce((sum, value) => sum + value, 0));
+  return totals.indexOf(Math.max(...totals));
+}
+
 /** Show the place that the address names. */
 function open() {
   const more = DATA.tasks.some((task) => task.traced > episodes(task));
   $("title").textContent = DATA.title;
-  $("facts").textContent = [...DATA.facts, ...(more ? ["the first of the traced episodes"] : [])].join(" · ");
+  $("facts").textContent = [...DATA.facts, ...(DATA.tasks.length > 1 ? ["the best task first"] : []), ...(more ? ["the first of the traced episodes"] : [])].join(" · ");
   $("warning").textContent = DATA.warning;
   $("task").innerHTML = DATA.tasks.map((task, i) => {
     const marks = (task.marks || []).map(([name, row, column]) => `${name} (${column}, ${row})`).join(", ");
@@ -181,6 +187,6 @@ function open() {
   }).join("");
   const asked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const number = (name, other) => (asked[name] === undefined || isNaN(asked[name]) ? other : Number(asked[name]));
-  const task = Math.max(0, DATA.tasks.findIndex((item) => item.index === number("task", NaN)));
+  const named = DATA.tasks.findIndex((item) => item.index === number("task", NaN)), task = named < 0 ? bestTask() : named;
   go({ task, episode: number("episode", firstEpisode(taskOf(task))) - 1, step: number("step", 1) - 1 }, true);
 }

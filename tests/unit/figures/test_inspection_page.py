@@ -184,6 +184,18 @@ def test_the_page_says_what_was_read_at_the_step_that_is_shown() -> None:
 
 
 @needs_node
+def test_the_task_of_highest_return_is_shown_first() -> None:
+    trace = made_trace()
+    totals = trace.returns_KE.sum(1)
+    assert len(set(totals.tolist())) == len(trace.tasks)
+    text = page_of(trace)
+    assert run_script(text, "return location.hash").startswith(f"#task={trace.tasks[totals.argmax()]}&")
+    trace.played.reward[:] *= -1
+    assert run_script(page_of(trace), "return location.hash").startswith(f"#task={trace.tasks[totals.argmin()]}&")
+    assert run_script(text, "return made.facts.textContent").endswith("the best task first")
+
+
+@needs_node
 def test_keys_walk_through_steps_episodes_and_tasks() -> None:
     places = run_script(
         page_of(made_trace()),
