@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ def executable(folder: Path) -> tuple[str, dict[str, str]]:
     return str(shell), {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
 
 
+class Navigated(Exception):
+    """The page was left while it was asked."""
+
+
 class Page:
     """One tab. What it asked the network for and what it complained of stand in `requests` and `errors`."""
 
@@ -66,7 +70,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol, and its answer."""
+        """One command of the DevTools protocol, and its answer. Raises Navigated: the page is being left."""
         self._last += 1
         session = {} if self._session is None else {"sessionId": self._session}
         os.write(
@@ -75,6 +79,8 @@ class Page:
         while True:
             message = self._next()
             if message.get("id") == self._last:
+                if "navigated" in message.get("error", {}).get("message", ""):
+                    raise Navigated
                 assert "error" not in message, message
                 return dict(message["result"])
 
@@ -109,7 +115,12 @@ class Page:
     def wait(self, expression: str, seconds: float = 30) -> None:
         """Until an expression is true."""
         deadline = time.monotonic() + seconds
-        while not self.evaluate(expression):
+
+        def holds() -> Any:
+            with suppress(Navigated):
+                return self.evaluate(expression)
+
+        while not holds():
             assert time.monotonic() < deadline, f"{expression}: not true after {seconds} s; {self.errors}"
             time.sleep(0.1)
 
