@@ -34,8 +34,9 @@ class Trace:
 
     Attributes:
         about: ``scale, env, method, seed, split, horizon``, ``actions`` (their names, where the world has some), and
-            ``tasks``: a list of ``index, name, scene`` (None, or what `environments.scene.Scene.described` gives). Where
-            observations became words, ``words``: token -> the word.
+            ``tasks``: a list of ``index, name, scene`` (None, or what `environments.scene.Scene.described` gives) and
+            ``begins`` (None, or what `evaluation.tracing.standing` gives). Where observations became words,
+            ``words``: token -> the word.
         played: the steps, as histories.
         facts: name -> [N, ...], what the policy says of each step.
         maps: name -> [M, ...], what it says of some steps.

@@ -8,6 +8,7 @@ only asked, between two steps, about the one before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.environments.scene import Scene
 from recollect.evaluation.episodic import play_split
+from recollect.evaluation.filming import world_of
 from recollect.evaluation.in_context import Moment, play_in_context
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
@@ -128,6 +130,25 @@ def chosen_tasks(environment: EnvironmentSettings, split: str, wanted: Sequence[
     return sorted(set(wanted))
 
 
+def standing(
+    environment: EnvironmentSettings, split: str, task: int, episodes: int, seed: int
+) -> list[dict[str, list[Any]]] | None:
+    """What stands where as each episode of an episodic evaluation begins: `marks`, and `faint` ones, which pay nothing.
+
+    Each mark is its name, row and column. None: the world does not say.
+    """
+    found = []
+    for episode in range(episodes):
+        with closing(world_of(environment, split, task, episode, seed=seed)) as world:
+            world.reset()
+            shown = world.picture(0)
+        if not isinstance(shown, dict):
+            return None
+        places = {kind: shown.get(kind, ()) for kind in ("marks", "faint")}
+        found.append({kind: [[name, int(row), int(at)] for name, row, at in marks] for kind, marks in places.items()})
+    return found
+
+
 def trace(
     policy: Policy,
     environment: EnvironmentSettings,
@@ -166,7 +187,8 @@ def trace(
     for task in tasks:
         scenes[task] = scene = registry.scene(environment.world, environment.options, listed[task])
         drawn = None if scene is None else scene.described()
-        described.append({"index": task, "name": listed[task].name, "scene": drawn})
+        begins = None if drawn is None or is_in_context else standing(environment, split, task, episodes, seed)
+        described.append({"index": task, "name": listed[task].name, "scene": drawn, "begins": begins})
     facts = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
     facts["actions"] = list(registry.action_names(environment.world))
     traced = recorder.trace(facts, [listed[task] for task in tasks_of_rows], [scenes[task] for task in tasks_of_rows])

@@ -63,15 +63,18 @@ function walk(task, cells, who) {
 const isGoal = ([name]) => name.startsWith("goal");
 const CORNERS = { key: 3, sign: 4 }; // all else is a star
 
-/** What stands in a cell; `number` of goals that are several. */
-function mark([name, row, column], number) {
+/** What stands in the room: as the episode begins where that is drawn anew for each, else what the task says. */
+const standing = (task) => task.begins?.[at.episode] ?? { marks: task.marks, faint: [] };
+
+/** What stands in a cell; `number` of goals that are several; `look` of what pays nothing. */
+function mark([name, row, column], number, look = "") {
   const x = (column + 0.5) * UNIT, y = (row + 0.5) * UNIT, r = 0.42 * UNIT, corners = CORNERS[name] ?? 10;
   const points = Array.from({ length: corners }, (_, i) => {
     const radius = corners < 10 || i % 2 === 0 ? r : r * 0.45, angle = -Math.PI / 2 + (2 * Math.PI * i) / corners;
     return said([x + radius * Math.cos(angle), y + radius * Math.sin(angle)]);
   });
   const label = number ? `<text class="number" x="${x}" y="${y + 2}" text-anchor="middle" font-size="5.5">${number}</text>` : "";
-  return `<polygon class="mark" points="${points.join(" ")}"><title>${escaped(name)} (${column}, ${row})</title></polygon>${label}`;
+  return `<polygon class="mark${look}" points="${points.join(" ")}"><title>${escaped(name)} (${column}, ${row})</title></polygon>${label}`;
 }
 
 /** The room: shade (cell -> 0..1), then what is drawn over the cells, then the marks. */
@@ -89,8 +92,9 @@ function room(svg, task, shade, kind, over) {
   for (const [row, column] of task.walls)
     parts.push(`<rect class="wall" x="${column * UNIT}" y="${row * UNIT}" width="${UNIT}" height="${UNIT}"/>`);
   parts.push(`<rect class="frame" width="${w}" height="${h}"/>`);
-  const goals = task.marks.filter(isGoal);
-  parts.push(over[0], task.marks.map((one) => mark(one, goals.length > 1 && goals.indexOf(one) + 1)).join(""), over[1]);
+  const { marks, faint } = standing(task), goals = marks.filter(isGoal);
+  parts.push(over[0], ...faint.map((one) => mark(one, 0, " faint")));
+  parts.push(...marks.map((one) => mark(one, goals.length > 1 && goals.indexOf(one) + 1)), over[1]);
   svg.innerHTML = parts.join("");
 }
 

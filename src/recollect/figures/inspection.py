@@ -86,6 +86,7 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
         **scene,
         "index": task,
         "name": entry["name"],
+        "begins": entry.get("begins"),
         "start": [int(start) - first for start in table.start[of_task]] + [end - first],
         "cell": packed(cells[:, 0] * scene["width"] + cells[:, 1], "int32"),
         "action": packed(trace.played.action[first:end], "int16"),

@@ -231,6 +231,13 @@ class Walker:
         return {}
 
 
+class Turner(Walker):
+    """A walker in a T-Maze, which has no action to stay."""
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        return super().act(observation_BD, reward_B, done_B) % 4
+
+
 class Talker(Walker):
     """A walker that can be traced."""
 
@@ -288,6 +295,30 @@ def test_an_episodic_evaluation_is_traced_as_it_was_scored(workdir: Path, method
         weights = found.maps["history_attention"].astype(np.float64)  # the last of 9 slots is the present step
         read = (weights > 0).sum(2) == found.played.timestep[found.map_row, None] + 1
         assert read.all() and np.abs(weights.sum(2) - 1).max() < 2e-3
+
+
+def test_where_the_goal_of_each_episode_stands_is_traced_too() -> None:
+    evaluation = EvaluationSettings(protocol="episodic", episodes=12)
+    maze = EnvironmentSettings(name="maze", world="tmaze", options={"length": 3}, evaluation=evaluation)
+    found = traced(Turner(), maze)
+    begins = found.about["tasks"][0]["begins"]
+    assert len(begins) == EPISODES
+    side_E = found.played.observation[found.played.episodes.start, 1]  # the sign is seen at the first step
+    goal_E = [dict((name, row) for name, row, _ in episode["marks"])["goal"] for episode in begins]
+    assert (goal_E == 1 - side_E).all() and len(set(goal_E)) == 2
+    assert [episode["faint"][0][1] for episode in begins] == (1 + side_E).tolist()
+    options = {"size": 3, "rollout_steps": 30, "episode_steps": 10}
+    room = EnvironmentSettings(name="room", world="meta_key_door", options=options, evaluation=evaluation)
+    found = traced(Walker(), room)
+    assert found.cell_N2 is not None
+    for episode, begun in enumerate(found.about["tasks"][0]["begins"]):
+        steps = found.steps(0, episode)
+        paid = np.flatnonzero(found.played.reward[steps][:-1])
+        (key,) = [cell for name, *cell in begun["marks"] if name == "key"]
+        if len(paid):
+            assert found.cell_N2[steps][paid[0] + 1].tolist() == key
+    plain = EnvironmentSettings(name="room", world="dark_room", options={"width": 4, "height": 3})
+    assert traced(Walker(), plain).about["tasks"][0]["begins"] is None  # a task's goal stays where it is
 
 
 # ------------------------------------------------------------------------------------------------- the artifacts
