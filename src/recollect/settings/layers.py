@@ -76,14 +76,16 @@ OF_METHODS = ("hyperparameters", "memory")
 OF_ENVIRONMENTS = ("options", "training_options", "source", "images", "evaluation")
 
 
-def _sound(layer: Layer, sections: Iterable[str]) -> Layer:
-    """The layer itself. Raises UserError: it has a number or a list where settings belong, which one above would hide."""
+def _none_hidden(layers: list[Layer], sections: Iterable[str]) -> list[Layer]:
+    """The layers themselves. Raises UserError: a number or a list stands where settings belong, and a higher layer hides it."""
     for key in sections:
-        said = layer.content.get(key)
-        if not (said is None or said == DEFAULT or isinstance(said, Mapping)):
-            do = f"write `{key}: {{<name>: <value>}}`"
-            raise UserError(f"'{key}' is {said!r}, not settings", where=layer.where, do=do)
-    return layer
+        for number, layer in enumerate(layers):
+            said = layer.content.get(key)
+            hides = any(isinstance(higher.content.get(key), Mapping) for higher in layers[number + 1 :])
+            if hides and not (said is None or said == DEFAULT or isinstance(said, Mapping)):
+                do = f"write `{key}: {{<name>: <value>}}`"
+                raise UserError(f"'{key}' is {said!r}, not settings", where=layer.where, do=do)
+    return layers
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
@@ -222,7 +224,7 @@ def gymnasium_id(words: str) -> str:
 def environment_layers(scale: str, env: str) -> list[Layer]:
     """The layers of an environment, from the lowest to the highest."""
     path, stem, value = environment_file(env)
-    file = _sound(Layer(read_yaml(path), path), OF_ENVIRONMENTS)
+    file = Layer(read_yaml(path), path)
     layers = [file]
     if value is not None:
         layers.append(Layer({"options": {file.content["parameter"]: value}}, None, origin=f"the name '{env}'"))
@@ -230,8 +232,8 @@ def environment_layers(scale: str, env: str) -> list[Layer]:
         for layer in _at_scale(scale, "environments", name):
             if _names_another_source(merged(layers), layer.content):
                 layers.append(layer._replace(content={"source": {"hyperparameters": DEFAULT}}))
-            layers.append(_sound(layer, OF_ENVIRONMENTS))
-    return layers
+            layers.append(layer)
+    return _none_hidden(layers, OF_ENVIRONMENTS)
 
 
 def _names_another_source(below: Mapping[str, Any], layer: Mapping[str, Any]) -> bool:
@@ -259,13 +261,14 @@ def method_layers(scale: str, env: str, method: str) -> MethodLayers:
     base, _, variant = method.partition(".")
     own = _own_layers(scale, env, base)
     if not variant:
-        return MethodLayers(own, [], [])
+        return MethodLayers(_none_hidden(own, OF_METHODS), [], [])
     stem, _ = environment_stem(env)
     listed, changed = taken_apart(variant)
     of_variant: list[Layer] = []
     for layer in _variant_layers(own, base, listed) if listed else ():
         of_variant += _with_environment(layer, stem, env)
     changes = [Layer(changed, None, origin=f"--set, which made the name '{method}'")] if changed else []
+    _none_hidden([*own, *of_variant, *changes], OF_METHODS)
     return MethodLayers(own, of_variant, changes)
 
 
@@ -315,7 +318,7 @@ def _with_environment(layer: Layer, stem: str, env: str) -> list[Layer]:
     """A layer of a method, then its entries for an environment's file and for the environment's very name."""
     entries = _entries(layer, "environments")
     there = [name for name in dict.fromkeys((stem, env)) if name in entries]
-    return [_sound(part, OF_METHODS) for part in (layer, *(layer.inner("environments", name) for name in there))]
+    return [layer, *(layer.inner("environments", name) for name in there)]
 
 
 def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[str, ...] = ()) -> list[Layer]:

@@ -239,16 +239,23 @@ def test_a_number_in_place_of_settings_is_refused_by_the_forecast_too(
     assert refused.value.code == 2  # the plan is made of unchecked settings, which ended in a traceback
 
 
-@pytest.mark.parametrize("keys", [("methods", "dt", "hyperparameters"), ("environments", "dark_room_7x7", "source")])
-def test_a_number_in_place_of_settings_is_refused_though_a_higher_layer_hides_it(
-    keys: tuple[str, ...], workdir: Path
-) -> None:
-    change(SCALE, *keys, to=3)
-    if keys[0] == "methods":
-        change(SCALE, *keys[:2], "environments", "dark_room_7x7", to={"hyperparameters": {"context": 3}})
+HIDDEN = {
+    "by an environment of the scale": (SCALE, ("methods", "dt", "hyperparameters"), "dt"),
+    "by the scale": ("environments/dark_room_7x7", ("source",), "dt"),
+    "by the scale, of a method": (METHOD, ("hyperparameters",), "dt"),
+    "by a variant": (SCALE, ("methods", "radt", "memory"), "radt.own"),
+}
+
+
+@pytest.mark.parametrize("case", list(HIDDEN))
+def test_a_number_in_place_of_settings_is_refused_though_a_higher_layer_hides_it(case: str, workdir: Path) -> None:
+    file, keys, method = HIDDEN[case]
+    change(SCALE, "methods", "dt", "environments", "dark_room_7x7", to={"hyperparameters": {"context": 3}})
+    change(SCALE, "methods", "radt", "variants", "own", to={"memory": {"embedder": "method:dt"}})
+    change(file, *keys, to=3)
     with pytest.raises(UserError, match=f"'{keys[-1]}' is 3, not settings") as refused:
-        resolve("smoke", "dark_room_7x7", "dt", 0)
-    assert refused.value.where == f"config/{SCALE}.yaml: {'.'.join(keys[:-1])}"
+        resolve("smoke", "dark_room_7x7", method, 0)
+    assert refused.value.where == f"config/{file}.yaml{': ' if keys[:-1] else ''}{'.'.join(keys[:-1])}"
 
 
 # ------------------------------------------------------------------------------------------- names, memory, messages
