@@ -157,7 +157,9 @@ def distillation(network: dict[str, Any], rows: int, room: dict[str, int]) -> Co
         tolerance=1e-4,
         goal=Goal(50),
         rounds=3,
-        released=f"ad_d{network['width']}_acting",
+        released=f"ad_d{network['width']}_acting"
+        if network["tokens"] == "interleaved"
+        else "",  # as the released code reads
         notes=(f"batch 1 was timed at {len(spots)} steps spread over an episode, and scaled",),
     )
 
