@@ -147,6 +147,8 @@ def distillation(network: dict[str, Any], rows: int, room: dict[str, int]) -> Co
             for row, number, step in pairs
         )
 
+    is_as_released = network["tokens"] == "interleaved"
+    released = f"ad_d{network['width']}_acting" if is_as_released else ""
     return Comparison(
         work=f"evaluating AD, {rows} tasks, {size_text(network)}, {network['tokens']} tokens",
         unit="env steps",
@@ -157,9 +159,7 @@ def distillation(network: dict[str, Any], rows: int, room: dict[str, int]) -> Co
         tolerance=1e-4,
         goal=Goal(50),
         rounds=3,
-        released=f"ad_d{network['width']}_acting"
-        if network["tokens"] == "interleaved"
-        else "",  # as the released code reads
+        released=released,
         notes=(f"batch 1 was timed at {len(spots)} steps spread over an episode, and scaled",),
     )
 

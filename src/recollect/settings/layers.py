@@ -204,7 +204,7 @@ def check_environment_names(layer: Layer) -> None:
         except UserError as error:
             if plugin_that_has("environments", str(name)):
                 continue
-            where = f"{layer.file}: {'.'.join((*layer.place, 'environments'))}"
+            where = layer.inner("environments").where
             raise UserError(f"'{name}' is overridden: {error.what}", where=where, do=error.do) from error
     for variant in _entries(layer, "variants"):
         check_environment_names(layer.inner("variants", variant))

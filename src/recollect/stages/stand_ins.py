@@ -8,7 +8,7 @@ declare it (`STAND_INS`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -107,7 +107,7 @@ def _reading(scale: str, env: str, method: str) -> dict[str, Any]:
     """What a run reads, sees and scales with; None where it has no such part."""
     mapping = method_mapping(scale, env, method)
     chosen = section(mapping, "hyperparameters")
-    memory: Mapping[str, Any] = mapping.get("memory") or {}
+    memory = section(mapping, "memory")
     kind, embedder, _ = embedder_of(scale, env, method)
     reads = chosen.get("language_model") or (embedder if kind == "lm" else None)
     eyes, words = sees_with(chosen)
