@@ -108,13 +108,21 @@ def claims(
         list[str] | None, typer.Option(help="Of this figure, again for more; none: default ones.")
     ] = None,
     strict: Annotated[bool, typer.Option(help="Fail unless every claim holds.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also into claims.json of the scale, as Snakemake does.")
+    ] = False,
 ) -> None:
     """Say of each published claim that figures show whether it holds, is contradicted, or is undecided.
 
     Example: recollect claims --scale demo --figure radt_dark_room_10x10
     """
-    figures = chosen_figures(figure)
-    print(STAGES["claims"].run(scale or default_selection().scale, figures, strict=strict))
+    from recollect.stages.claims import told, verdicts
+
+    scale, figures = scale or default_selection().scale, chosen_figures(figure)
+    if write:
+        print(STAGES["claims"].run(scale, figures, strict=strict))
+    else:
+        print(told(verdicts(scale, figures), strict=strict))
 
 
 @own.command()

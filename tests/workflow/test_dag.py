@@ -19,7 +19,7 @@ from recollect.settings.loading import read_yaml
 
 BIN = Path(sys.executable).parent
 FIGURE = "figure radt_dark_room_10x10"
-CLAIMS = "claims radt_dark_room_10x10 radt_grid_worlds"
+CLAIMS = "claims radt_dark_room_10x10 radt_grid_worlds --write"
 CHOICES = "figure radt_choice_of_actions"
 ABLATIONS = "figure radt_ablations"
 ROOM = "dark_room_7x7"

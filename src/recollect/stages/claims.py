@@ -30,24 +30,41 @@ def claims(
     """Judge the claims that figures show, write them down, and give them as a table of Markdown.
 
     Raises:
-        UserError: there is no such figure, its scores are not those that a claim names, or with `strict`, a claim does
-            not hold.
+        UserError: as `verdicts`; or with `strict`, a claim does not hold.
     """
     from recollect.artifacts.sealed import write_json
 
-    for figure in figures:
-        figure_settings(scale, figure)  # known
     there = {name: path for name, path in claim_inputs(scale, *figures).items() if path.is_file()}
     code = STAGE.code_text(Job("claims", scale))
     known = provenance.describe(provenance.claims_text(scale, *figures), code, there.values())
-    read: Tables = {}
-    found = [judge(scale, claim, read) for claim in claims_of(scale, tuple(figures))]
+    found = verdicts(scale, figures)
     write_json(paths.claims(scale), {"scale": scale, "claims": found}, kind="claims", provenance=known)
+    return told(found, strict=strict)
+
+
+def verdicts(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
+    """The claims that figures show, each as `judge` gives it.
+
+    Raises:
+        UserError: there is no such figure, or its scores are not those that a claim names.
+    """
+    for figure in figures:
+        figure_settings(scale, figure)  # known
+    read: Tables = {}
+    return [judge(scale, claim, read) for claim in claims_of(scale, tuple(figures))]
+
+
+def told(found: Sequence[dict[str, Any]], *, strict: bool) -> str:
+    """Judged claims as a table of Markdown.
+
+    Raises:
+        UserError: with `strict`, one does not hold.
+    """
     text = table(found)
     failing = [claim["name"] for claim in found if claim["verdict"] != "holds"]
     if strict and failing:
         what = f"{len(failing)} of {len(found)} claims do not hold: {', '.join(failing)}"
-        raise UserError(f"{what}\n{text}", where=paths.claims(scale), do="look at their figures")
+        raise UserError(f"{what}\n{text}", where="claims", do="look at their figures")
     return text
 
 
@@ -153,4 +170,5 @@ STAGE = Stage(
     asks=Resources((2000, 2000), (30, 30)),
     local=True,
     run=claims,
+    rule_words="--write",
 )

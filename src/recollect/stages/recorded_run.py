@@ -24,8 +24,9 @@ from recollect.settings.resolve import figure_reads, names, scale_settings
 from recollect.stages import paths, provenance, recorded_tables, records
 from recollect.stages.between_marks import put_between
 from recollect.stages.circumstances import commit, processor
+from recollect.stages.claims import verdicts
 from recollect.stages.figure import spec_of
-from recollect.stages.inputs import figure_inputs, report_inputs
+from recollect.stages.inputs import figure_inputs
 from recollect.stages.plan import plan
 from recollect.stages.recorded_tables import CLAIMS, FOLDER, NUMBERS, RUN, csv_text
 from recollect.stages.selection import default_selection
@@ -43,8 +44,8 @@ def record(scale: str, figures: Sequence[str]) -> str:
     What was recorded of other figures stays, with what those were made with.
 
     Raises:
-        UserError: a figure, the claims or a run are not there or damaged, or not of one another; or a page has no place for
-            its tables.
+        UserError: a figure or a run is not there or damaged, or a figure is not of these runs; or a page has no place for its
+            tables.
     """
     _check(scale, figures)
     rows = {RUN: list(_run(scale, figures)), CLAIMS: list(_claims(scale, figures)), NUMBERS: []}
@@ -69,8 +70,8 @@ def record(scale: str, figures: Sequence[str]) -> str:
 
 
 def _check(scale: str, figures: Sequence[str]) -> None:
-    """Figures and verdicts are of the very scores that are there."""
-    read = [*report_inputs(scale, *figures).values()]
+    """Figures are of the very scores that are there."""
+    read = [paths.figure(scale, figure, f".{suffix}") for figure in figures for suffix in paths.FIGURE_FILES]
     read += [path for figure in figures for path in figure_inputs(scale, figure).values()]
     hashes = provenance.describe("", "", read)["inputs"]
     for figure in figures:
@@ -162,15 +163,8 @@ def _seconds(scale: str, figures: Iterable[str]) -> float:
 
 
 def _claims(scale: str, figures: Sequence[str]) -> Iterator[Row]:
-    """A row for each contrast of each claim that was judged."""
-    wanted = [claim.name for claim in claims_of(scale, tuple(figures))]
-    path = paths.claims(scale)
-    judged = {one["name"]: one for one in read_json(path, kind="claims")["claims"]} if wanted else {}
-    for name in wanted:
-        if name not in judged:
-            do = f"judge it with `recollect claims --scale {scale}` and the same figures"
-            raise UserError(f"the claim '{name}' was not judged", where=path, do=do)
-        claim = judged[name]
+    """A row for each contrast of each claim that the figures show, judged by the scores that are there."""
+    for claim in verdicts(scale, figures):
         known = {name: claim[name] for name in ("paper", "statement", "source", "differs", "figure", "verdict")}
         known |= {"claim": claim["name"], "headline": "yes" if claim["headline"] else ""}
         if scale_settings(scale).published == "paper":

@@ -119,6 +119,7 @@ class StageRule:
         words += ["--threads {threads}"] if not self.stage.local else []
         # A resource, as `threads` is: another number is no other command, so it makes nothing again.
         words += ["--at-a-time {resources.at_a_time}"] if self.seeds else []
+        words += [self.stage.rule_words] if self.stage.rule_words else []
         return " ".join([*words, "> {log} 2>&1"])
 
     def conda(self, wildcards: Wildcards) -> str:

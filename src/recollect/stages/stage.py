@@ -114,6 +114,7 @@ class Stage:
         changes: its command takes `--set`.
         example: words behind its command that its help shows, where the usual names are none of its jobs.
         command: what its rule runs, where that is not the command of its name.
+        rule_words: what its rule says to its command besides the names of the job.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Stage:
     changes: bool = False
     example: str = ""
     command: str = ""
+    rule_words: str = ""
 
     @property
     def shared(self) -> tuple[str, ...]:

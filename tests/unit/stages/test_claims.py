@@ -120,6 +120,22 @@ def test_strict_fails_unless_all_hold_and_the_table_is_markdown(said: dict[str, 
         CliRunner().invoke(app, [*words, "--strict"], catch_exceptions=False)
 
 
+def test_asking_about_claims_leaves_what_the_workflow_wrote_alone(said: dict[str, Any]) -> None:
+    """The report, DVC's metrics and `recollect finished` read it: all claims of the figures that were asked for there."""
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    judged(said)
+    written = paths.claims(SCALE).read_bytes()
+    scored("dt", 9, 9)
+    words = ["claims", "--scale", SCALE, "--figure", FIGURE]
+    asked = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "✗ contradicted" in asked.output and paths.claims(SCALE).read_bytes() == written
+    told = CliRunner().invoke(app, [*words, "--write"], catch_exceptions=False)
+    assert told.output == asked.output
+    (found,) = read_json(paths.claims(SCALE), kind="claims")["claims"]
+    assert found["verdict"] == "contradicted"
+
+
 def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: dict[str, Any]) -> None:
     Path("config/claims").mkdir(exist_ok=True)
     path = Path("config/claims/one.yaml")

@@ -15,7 +15,6 @@ from recollect.artifacts.sealed import read_table, write_table
 from recollect.settings.errors import UserError
 from recollect.stages import paths, recorded_run
 from recollect.stages.between_marks import between, marks, put_between
-from recollect.stages.claims import claims
 from recollect.stages.figure import figure
 from recollect.stages.recorded_run import record, renewed
 from recollect.stages.recorded_tables import COLUMNS, RUN, csv_text
@@ -46,7 +45,6 @@ def few(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def made_up() -> None:
     name = made_results.few_runs()
     made_results.claim("rises", name, headline=True)
-    claims(SCALE, [name])
     places = {"README.md": [f"recorded {SCALE} headline claims"], "docs/radt.md": NAMES, "docs/helm.md": []}
     for page, names in places.items():
         Path(page).parent.mkdir(exist_ok=True)
@@ -99,7 +97,6 @@ def test_the_readme_has_all_claims_of_a_figure_that_shows_a_headline_one_and_no_
     other = made_results.configure("radt_other", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")
     figure(SCALE, other)
     made_results.claim("elsewhere", other, statement="It ends elsewhere.")
-    claims(SCALE, [few, other])
     record(SCALE, [few, other])
     readme, page = (Path(name).read_text() for name in ("README.md", "docs/radt.md"))
     assert ": [It ends high.](config/claims/ends.yaml) |" in readme and "**[It rises.]" in readme
@@ -117,7 +114,6 @@ def test_figures_that_are_recorded_later_join_those_before_and_each_says_what_it
     other = made_results.configure("radt_other", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")
     figure(SCALE, other)
     made_results.claim("later", other)
-    claims(SCALE, [few, other])
     monkeypatch.setattr(recorded_run, "commit", lambda: "second")
     record(SCALE, [other])
     assert [(row["claim"], row["figure"]) for row in read("claims")] == [("rises", few), ("later", other)]
@@ -142,7 +138,6 @@ def test_figures_that_are_recorded_later_join_those_before_and_each_says_what_it
 def test_published_numbers_and_pictures_of_their_own_are_for_the_published_settings(few: str) -> None:
     with Path("config/claims/rises.yaml").open("a") as claim:
         claim.write("published: [{says: AD, value: 3.5, read: off the figure}]\n")
-    claims(SCALE, [few])
     record(SCALE, [few])
     assert "Published" not in Path("docs/radt.md").read_text()
     for path, line in ((f"config/scales/{SCALE}.yaml", "published: paper\n"), ("config/config.yaml", "")):
@@ -157,15 +152,8 @@ def test_published_numbers_and_pictures_of_their_own_are_for_the_published_setti
 
 
 def test_nothing_is_written_of_results_that_are_not_there_or_damaged_or_not_of_one_another(few: str) -> None:
-    made_results.claim("later", few)
-    with pytest.raises(UserError, match="'later' was not judged"):
-        record(SCALE, [few])
-    Path("config/claims/later.yaml").unlink()
     scores = paths.scores(SCALE, made_results.ROOM, "ad", 0)
     write_table(scores, read_table(paths.scores(SCALE, made_results.ROOM, "ad", 1)).assign(seed=0), kind="scores")
-    with pytest.raises(UserError, match=r"made of another .*seed_0/scores"):
-        record(SCALE, [few])
-    claims(SCALE, [few])
     with pytest.raises(UserError, match=r"drawn from another .*seed_0/scores"):
         record(SCALE, [few])
     picture = paths.figure(SCALE, few, ".png")
