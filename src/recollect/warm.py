@@ -1,11 +1,12 @@
 """How a command starts as a fork of a process that has imported everything.
 
-To import torch and pandas takes a job over two seconds of CPU, as long as many jobs of scale `demo` work, and that
-target has a hundred jobs. `recollect warm COMMAND` imports them once, runs the command (Snakemake), and lets every `recollect`
-command beneath it fork from there: the same code on the same files with the same threads, so the same bytes.
+To import torch and pandas takes a job over two seconds of CPU, and seaborn three more, as long as many jobs of scale `demo`
+work, and that target has a hundred jobs. `recollect warm COMMAND` imports them once, runs the command (Snakemake), and lets every
+`recollect` command beneath it fork from there: the same code on the same files with the same threads, so the same bytes.
 
 - A job forks only where nothing can differ from a start of its own: same interpreter, same package whose files are
-  unchanged since they were imported, one thread (thread pools do not survive a fork). Otherwise it starts on its own.
+  unchanged since they were imported, one thread (thread pools do not survive a fork) or a figure or page, which is drawn
+  without threads. Otherwise it starts on its own.
 - It is the job that says its pid. A caller that is hung up on before it has heard one starts the job itself: nothing has
   begun. So a job is done once, whatever happens to the process that forks.
 - The caller stays, holds the terminal and the exit status, passes on signals; when it is killed, the job ends too.
@@ -48,7 +49,13 @@ _PRELOADED = (
     "recollect.memory_rl.dqn",
     "recollect.radt.radt",
     "recollect.radt.ad",
+    "recollect.figures.writing",
+    "recollect.common.rotary_file",
+    "recollect.environments.mini_grid",
+    "torch.fx.experimental.symbolic_shapes",  # of the first tensor without storage
 )
+_DRAWN = ("figure", "page", "claims", "report")
+"""Commands that do no work on threads."""
 
 
 def interrupted(number: int, frame: FrameType | None) -> None:
@@ -59,8 +66,9 @@ def interrupted(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def one_thread(argv: Sequence[str]) -> bool:
-    return ("--threads", "1") in itertools.pairwise(argv)
+def can_fork(argv: Sequence[str]) -> bool:
+    """Whether a command (its name is the second word) works on one thread."""
+    return ("--threads", "1") in itertools.pairwise(argv) or argv[1] in _DRAWN
 
 
 def identity() -> list[Any]:

@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from made_results import ROOM, SCALE, configure, write_run
 
 from recollect import warm as forks
+from recollect.stages import paths
+from recollect.stages.table import STAGES
 
 CALLER = [sys.executable, "-c", "from recollect.launch import main; main()"]
 RUN = [
@@ -151,6 +154,22 @@ def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path,
     assert "scores.parquet" in run_files(alone)
 
 
+def test_a_forked_figure_is_the_same_picture(workdir: Path, warm: dict[str, str]) -> None:
+    configure("forked", [ROOM], ["ad", "dt"], range(3), kind="in_context_curve")
+    for method in ("ad", "dt"):
+        for seed in range(3):
+            write_run(ROOM, method, seed)
+    drawn = []
+    for env in ({**os.environ, "OMP_NUM_THREADS": "1"}, warm):
+        words = [*CALLER, "figure", "--scale", SCALE, "--figure", "forked"]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        drawn.append(
+            {suffix: paths.figure(SCALE, "forked", suffix).read_bytes() for suffix in (".pdf", ".png", ".csv")}
+        )
+    assert drawn[0] == drawn[1]
+
+
 def test_jobs_beneath_warm_fork_and_nothing_of_it_stays(smoke_workdir: Path, tmp_path: Path) -> None:
     command = beneath_warm([*CALLER, "train", *RUN])
     # The socket's folder, which stands in the command line of the process that forks; with a name longer than sockets'.
@@ -252,10 +271,12 @@ def test_code_that_changed_since_it_was_imported_is_not_forked(
     assert forks.ask(warm[forks.ADDRESS], ["recollect", "check"]) is None
 
 
-def test_only_jobs_of_one_thread_fork() -> None:
-    assert forks.one_thread(["recollect", "train", "--threads", "1"])
-    assert not forks.one_thread(["recollect", "train", "--threads", "2"])
-    assert not forks.one_thread(["recollect", "figure"])
+def test_only_jobs_of_one_thread_fork_and_what_is_drawn_without_threads() -> None:
+    assert forks.can_fork(["recollect", "train", "--threads", "1"])
+    assert not forks.can_fork(["recollect", "train", "--threads", "2"])
+    assert not forks.can_fork(["recollect", "train"])
+    local = {stage.name for stage in STAGES.values() if stage.local}
+    assert {name for name in local if forks.can_fork(["recollect", name])} == local - {"fetch", "fetch_data"}
 
 
 def test_a_caller_that_says_nothing_does_not_hold_up_the_others(tmp_path: Path, warm: dict[str, str]) -> None:

@@ -72,7 +72,7 @@ STAGE = Stage(
     modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.tracing"],
     # An evaluation, and what is written down of it.
     asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=plays_on_gpu),
-    priority=10,
+    priority=25,  # the longest job of a demo that nothing else waits for: begun last, a core would idle beside it
     packages="world",
     run=inspect,
 )
