@@ -49,6 +49,7 @@ def begin(seeds: list[int], count: int) -> int:
     pid = os.fork()
     if not pid:
         status = 1
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run beneath nohup
         try:
             with saves_on_sigterm():
                 side_by_side(WHOLE, {"seed": None}, seeds, {}, "cpu", count=count, threads=6, work=work)
