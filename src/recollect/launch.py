@@ -16,7 +16,7 @@ def main() -> None:
     from recollect import warm
 
     address = os.environ.get(warm.ADDRESS)
-    if address and len(sys.argv) > 1 and warm.can_fork(sys.argv):
+    if address and warm.can_fork(sys.argv):
         status = warm.ask(address, sys.argv)
         if status is not None:
             sys.exit(status)

@@ -1,6 +1,6 @@
 """How a command starts as a fork of a process that has imported everything.
 
-To import torch and pandas takes a job over two seconds of CPU, and seaborn three more, as long as many jobs of scale `demo`
+To import torch and pandas takes a job over two seconds of CPU, and what draws one more, as long as many jobs of scale `demo`
 work, and that target has a hundred jobs. `recollect warm COMMAND` imports them once, runs the command (Snakemake), and lets every
 `recollect` command beneath it fork from there: the same code on the same files with the same threads, so the same bytes.
 
@@ -55,7 +55,7 @@ _PRELOADED = (
     "torch.fx.experimental.symbolic_shapes",  # of the first tensor without storage
 )
 _DRAWN = ("figure", "page", "claims", "report")
-"""Commands that do no work on threads."""
+"""The stages that are `local` and fetch nothing (a test holds it to that): no threads are asked for, and none change a byte."""
 
 
 def interrupted(number: int, frame: FrameType | None) -> None:
@@ -68,7 +68,7 @@ def interrupted(number: int, frame: FrameType | None) -> None:
 
 def can_fork(argv: Sequence[str]) -> bool:
     """Whether a command (its name is the second word) works on one thread."""
-    return ("--threads", "1") in itertools.pairwise(argv) or argv[1] in _DRAWN
+    return ("--threads", "1") in itertools.pairwise(argv) or any(name in _DRAWN for name in argv[1:2])
 
 
 def identity() -> list[Any]:

@@ -22,6 +22,13 @@ from recollect.stages import paths
 from recollect.stages.table import STAGES
 
 CALLER = [sys.executable, "-c", "from recollect.launch import main; main()"]
+FORKED = [
+    sys.executable,
+    "-c",
+    "import os, sys; from recollect import warm; status = warm.ask(os.environ[warm.ADDRESS], sys.argv[1:]); "
+    "sys.exit(99 if status is None else status)",
+]
+"""Fails where the command that follows would not fork."""
 RUN = [
     "--scale",
     "smoke",
@@ -159,14 +166,16 @@ def test_a_forked_figure_is_the_same_picture(workdir: Path, warm: dict[str, str]
     for method in ("ad", "dt"):
         for seed in range(3):
             write_run(ROOM, method, seed)
+    words = ["figure", "--scale", SCALE, "--figure", "forked"]
+    files = [paths.figure(SCALE, "forked", suffix) for suffix in (".pdf", ".png", ".csv")]
     drawn = []
-    for env in ({**os.environ, "OMP_NUM_THREADS": "1"}, warm):
-        words = [*CALLER, "figure", "--scale", SCALE, "--figure", "forked"]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    alone = {name: value for name, value in warm.items() if name != forks.ADDRESS}
+    for command, env in (([*CALLER, *words], alone), ([*FORKED, "recollect", *words], warm)):
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        drawn.append(
-            {suffix: paths.figure(SCALE, "forked", suffix).read_bytes() for suffix in (".pdf", ".png", ".csv")}
-        )
+        drawn.append([file.read_bytes() for file in files])
+        for file in files:
+            file.unlink()
     assert drawn[0] == drawn[1]
 
 
