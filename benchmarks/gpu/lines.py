@@ -52,7 +52,9 @@ def ways(key: str, as_set: Peak = "bfloat16", plain: Mapping[str, object] | None
 
 BF16: Peak = "bfloat16"
 KEY, LANGUAGE = "optimisation.precision", "language_precision"
-SUPERVISED = ways(KEY, compiled=Variant({KEY: BF16, "optimisation.compile": "true"}, BF16))
+SUPERVISED = ways(
+    KEY, plain={"acting_precision": "float32"}, compiled=Variant({KEY: BF16, "optimisation.compile": "true"}, BF16)
+)
 # One run as an ensemble of one: there the update is one CUDA graph.
 OFF_POLICY_GPT = ways("precision", graph=Variant({"precision": BF16}, BF16, extra={"members": 1}))
 OFF_POLICY_LSTM = ways("precision", "float32", graph=Variant({"precision": "float32"}, extra={"members": 1}))
@@ -138,7 +140,7 @@ T_MAZES = {
 
 
 def amago(what: str, env: str, quick: str, weight: float) -> Line:
-    method, small = "amago_transformer", {"batch_size": 1, "actors": 1}
+    method, small = "amago_transformer", {"batch_size": 1, "actors": 1, "sequence.dropout": 0}
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
 
 

@@ -1,0 +1,181 @@
+"""What runs on a GPU keeps to its rules, never waits in an update, and gives a CPU's numbers: on a pretend GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pretend_gpu import PretendGpu
+
+import recollect
+from recollect.artifacts import lease
+from recollect.evaluation.speed import Clock
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
+
+from benchmarks.gpu import amago, language, off_policy, one_line, supervised  # noqa: E402
+from benchmarks.gpu.case import Case  # noqa: E402
+from benchmarks.gpu.lines import LINES  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("in_the_repository")
+SAME = {"fp32": 1e-4}
+QUICK = {"gpt_50": ("graph",), "search": ("as set",)}
+
+
+def measured(name: str, ways: Sequence[str]) -> list[one_line.Row]:
+    found: list[Any] = []
+    with PretendGpu():
+        one_line.measure(name, device="cuda", quick=True, seconds=60, hand_on=found.append, only=list(ways))
+    return [one for one in found if isinstance(one, one_line.Row)]
+
+
+def lines() -> list[Any]:
+    """A few now, and with the slow tests all. Inductor compiles for a real GPU only, and here TF32 is float32."""
+    all_ways = {name: [way for way in line.variants if way not in ("compiled", "TF32")] for name, line in LINES.items()}
+    slow = [pytest.param(name, ways, marks=pytest.mark.slow, id=f"{name}-all") for name, ways in all_ways.items()]
+    return [pytest.param(*item, id=item[0]) for item in QUICK.items()] + slow
+
+
+@pytest.mark.parametrize(("name", "ways"), lines())
+def test_a_line_of_make_gpu_runs_and_agrees_with_the_cpu(name: str, ways: Sequence[str]) -> None:
+    rows = measured(name, ways)
+    assert {row.variant for row in rows} == set(ways)
+    for row in rows:
+        assert row.rate and not row.why and row.difference is not None, row
+        assert row.within and row.difference < SAME.get(row.variant, 1), row
+
+
+# ---- an update never waits
+
+
+def case(env: str, method: str, folder: Path, **more: Any) -> Case:
+    return Case("smoke", env, method, "cuda", folder, seconds=0.01, warm=1, **more)
+
+
+@pytest.mark.parametrize("members", [0, 3])
+@pytest.mark.parametrize("method", ["dqn_gpt", "dqn_lstm"])
+def test_an_update_of_memory_rl_never_waits(method: str, members: int, tmp_path: Path) -> None:
+    with PretendGpu() as gpu:
+        together = off_policy.Together(case("tmaze_passive_5", method, tmp_path, extra={"members": members}))
+        for _ in range(5):
+            together.update()
+        del gpu.waits[:]
+        for _ in range(3):
+            together.update()
+        assert not gpu.waits
+        if members:
+            assert together.ensemble.compute.graph is not None
+
+
+def test_an_update_of_amago_never_waits(tmp_path: Path) -> None:
+    waits = {}
+    for updates in (4, 10):
+        with PretendGpu() as gpu:
+            trainer = amago._trainer(case("amago_tmaze_10", "amago_transformer", tmp_path), updates)
+            del gpu.waits[:]
+            trainer.learn({})
+            # That nothing is negative a CPU asks before it makes one-hot vectors, and a GPU does not.
+            waits[updates] = sum(
+                where != "amago/amago.py:judge" and "rl2_vector" not in where for _, where in gpu.waits
+            )
+    assert waits[4] == waits[10] > 0  # an epoch's row is read
+
+
+def test_a_training_step_of_radt_waits_for_its_exact_search_alone(tmp_path: Path) -> None:
+    class Watch(supervised.Watch):
+        def due(self, step: int, every: int) -> bool:
+            seen.append(len(gpu.waits))
+            return super().due(step, every)
+
+    seen: list[int] = []
+    changes = {"optimisation.steps": 4000, "optimisation.evaluate_every": "null"}  # a row of the log for each 20 steps
+    with PretendGpu() as gpu:
+        of = case("dark_room_10x10", "radt", tmp_path, changes=changes)
+        watch = Watch(of.nowhere, "cuda", 0.01, 15)
+        module = supervised.algorithm_module(of.settings.method.algorithm, where="radt")
+        with pytest.raises(supervised.Enough):
+            module.train(of.settings, supervised.inputs_of(of), watch)
+        waited = {where for _, where in gpu.waits[seen[2] : seen[14]]}
+    assert waited <= {
+        "common/index.py:_settled",
+        "common/index.py:_tied",
+    }  # whether it ended in a tie, and what was tied
+
+
+def test_an_update_of_ppo_never_waits(tmp_path: Path) -> None:
+    with PretendGpu() as gpu:
+        of = case("mini_grid_MemoryS7", "ppo_lstm", tmp_path)
+        module = language.algorithm_module(of.settings.method.algorithm, where=of.method)
+        trainer = module.make_trainer(of.settings, language.inputs_of(of))
+        learn, waits = trainer._learn, []
+
+        def watched(*args: Any) -> None:
+            before = len(gpu.waits)
+            learn(*args)
+            waits.extend(gpu.waits[before:])
+
+        trainer._learn = watched
+        for _ in range(2):
+            trainer.advance(Clock(of.nowhere))
+    assert not waits
+
+
+# ---- runs
+
+FLOAT32: dict[str, dict[str, object]] = {
+    "radt": {"optimisation.precision": "float32", "acting_precision": "float32"},
+    "memory_rl": {"precision": "float32"},
+    "amago": {"precision": "float32", "sequence.dropout": 0},
+    "helm": {},
+}
+RUNS = [
+    ("dark_room_10x10", "dt", "radt"),
+    ("dark_room_10x10", "ad", "radt"),
+    ("dark_room_10x10", "dpt", "radt"),
+    ("dark_room_10x10", "radt", "radt"),
+    ("dark_room_10x10", "radt_agnostic", "radt"),
+    ("maze_runner_15x15", "radt", "radt"),
+    ("tmaze_passive_5", "dqn_gpt", "memory_rl"),
+    ("tmaze_passive_5", "dqn_lstm", "memory_rl"),
+    ("tmaze_passive_5", "dqn_ff", "memory_rl"),
+    ("visual_match_3", "sacd_gpt", "memory_rl"),
+    ("visual_match_3", "sacd_lstm", "memory_rl"),
+    ("key_to_door_3", "sacd_gpt.separate", "memory_rl"),
+    ("amago_tmaze_5", "amago_transformer", "amago"),
+    ("amago_dark_key_door_3", "amago_gru", "amago"),
+    ("amago_dark_key_door_3", "amago_ff", "amago"),
+    ("amago_maze_11", "amago_transformer", "amago"),
+    ("amago_gym_CartPole-v1", "amago_transformer", "amago"),
+    ("mini_grid_MemoryS7", "ppo_cnn", "helm"),
+    ("mini_grid_MemoryS7", "ppo_lstm", "helm"),
+    ("mini_grid_MemoryS7", "helm", "helm"),
+    ("mini_grid_MemoryS7", "helmv2", "helm"),
+    ("mini_grid_MemoryS7", "shelm", "helm"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env", "method", "line"), RUNS)
+def test_a_run_on_a_gpu_learns_what_a_run_on_a_cpu_learns(
+    env: str, method: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its data to its scores, in float32: the same rows, and all that is logged within 1 %."""
+    curves = []
+    for device in ("cpu", "auto"):
+        folder = tmp_path / device
+        folder.mkdir()
+        monkeypatch.setattr(lease, "_cuda_devices", lambda: ["a pretend one"])
+        with PretendGpu() if device == "auto" else monkeypatch.context():
+            run = recollect.train("smoke", env, method, changes=FLOAT32[line], folder=folder, device=device)
+        curves.append((run.curve, run.scores))
+    (curve, scores), (other_curve, other_scores) = curves
+    keys = [name for name in scores if name != "value"]
+    assert scores[keys].equals(other_scores[keys])
+    assert list(curve) == list(other_curve)
+    names = [name for name in curve if "seconds" not in name]
+    np.testing.assert_allclose(curve[names].to_numpy(float), other_curve[names].to_numpy(float), rtol=1e-2, atol=1e-2)

@@ -1,0 +1,161 @@
+"""The pretend GPU refuses what a GPU refuses, and its graphs are as late and as deaf to the host as CUDA's."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pretend_gpu import PretendGpu
+from torch import Tensor, nn
+
+from recollect.common.cuda_graphs import captured
+
+
+@pytest.fixture
+def gpu() -> Iterator[PretendGpu]:
+    with PretendGpu() as gpu:
+        yield gpu
+
+
+def on_gpu(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float32).to("cuda")
+
+
+def test_what_is_made_of_a_tensor_is_where_it_is(gpu: PretendGpu) -> None:
+    x = on_gpu(1, 2, 3)
+    for made in (
+        x + 1,
+        x[1:],
+        x.view(3, 1),
+        torch.zeros_like(x),
+        x.new_zeros(2),
+        copy.deepcopy(x),
+        x.double(),
+        x.detach(),
+    ):
+        assert made.device.type == "cuda" and made.is_cuda
+    assert x.device == torch.zeros(2, device=x.device).device == torch.as_tensor(np.ones(2), device="cuda").device
+    assert x.cpu().device.type == "cpu" and not torch.zeros_like(x, device="cpu").is_cuda and not torch.ones(2).is_cuda
+    assert nn.functional.one_hot(x.long(), 4).is_cuda
+
+
+def test_tensors_of_two_devices_are_refused(gpu: PretendGpu) -> None:
+    x, host = on_gpu(1, 2, 3), torch.ones(3)
+    for together in (
+        lambda: x + host,
+        lambda: torch.cat([x, host]),
+        lambda: nn.functional.linear(x, host[None]),
+        lambda: host[x.long() - 1],
+        lambda: torch.where(host > 0, x, x),
+        lambda: x.add_(host),
+    ):
+        with pytest.raises(RuntimeError, match="device"):
+            together()
+    with pytest.raises(TypeError, match="numpy"):
+        x.numpy()
+    with pytest.raises(TypeError, match="numpy"):
+        np.asarray(x)
+
+
+def test_numbers_and_indices_of_the_host_are_taken(gpu: PretendGpu) -> None:
+    x = on_gpu(1, 2, 3)
+    assert (x * torch.tensor(2.0)).is_cuda
+    assert x[torch.tensor([0, 2])].tolist() == [1, 3]
+    assert ("an index from the host", "") in gpu.waits
+    x.copy_(torch.zeros(3))
+    assert x.tolist() == [0, 0, 0]
+
+
+def test_modules_move_and_their_gradients_are_with_them(gpu: PretendGpu) -> None:
+    class Doubled(torch.autograd.Function):
+        """Asks in its backward pass where its gradient is."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            seen.append(gradient.device.type)
+            return gradient + torch.ones(1, device=gradient.device)
+
+    seen: list[str] = []
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).to("cuda")
+    Doubled.apply(net(on_gpu(1, 2, 3))).sum().backward()
+    assert seen == ["cuda"] and all(p.is_cuda and p.grad is not None and p.grad.is_cuda for p in net.parameters())
+    assert copy.deepcopy(net)[0].weight.is_cuda and not net.to("cpu")[0].weight.is_cuda
+
+
+def test_waits_are_counted_and_copies_that_nobody_waits_for_are_not(gpu: PretendGpu) -> None:
+    x = on_gpu(1, 2, 3)
+    del gpu.waits[:]
+    torch.ones(3).pin_memory().to("cuda", non_blocking=True)
+    torch.ones(3).to("cuda", non_blocking=True)
+    x.sum() + 1
+    assert not gpu.waits
+    x.cpu(), float(x.sum()), x.nonzero(), x[x > 1], torch.ones(3).to("cuda"), bool((x > 0).all())
+    assert len(gpu.waits) == 6
+
+
+def test_a_graph_computes_when_it_is_replayed_and_with_the_hosts_numbers_of_then(gpu: PretendGpu) -> None:
+    x, total, factor = on_gpu(1, 2), on_gpu(0, 0), 3.0
+
+    def step() -> Tensor:
+        total.add_(x * factor)
+        return total.sum()
+
+    graph, found = captured(step)
+    assert total.tolist() == [0, 0] and bool(found.isnan())
+    factor = 5.0
+    x.fill_(2)
+    graph.replay()
+    graph.replay()
+    assert total.tolist() == [12, 12] and float(found) == 24
+
+
+def test_a_graph_holds_a_whole_update(gpu: PretendGpu) -> None:
+    net = nn.Linear(2, 1).to("cuda")
+    x, optimiser = on_gpu(1, 2), torch.optim.SGD(net.parameters(), lr=0.1)
+    before = net.weight.detach().clone()
+
+    def update() -> Tensor:
+        optimiser.zero_grad(set_to_none=True)
+        loss = (net(x) - 1).square().sum()
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    graph, loss = captured(update)
+    assert torch.equal(net.weight, before)
+    losses = []
+    for _ in range(20):
+        graph.replay()
+        losses.append(float(loss))
+    assert losses[-1] < 1e-3 < losses[0]
+
+
+@pytest.mark.parametrize("wait", [lambda x: float(x.sum()), lambda x: x[x > 0], lambda x: x + torch.ones(2).to("cuda")])
+def test_a_capture_in_which_the_host_waits_is_an_error(gpu: PretendGpu, wait: Any) -> None:
+    x = on_gpu(1, 2)
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        captured(lambda: wait(x))
+    assert float(x.sum()) == 3
+
+
+def test_other_threads_see_the_gpu_too(gpu: PretendGpu) -> None:
+    x, seen = on_gpu(1), []
+    thread = threading.Thread(target=lambda: seen.append((x + 1).device.type))
+    thread.start()
+    thread.join()
+    assert seen == ["cuda"]
+
+
+def test_nothing_of_it_is_left_behind() -> None:
+    with PretendGpu():
+        x = on_gpu(1)
+    assert not torch.cuda.is_available() and x.device.type == "cpu"
