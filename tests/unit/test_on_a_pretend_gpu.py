@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pretend_gpu import PretendGpu
 
 import recollect
 from recollect.artifacts import lease
@@ -21,6 +20,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 from benchmarks.gpu import amago, language, off_policy, one_line, supervised  # noqa: E402
 from benchmarks.gpu.case import Case  # noqa: E402
 from benchmarks.gpu.lines import LINES  # noqa: E402
+from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 SAME = {"fp32": 1e-4}

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import copy
+import gc
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pretend_gpu import PretendGpu
 from torch import Tensor, nn
 
 from recollect.common.cuda_graphs import captured
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
+
+from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 
 
 @pytest.fixture
@@ -145,6 +152,32 @@ def test_a_capture_in_which_the_host_waits_is_an_error(gpu: PretendGpu, wait: An
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
         captured(lambda: wait(x))
     assert float(x.sum()) == 3
+
+
+def test_bytes_are_counted_as_tensors_come_and_go(gpu: PretendGpu) -> None:
+    x = torch.zeros(1000, device="cuda")
+    assert gpu.allocated == 4000
+    y = (x + 1)[:10].view(5, 2)  # a view keeps all of it
+    assert gpu.allocated == 8000
+    x.add_(1)
+    del y
+    gc.collect()
+    assert gpu.allocated == 4000 and gpu.peak == 8000
+    weight = torch.ones(1000, device="cuda", requires_grad=True)
+    loss = (weight.exp() * x).sum()  # what the backward pass reads is kept
+    assert gpu.allocated == 3 * 4000 + 4
+    loss.backward()
+    del loss
+    gc.collect()
+    assert gpu.allocated == 3 * 4000  # x, the weight and its gradient
+
+
+def test_more_than_its_memory_is_refused() -> None:
+    with PretendGpu(memory=10_000) as gpu:
+        x = torch.zeros(1000, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.cat([x, x])
+        assert gpu.allocated == 4000
 
 
 def test_other_threads_see_the_gpu_too(gpu: PretendGpu) -> None:

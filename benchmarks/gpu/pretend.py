@@ -7,14 +7,15 @@ While a `PretendGpu` is entered, code runs the way it takes on a GPU, and what a
 - in the capture of a CUDA graph: waiting for the device, or a copy from memory that is not pinned.
 
 A captured graph computes nothing until it is replayed, and a replay reads and writes the very tensors of the capture, with the
-host's values of that time. `waits` has what the host waited for. Nothing is said of speed, of memory, of kernels that a GPU
-has for itself, or of streams: all is done in the order of the calls.
+host's values of that time. `waits` has what the host waited for, `peak` the most bytes that tensors had at once. Nothing is said
+of speed, of kernels that a GPU has for itself, or of streams: all is done in the order of the calls.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -65,11 +66,15 @@ def _storage(tensor: Tensor) -> Any:
         return None
 
 
-def _mark(tensor: Tensor, on_gpu: bool) -> Tensor:
+def _mark(gpu: PretendGpu, tensor: Tensor, on_gpu: bool) -> Tensor:
     storage = _storage(tensor)
-    if storage is not None and on_gpu:
-        storage.on_pretend_gpu = True
-    elif storage is not None and hasattr(storage, "on_pretend_gpu"):
+    if storage is None or hasattr(storage, "on_pretend_gpu") == on_gpu:
+        return tensor
+    if on_gpu:
+        gpu.take(storage.nbytes())
+        storage.on_pretend_gpu = weakref.finalize(storage, gpu.freed, storage.nbytes())
+    else:
+        storage.on_pretend_gpu()  # gives its bytes back
         del storage.on_pretend_gpu
     return tensor
 
@@ -85,14 +90,34 @@ def _is_gpu(device: Any) -> bool:
 class PretendGpu:
     """Enter it, and `cuda` is there.
 
+    Args:
+        memory: bytes of the device; more is an error as on a GPU. None: as much as there is here.
+
     Attributes:
         waits: for each time that the host waited for the device, which operation it was, and the function of the package.
+        allocated: bytes of all tensors on the device.
+        peak: the most of them so far. Workspaces of libraries, and what an allocator keeps or breaks up, are not counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int | None = None) -> None:
+        self.memory = memory
         self.waits: list[tuple[str, str]] = []
+        self.allocated = self.peak = 0
         self.here = threading.local()  # capturing: the graph that this thread captures
         self._entered = ExitStack()
+
+    def forget_peak(self, *unused: Any) -> None:
+        self.peak = self.allocated
+
+    def take(self, size: int) -> None:
+        """Raises torch.OutOfMemoryError."""
+        if self.memory is not None and self.allocated + size > self.memory:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size / 1e9:.2f} GB")
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
+
+    def freed(self, size: int) -> None:
+        self.allocated -= size
 
     @property
     def capturing(self) -> Graph | None:
@@ -165,9 +190,9 @@ class _Calls(TorchFunctionMode):
                 return moved(self.gpu, given, to_gpu)
             if to_gpu:
                 self.gpu.waited(name)
-                return _mark(given.clone() if name != "tensor" else given, True)
+                return _mark(self.gpu, given.clone() if name != "tensor" else given, True)
             return given
-        return _mark(given, to_gpu)
+        return _mark(self.gpu, given, to_gpu)
 
 
 def moved(gpu: PretendGpu, tensor: Tensor, to_gpu: bool, non_blocking: bool = False, how: str = "to") -> Tensor:
@@ -177,7 +202,7 @@ def moved(gpu: PretendGpu, tensor: Tensor, to_gpu: bool, non_blocking: bool = Fa
     gpu.copies(tensor, to_gpu, non_blocking, how)
     with torch.utils._python_dispatch._disable_current_modes():
         copy = tensor.clone()
-    return _mark(copy, to_gpu)
+    return _mark(gpu, copy, to_gpu)
 
 
 def _device_of(gpu: PretendGpu, func: Any, args: Any, kwargs: Any) -> torch.device:
@@ -226,13 +251,13 @@ def _new_tensor(gpu: PretendGpu, func: Any, args: Any, kwargs: Any) -> Tensor:
     to_gpu = _is_gpu(kwargs.pop("device", GPU if is_on_gpu(args[0]) else CPU))
     if to_gpu:
         gpu.waited("new_tensor")
-    return _mark(func(*args, **kwargs), to_gpu)
+    return _mark(gpu, func(*args, **kwargs), to_gpu)
 
 
 def _stored(gpu: PretendGpu, func: Any, args: Any, kwargs: Any) -> Any:
     """`deepcopy`, which copies a storage by itself."""
     given = func(*args, **kwargs)
-    return _mark(given, is_on_gpu(args[0])) if isinstance(given, Tensor) else given
+    return _mark(gpu, given, is_on_gpu(args[0])) if isinstance(given, Tensor) else given
 
 
 _OWN: dict[Any, Callable[..., Any]] = {
@@ -273,7 +298,7 @@ class _Operations(TorchDispatchMode):
         known = {id(_storage(tensor)) for tensor in given}
         for tensor in _tensors(found):
             if id(_storage(tensor)) not in known:
-                _mark(tensor, on_gpu and tensor.device.type == "cpu")
+                _mark(self.gpu, tensor, on_gpu and tensor.device.type == "cpu")
         if graph is not None:
             graph.after(func, args, kwargs, found, known)
         return found
@@ -420,8 +445,9 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         "get_device_name": lambda *unused: "pretend GPU",
         "is_current_stream_capturing": lambda: gpu.capturing is not None,
         "is_bf16_supported": lambda *unused: True,
-        "max_memory_allocated": lambda *unused: 0,
-        "memory_allocated": lambda *unused: 0,
+        "max_memory_allocated": lambda *unused: gpu.peak,
+        "memory_allocated": lambda *unused: gpu.allocated,
+        "reset_peak_memory_stats": gpu.forget_peak,
         "synchronize": lambda *unused: gpu.waited("synchronize"),
         "CUDAGraph": Graph,
         "graph": capture,
@@ -430,7 +456,7 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         "current_stream": Stream,
         "stream": inside,
     }
-    for name in ("empty_cache", "reset_peak_memory_stats", "set_device", "manual_seed_all", "manual_seed"):
+    for name in ("empty_cache", "set_device", "manual_seed_all", "manual_seed"):
         cuda[name] = nothing
     for name, value in cuda.items():
         yield mock.patch.object(torch.cuda, name, value)
