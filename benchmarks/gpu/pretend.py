@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -25,7 +26,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
+
+from benchmarks.gpu.pretend_graphs import Graph, capture, storage_of, tensors_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 PACKAGE = "/src/recollect/"
@@ -56,18 +58,11 @@ _INDEXING = {
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    return _storage(tensor) is not None and hasattr(_storage(tensor), "on_pretend_gpu")
-
-
-def _storage(tensor: Tensor) -> Any:
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse and other tensors that have none
-        return None
+    return storage_of(tensor) is not None and hasattr(storage_of(tensor), "on_pretend_gpu")
 
 
 def _mark(gpu: PretendGpu, tensor: Tensor, on_gpu: bool) -> Tensor:
-    storage = _storage(tensor)
+    storage = storage_of(tensor)
     if storage is None or hasattr(storage, "on_pretend_gpu") == on_gpu:
         return tensor
     if on_gpu:
@@ -77,10 +72,6 @@ def _mark(gpu: PretendGpu, tensor: Tensor, on_gpu: bool) -> Tensor:
         storage.on_pretend_gpu()  # gives its bytes back
         del storage.on_pretend_gpu
     return tensor
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor)]
 
 
 def _is_gpu(device: Any) -> bool:
@@ -135,7 +126,7 @@ class PretendGpu:
 
     def copies(self, on_host: Tensor, to_gpu: bool, non_blocking: bool, how: str) -> None:
         """A copy from or to a tensor of the host. From memory that is not pinned the driver takes it into its own at once."""
-        pinned = hasattr(_storage(on_host), "pinned")
+        pinned = hasattr(storage_of(on_host), "pinned")
         if not non_blocking or (not pinned and (not to_gpu or self.capturing is not None)):
             self.waited(how)
 
@@ -181,7 +172,7 @@ class _Calls(TorchFunctionMode):
             return own(self.gpu, func, args, kwargs)
         name = getattr(func, "__name__", "")
         if name == "_parse_to" or kwargs.get("device") is None or torch.device(kwargs["device"]).type == "meta":
-            with self.gpu.home(any(map(is_on_gpu, _tensors((args, kwargs))))):
+            with self.gpu.home(any(map(is_on_gpu, tensors_of((args, kwargs))))):
                 return func(*args, **kwargs)
         to_gpu = _is_gpu(kwargs.pop("device"))
         given = func(*args, device=CPU, **kwargs)
@@ -271,7 +262,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     Tensor.numpy: _numpy,
     Tensor.__array__: _numpy,
     Tensor.pin_memory: _pinned,
-    Tensor.is_pinned: lambda gpu, func, args, kwargs: hasattr(_storage(args[0]), "pinned"),
+    Tensor.is_pinned: lambda gpu, func, args, kwargs: hasattr(storage_of(args[0]), "pinned"),
     Tensor.copy_: _copied,
     Tensor.new_tensor: _new_tensor,
     Tensor.__deepcopy__: _stored,
@@ -287,7 +278,7 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = _tensors((args, kwargs))
+        given = tensors_of((args, kwargs))
         on_gpu = any(map(is_on_gpu, given)) if given else getattr(self.gpu.here, "home", False)
         if given and on_gpu:
             self._check(func, args, given)
@@ -295,9 +286,9 @@ class _Operations(TorchDispatchMode):
         if graph is not None:
             graph.before(func, args, kwargs)
         found = func(*args, **kwargs)
-        known = {id(_storage(tensor)) for tensor in given}
-        for tensor in _tensors(found):
-            if id(_storage(tensor)) not in known:
+        known = {id(storage_of(tensor)) for tensor in given}
+        for tensor in tensors_of(found):
+            if id(storage_of(tensor)) not in known:
                 _mark(self.gpu, tensor, on_gpu and tensor.device.type == "cpu")
         if graph is not None:
             graph.after(func, args, kwargs, found, known)
@@ -324,63 +315,6 @@ class _Operations(TorchDispatchMode):
             )
 
 
-class Graph:
-    """A CUDA graph: what was computed in its capture is computed anew by each replay, on the same tensors."""
-
-    def __init__(self, *unused: Any, **also: Any) -> None:
-        self.calls: list[tuple[Any, Any, Any, list[tuple[int, Tensor]]]] = []
-        self._own: set[int] = set()  # storages that began in the capture
-        self._kept: list[Any] = []  # so that no number is given twice
-        self._before: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def before(self, func: Any, args: Any, kwargs: Any) -> None:
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            self._remember(argument, value)
-        for argument in func._schema.arguments:
-            if argument.name in kwargs:
-                self._remember(argument, kwargs[argument.name])
-
-    def _remember(self, argument: Any, value: Any) -> None:
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            return
-        for tensor in _tensors(value):
-            storage = _storage(tensor)
-            if id(storage) not in self._own and id(storage) not in self._before:
-                whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-                self._before[id(storage)] = whole, whole.clone()
-                self._kept.append(storage)
-
-    def after(self, func: Any, args: Any, kwargs: Any, found: Any, known: set[int]) -> None:
-        fresh = []
-        for place, tensor in enumerate(_tensors(found)):
-            storage = _storage(tensor)
-            if id(storage) not in known:
-                self._own.add(id(storage))
-                self._kept.append(storage)
-                fresh.append((place, tensor))
-        held = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
-        self.calls.append((func, *held, [(place, tensor.detach()) for place, tensor in fresh]))
-
-    def ended(self) -> None:
-        """As a capture computes nothing, what was there before is there again, and results are no numbers."""
-        for now, then in self._before.values():
-            now.copy_(then)
-        for _, _, _, fresh in self.calls:
-            for _, tensor in fresh:
-                if tensor.is_floating_point():
-                    tensor.fill_(torch.nan)
-
-    def replay(self) -> None:
-        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad(), torch._C.DisableTorchFunction():
-            for func, args, kwargs, fresh in self.calls:
-                found = _tensors(func(*args, **kwargs))
-                for place, tensor in fresh:
-                    tensor.copy_(found[place])
-
-    def reset(self) -> None:
-        self.calls.clear()
-
-
 class Stream:
     def __init__(self, *unused: Any, **also: Any) -> None:
         self.device = GPU
@@ -399,20 +333,6 @@ class Stream:
 
 def _patches(gpu: PretendGpu) -> Iterator[Any]:
     @contextmanager
-    def capture(graph: Graph, *unused: Any, **also: Any) -> Iterator[None]:
-        gpu.here.capturing = graph
-        try:
-            yield
-        finally:
-            gpu.here.capturing = None
-            with (
-                torch.utils._python_dispatch._disable_current_modes(),
-                torch.no_grad(),
-                torch._C.DisableTorchFunction(),
-            ):
-                graph.ended()
-
-    @contextmanager
     def inside(stream: Any) -> Iterator[None]:
         yield
 
@@ -428,12 +348,12 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         """The functions of a backward pass that are written in Python ask where tensors are, too."""
-        with gpu.home(any(map(is_on_gpu, _tensors(args[0])))), _Calls(gpu):
+        with gpu.home(any(map(is_on_gpu, tensors_of(args[0])))), _Calls(gpu):
             return backward(*args, **kwargs)
 
     def grouped(lists: list[list[Tensor]], *args: Any) -> dict[tuple[torch.device, torch.dtype], Any]:
         found = group(lists, *args)
-        return {(GPU if any(map(is_on_gpu, _tensors(lists))) else at[0], at[1]): value for at, value in found.items()}
+        return {(GPU if any(map(is_on_gpu, tensors_of(lists))) else at[0], at[1]): value for at, value in found.items()}
 
     def nothing(*unused: Any, **also: Any) -> None: ...
 
@@ -450,7 +370,7 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         "reset_peak_memory_stats": gpu.forget_peak,
         "synchronize": lambda *unused: gpu.waited("synchronize"),
         "CUDAGraph": Graph,
-        "graph": capture,
+        "graph": partial(capture, gpu),
         "Stream": Stream,
         "Event": Stream,
         "current_stream": Stream,
