@@ -139,7 +139,7 @@ FLOAT32: dict[str, dict[str, object]] = {  # and without dropout, for which a GP
     "amago": {"precision": "float32", "sequence.dropout": 0},
     "helm": {},
 }
-RUNS = [
+RUNS = [  # discrete actions: continuous ones carry rounding into what is seen next
     ("dark_room_10x10", "dt", "dt"),
     ("dark_room_10x10", "ad", "dt"),
     ("dark_room_10x10", "dpt", "dt"),
@@ -157,6 +157,7 @@ RUNS = [
     ("amago_dark_key_door_3", "amago_ff", "amago"),
     ("amago_maze_11", "amago_transformer", "amago"),
     ("amago_gym_CartPole-v1", "amago_transformer", "amago"),
+    ("amago_tmaze_5", "amago_multi_task", "amago"),
     ("mini_grid_MemoryS7", "ppo_cnn", "helm"),
     ("mini_grid_MemoryS7", "ppo_lstm", "helm"),
     ("mini_grid_MemoryS7", "helm", "helm"),
