@@ -56,8 +56,8 @@ def tables(folder: Path) -> dict[tuple[str, str], str]:
     for paper, page in PAGES.items():
         link = f"recorded/{scale}"
         rows = [row for row in files[CLAIMS] if row["paper"] == paper]
-        found[page, f"recorded {scale} claims"] = _claims(rows, said_of(rows, made, link))
         points = [row for row in files[NUMBERS] if row["figure"].startswith(f"{Path(page).stem}_")]
+        found[page, f"recorded {scale} claims"] = _claims(rows, said_of(rows or points, made, link))
         found[page, f"recorded {scale} numbers"] = _numbers(points, said_of(points, made, link))
     return found
 

@@ -13,11 +13,11 @@ from made_results import SCALE
 
 from recollect.artifacts.sealed import read_table, write_table
 from recollect.settings.errors import UserError
-from recollect.stages import paths, recorded_run
+from recollect.stages import paths, recorded_run, recorded_tables
 from recollect.stages.between_marks import between, marks, put_between
 from recollect.stages.figure import figure
 from recollect.stages.recorded_run import record, renewed
-from recollect.stages.recorded_tables import COLUMNS, RUN, csv_text
+from recollect.stages.recorded_tables import CLAIMS, COLUMNS, RUN, csv_text, tables
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = Path("docs/recorded") / SCALE
@@ -183,3 +183,14 @@ def test_a_page_without_its_marks_is_refused() -> None:
 def test_seeds_far_apart_are_said_one_by_one() -> None:
     assert recorded_run._said([0, 1, 2]) == "0 to 2"
     assert recorded_run._said([1205178002, 2140537296, 4089113149]) == "1205178002, 2140537296 and 4089113149"
+
+
+def test_a_paper_without_a_judged_claim_names_the_runs_of_its_own_figures_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "paper_cpu"
+    shutil.copytree(ROOT / "docs/recorded/paper_cpu", folder)
+    claims = [row for row in recorded_tables.read(folder)[CLAIMS] if row["paper"] == "HELM"]
+    (folder / f"{CLAIMS}.csv").write_text(csv_text(CLAIMS, claims), encoding="utf-8")
+    made = tables(folder)
+    said = made["docs/memory_rl.md", "recorded paper_cpu claims"]
+    assert said.startswith("No claim was judged.") and "seeds 1 and 2," in said and "helm_minigrid" not in said
+    assert "KeyCorridor" in made["docs/helm.md", "recorded paper_cpu claims"]
