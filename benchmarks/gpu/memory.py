@@ -1,17 +1,18 @@
 """`python -m benchmarks.gpu.memory`: how many bytes the tensors of an update have at once, counted on a pretend GPU.
 
 Each line of `make gpu` makes updates at scale `paper` with one and with three rows in a batch, and what they differ by is carried
-to the published batch. Counted are tensors, in the precisions of a GPU. Not counted are the driver (about half a gigabyte),
-workspaces of libraries, and what an allocator keeps or breaks up. Attention is that of a CPU without its dropout, which needs what
-flash attention needs on a GPU with it: never all scores at once.
+to the published batch. Counted are tensors, in the precisions of a GPU. Not counted are the driver, workspaces of libraries, and
+what an allocator keeps or breaks up. Attention is computed without its dropout, as a CPU else holds all scores at once. Flash
+attention never does.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,9 +23,10 @@ from torch.nn import functional
 from benchmarks.gpu import amago
 from benchmarks.gpu.case import Case, Part
 from benchmarks.gpu.lines import AS_SET, LINES, Line
-from benchmarks.gpu.one_line import subject_of
+from benchmarks.gpu.one_line import Cases, subject_of
 from benchmarks.gpu.pretend import PretendGpu
 from recollect.artifacts.sealed import write_bytes
+from recollect.settings.errors import nearest
 from recollect.settings.schema import Settings
 from recollect.stages.between_marks import put_between
 
@@ -36,8 +38,13 @@ ROWS = {"supervised": "optimisation.batch_size", "off_policy": "batch_size", "am
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.memory", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="LINE", help="none: all")
-    parser.add_argument("--write", action="store_true", help=f"put the rows into {PAGE}")
+    parser.add_argument("--write", action="store_true", help=f"put them into {PAGE}; of all lines only")
     chosen = parser.parse_args(arguments)
+    for name in chosen.names:
+        if name not in counted_lines():
+            parser.error(f"unknown line '{name}': {nearest(name, counted_lines())}")
+    if chosen.write and chosen.names:
+        parser.error("the table has all lines: name none with --write")
     rows = ["| work | rows of a batch | tensors of an update, GB | of them whatever the batch |", "|---|---|---|---|"]
     for name in chosen.names or counted_lines():
         rows.append(row_of(LINES[name]))
@@ -45,15 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.write:
         text = put_between(PAGE.read_text(encoding="utf-8"), MARKS, "\n".join(rows), PAGE)
         write_bytes(PAGE, text.encode())
-
-
-class Briefly(Case):
-    """Calls twice what it is to time: what the optimiser remembers is there at the second call."""
-
-    def rate(self, call: Callable[[], object], units: float) -> float:
-        call()
-        call()
-        return units
 
 
 def counted_lines() -> list[str]:
@@ -97,19 +95,10 @@ def published(line: Line, key: str) -> int:
 
 
 def _case(line: Line, folder: Path, changes: dict[str, int]) -> Case:
-    variant = line.variants[AS_SET]
-    return Briefly(
-        "paper",
-        line.env,
-        line.method,
-        "cuda",
-        folder,
-        {**variant.changes, **changes},
-        variant.optional,
-        line.extra,
-        seconds=0.01,
-        warm=1,
-    )
+    """A line as the settings stand. Each part is called twice: from the second call on the optimiser's numbers are there."""
+    as_set = line.variants[AS_SET]
+    case = Cases(line, "cuda", quick=False, folder=folder).case(replace(as_set, changes={**as_set.changes, **changes}))
+    return replace(case, seconds=1e-9, warm=1)
 
 
 if __name__ == "__main__":

@@ -76,9 +76,6 @@ class Graph:
                 for place, tensor in fresh:
                     tensor.copy_(found[place])
 
-    def reset(self) -> None:
-        self.calls.clear()
-
 
 @contextmanager
 def as_it_is() -> Iterator[None]:

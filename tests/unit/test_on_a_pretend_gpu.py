@@ -17,7 +17,7 @@ from recollect.evaluation.speed import Clock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
-from benchmarks.gpu import amago, language, off_policy, one_line, supervised  # noqa: E402
+from benchmarks.gpu import amago, language, memory, off_policy, one_line, supervised  # noqa: E402
 from benchmarks.gpu.case import Case  # noqa: E402
 from benchmarks.gpu.lines import LINES  # noqa: E402
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
@@ -189,3 +189,22 @@ def test_a_run_on_a_gpu_learns_what_a_run_on_a_cpu_learns(
     assert list(curve) == list(other_curve)
     names = [name for name in curve if not name.startswith(("seconds", "memory_", "retrieved_"))]
     np.testing.assert_allclose(curve[names].to_numpy(float), other_curve[names].to_numpy(float), rtol=0.01, atol=0.03)
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize(("words", "why"), [(["helm"], "unknown line 'helm'"), (["gpt_50", "--write"], "all lines")])
+def test_bytes_are_counted_of_known_lines_and_written_of_all(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        memory.main(words)
+    assert why in capsys.readouterr().err
+
+
+def test_bytes_of_a_whole_batch_are_those_carried_over_from_few_rows() -> None:
+    line = LINES["gpt_50"]
+    one, three = (memory.peak(line, {"batch_size": rows}) for rows in memory.FEW)
+    whole = memory.peak(line, {"batch_size": 64})
+    assert one + 63 * (three - one) / 2 == pytest.approx(whole, rel=0.05)
