@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from statistics import median
 from typing import Literal, NamedTuple
 
 from recollect.settings.errors import UserError
+from recollect.stages import recorded_jobs
 from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, work_then
 from recollect.stages.machines import machines
 from recollect.stages.records import Record
@@ -22,11 +23,15 @@ SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
 
 
 class Known(NamedTuple):
-    """What a job took: seconds by the rule and measured, and whether its seeds were trained as one network."""
+    """What a job took once it had started: seconds by the rule and measured, and whether its seeds were one network.
+
+    The start of a process counts (`starts`) for what `make gpu` timed. Finished jobs were often forked from one that had started.
+    """
 
     by_rule: float
     seconds: float
     as_one: bool
+    starts: bool = False
 
 
 class Estimate(NamedTuple):
@@ -68,14 +73,21 @@ class Estimator:
         # Of jobs of one kind on a device; and of those that `make gpu` timed, by their paper and sequence model.
         self._like = defaultdict[tuple[str, str], list[Known]](list)
         self._related = defaultdict[tuple[str, str], list[Known]](list)
+        # The same of jobs that were finished on another machine, under both names.
+        self._recorded = defaultdict[str, list[Known]](list)
         for (job, on, seeds), seconds in self._same.items():
             machine = self.machines.get(on)
-            by_rule = machine.takes(job, work_of(job), seeds) if machine else 0.0
+            by_rule = machine.works(job, work_of(job), seeds) if machine else 0.0
             if by_rule:
                 self._like[kind_of(job), on].append(Known(by_rule, median(seconds), seeds > 1))
         for one in () if timed is None else timed.jobs:
             with suppress(UserError):  # what it was about is configured no more
                 self._add(one)
+        for one in recorded_jobs.read():
+            with suppress(UserError):
+                known = Known(self.machines["cpu"].works(one.job, one.work), one.seconds, as_one=False)
+                for name in (kind_of(one.job), family_of(one.job)):
+                    self._recorded[name].append(known)
 
     def _as_one(self, job: Job, on: str, seeds: int) -> int:
         return self.machines[on].as_one(job, seeds) if on in self.machines else 1
@@ -85,10 +97,9 @@ class Estimator:
         job, on, seeds = timed.job, "cuda", timed.seeds
         if self._as_one(job, on, seeds) != seeds:
             return  # as one network, and its seeds are trained one by one now
-        seconds = self.machines[on].startup / seeds + timed.seconds
         if timed.is_of_today:
-            self._same.setdefault((job, on, seeds), [seconds])
-        known = Known(self.machines[on].takes(job, work_then(timed), seeds), seconds, seeds > 1)
+            self._same.setdefault((job, on, seeds), [self.machines[on].startup / seeds + timed.seconds])
+        known = Known(self.machines[on].works(job, work_then(timed), seeds), timed.seconds, seeds > 1, starts=True)
         self._like[kind_of(job), on].append(known)
         self._related[family_of(job), on].append(known)
 
@@ -114,9 +125,17 @@ class Estimator:
         if (job, on, seeds) in self._same:
             return Estimate(median(self._same[job, on, seeds]), "measured", gpu, work.disk, work.scratch)
         machine = self.machines[on]
-        by_rule = machine.takes(job, work, seeds)
+        by_rule = machine.works(job, work, seeds)
         like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on))
-        if like:  # an ensemble is nearest to an ensemble
-            near = min(like, key=lambda one: (one.as_one != (seeds > 1), abs(math.log(one.by_rule / by_rule))))
-            return Estimate(near.seconds * by_rule / near.by_rule, "scaled", gpu, work.disk, work.scratch)
-        return Estimate(by_rule, machine.basis, gpu, work.disk, work.scratch)
+        recorded = [] if gpu else self._recorded.get(kind_of(job)) or self._recorded.get(family_of(job)) or []
+        near = _nearest(like or recorded, by_rule, as_one=seeds > 1)
+        if near is None:
+            return Estimate(machine.takes(job, work, seeds), machine.basis, gpu, work.disk, work.scratch)
+        start = machine.startup / seeds if near.starts else 0.0
+        source: Source = "scaled" if like else "recorded"
+        return Estimate(start + near.seconds * by_rule / near.by_rule, source, gpu, work.disk, work.scratch)
+
+
+def _nearest(known: Sequence[Known], by_rule: float, *, as_one: bool) -> Known | None:
+    """The known job that is nearest in size; to an ensemble, an ensemble is nearer than any run alone."""
+    return min(known, key=lambda one: (one.as_one != as_one, abs(math.log(one.by_rule / by_rule))), default=None)

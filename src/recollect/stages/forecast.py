@@ -7,7 +7,9 @@ The time of each job comes from the best that is known, and the report says how 
 - scaled: the nearest job of the same kind (stage, algorithm, sequence model) on the same device was measured, at whatever
   scale or environment; its time is multiplied by the ratio of the two in recollect.stages.workload's rule. Where `make gpu`
   timed no job of the kind, one of the same paper and sequence model counts;
-- recorded, assumed: that rule with the constants of config/speeds.yaml, which names the machine they are of.
+- recorded: the same from the nearest job of the kind in config/recorded_jobs.csv, or where it has none the rule alone, whose
+  constants of config/speeds.yaml are of the same CPU;
+- assumed: the rule with constants that were fitted to nothing.
 """
 
 from __future__ import annotations
@@ -185,7 +187,7 @@ def _lines(cost: Forecast) -> Iterable[str]:
     meaning = {
         "measured": "the same job was finished here" + by_parts,
         "scaled": f"from {'such' if cost.timed else 'finished'} jobs of the same kind here, by operations and passes",
-        "recorded": f"config/speeds.yaml, fitted to {machines()['cpu'].name}",
+        "recorded": f"from jobs that were finished on {machines()['cpu'].name}, by operations and passes",
         "assumed": f"config/speeds.yaml, nothing timed: {machines()['cuda'].name}",
     }
     for source, share in shares.items():

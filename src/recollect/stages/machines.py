@@ -1,8 +1,8 @@
 """machines: the rule by which the work of a job becomes seconds, with the constants of config/speeds.yaml.
 
-One rule for all jobs and machines: startup + passes * pass + operations / flop + environment steps * world, times the factor
-of the job's kind. Seeds that are trained as one network (recollect.memory_rl.ensemble) share what a GPU does once for all of
-them; a seed's seconds are its share, so those of all seeds add up to the job's.
+One rule for all jobs and machines: startup + passes * pass + operations / flop + environment steps * world. Seeds that are
+trained as one network (recollect.memory_rl.ensemble) share what a GPU does once for all of them; a seed's seconds are its
+share, so those of all seeds add up to the job's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import environment_mapping
 from recollect.settings.schema import Frozen
 from recollect.stages.stage import Job, is_ensemble, is_large
-from recollect.stages.workload import kind_of
 
 
 class Machine(Frozen):
@@ -36,7 +35,6 @@ class Machine(Frozen):
     flop: float = Field(gt=0, description="Operations per second of a large one.")
     world: float = Field(ge=0, description="Seconds of one step of one instance.")
     worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
-    kinds: dict[str, float] = Field(default_factory=dict, description="Kind of job -> factor.")
     seen_again: dict[str, float] = Field(
         default_factory=dict,
         description="Beginning of an environment's name -> factor of training, where images come again.",
@@ -55,16 +53,21 @@ class Machine(Frozen):
         return seeds if joint and self.kernel is not None else 1
 
     def takes(self, job: Job, work: Work, seeds: int = 1) -> float:
-        """Seconds of a job by the rule; of a seed that is trained with others as one network, its share.
+        """Seconds of a job by the rule, from the start of its process; see `works`."""
+        shared = self.as_one(job, seeds) if any(work) else 1
+        return self.startup / shared + self.works(job, work, seeds)
 
-        The network of all seeds starts once, makes each pass once and launches each kernel once. Operations and environment
-        steps are each seed's own.
+    def works(self, job: Job, work: Work, seeds: int = 1) -> float:
+        """Seconds that a job works, once it has started; of a seed that is trained with others as one network, its share.
+
+        The network of all seeds makes each pass once and launches each kernel once. Operations and environment steps are each
+        seed's own.
 
         Args:
             seeds: that have a job together.
         """
         if not any(work):
-            return self.startup + self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
+            return self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
         world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
         each = self.worlds.get(world, self.world)
         seeds = self.as_one(job, seeds)
@@ -76,7 +79,7 @@ class Machine(Frozen):
         if job.stage == "train":
             seconds *= next(again, 1.0)
             seconds *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
-        return self.startup / seeds + seconds * self.kinds.get(kind_of(job), 1.0)
+        return seconds
 
 
 class Speeds(Frozen):
