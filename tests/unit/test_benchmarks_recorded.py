@@ -149,11 +149,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measures(monkeypatch: pytest.MonkeyPatch, difference: float = 0.0) -> None:
-    """Each benchmark has two rows, of which the second may differ from the plain way."""
+    """Each benchmark has two rows, of which the second may differ from the plain way. No time is spent on measuring."""
     side = Side(lambda: None, 1)
     first = Comparison("first", "", "plain", side, side, difference=lambda: 0.0, goal=Goal(0.0))
     second = dataclasses.replace(first, work="second", difference=lambda: difference)
     monkeypatch.setattr(__main__, "comparisons", lambda name, quick: iter([first, second]))
+    monkeypatch.setattr(__main__, "AT_LEAST", 0.0)
+    monkeypatch.setattr(table, "rates", lambda: RATES)
 
 
 @pytest.mark.usefixtures("folder")
