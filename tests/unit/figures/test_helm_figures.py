@@ -19,6 +19,7 @@ FIGURES = [
     "helm_lm_depth",
     "helm_memory",
     "helm_minigrid",
+    "helm_minigrid_memory",
     "helm_miniworld",
     "helm_procgen",
     "helm_procgen_aggregate",
