@@ -147,7 +147,7 @@ def kept(path: Path, kind: str, make: Callable[[], Any]) -> Any:
         if known["state"] == current:
             return known["made"]
     made = make()
-    write_json(path, {"state": current, "made": made}, kind=kind)
+    write_json(path, {"state": current, "made": made}, kind=kind, compact=True)
     return made
 
 

@@ -83,10 +83,10 @@ class Estimator:
         for one in () if timed is None else timed.jobs:
             with suppress(UserError):  # what it was about is configured no more
                 self._add(one)
-        for one in recorded_jobs.read():
+        for row in recorded_jobs.read():
             with suppress(UserError):
-                known = Known(self.machines["cpu"].works(one.job, one.work), one.seconds, as_one=False)
-                for name in (kind_of(one.job), family_of(one.job)):
+                known = Known(self.machines["cpu"].works(row.job, row.work), row.seconds, as_one=False)
+                for name in (kind_of(row.job), family_of(row.job)):
                     self._recorded[name].append(known)
 
     def _as_one(self, job: Job, on: str, seeds: int) -> int:

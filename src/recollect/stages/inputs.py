@@ -5,6 +5,7 @@ A new input of a method is one line here. Nothing heavy is imported: Snakemake p
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,22 @@ def untrained_methods(scale: str) -> list[str]:
     found: list[str] = []
     env = names("environments")[0]  # whether a variant is trained is the same in all
     for method in names("methods"):
-        layers = method_layers(scale, env, method).own
-        variants = dict.fromkeys(variant for layer in layers for variant in layer.content.get("variants") or {})
-        found += [f"{method}.{variant}" for variant in variants if not is_trained(scale, env, f"{method}.{variant}")]
+        contents = [layer.content for layer in method_layers(scale, env, method).own]
+        variants = dict.fromkeys(variant for content in contents for variant in content.get("variants") or {})
+        candidates = [variant for variant in variants if _may_be_untrained(contents, variant)]
+        found += [f"{method}.{variant}" for variant in candidates if not is_trained(scale, env, f"{method}.{variant}")]
     return found
+
+
+def _may_be_untrained(contents: Sequence[Mapping[str, Any]], variant: str) -> bool:
+    """Whether layers of a method say of a variant what can make it one that is not trained.
+
+    Most say nothing of it, and to lay the layers of all variants of all scales over each other takes half a second.
+    """
+    if any("evaluation_only" in content for content in contents):
+        return True
+    said = [section(content, "variants", variant) for content in contents]
+    return any(key in entry for entry in said for key in ("evaluation_only", "base", "environments"))
 
 
 def learns_from_histories(scale: str, env: str, method: str) -> bool:

@@ -153,6 +153,8 @@ def test_json_comes_back_and_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         write_json(tmp_path / "y.json", {"a": float("nan")}, kind="j")
     assert not (tmp_path / "y.json").exists()
+    write_json(tmp_path / "z.json", {"b": [1, 2.5, None], "a": "ü"}, kind="j", compact=True)
+    assert read_json(tmp_path / "z.json", kind="j") == read_json(tmp_path / "x.json", kind="j")
 
 
 def test_the_same_content_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.main import get_command
 
 from recollect.artifacts.fingerprint import reachable
 from recollect.cli import app
 from recollect.settings.errors import UserError
+from recollect.settings.layers import method_layers
 from recollect.settings.resolve import names
+from recollect.settings.still import held_still
 from recollect.stages import inputs, packs, paths, rules
 from recollect.stages.figure import spec_of
 from recollect.stages.plan import embedders, maker, plan
@@ -126,6 +129,29 @@ def test_a_variant_that_differs_in_acting_is_scored_by_a_job_of_its_own(workdir:
     for method, plays in (("radt.every_25", True), ("radt.every_25,network.layers=2", False), ("radt", False)):
         path = paths.scores("smoke", ROOM, method, 0).as_posix()
         assert (trained.match(path) is None) == (untrained.match(path) is not None) == plays
+
+
+def test_every_variant_that_is_not_trained_is_found_wherever_that_is_said(workdir: Path) -> None:
+    path, env = workdir / "config/methods/dt.yaml", names("environments")[0]
+    said = yaml.safe_load(path.read_text())
+    said.setdefault("variants", {}).update(
+        acts={"evaluation_only": True, "hyperparameters": {"selection": "greedy"}},
+        acts_too={"base": "acts"},
+        learns={"base": "acts", "evaluation_only": False},
+        in_one={"environments": {env: {"evaluation_only": True}}},
+    )
+    path.write_text(yaml.safe_dump(said))
+    with held_still():
+        for scale in names("scales"):
+            listed = {
+                f"{method}.{variant}"
+                for method in names("methods")
+                for layer in method_layers(scale, env, method).own
+                for variant in layer.content.get("variants") or {}
+            }
+            found = set(inputs.untrained_methods(scale))
+            assert found == {method for method in listed if not inputs.is_trained(scale, env, method)}
+            assert {"dt.acts", "dt.acts_too", "dt.in_one"} <= found and "dt.learns" in listed - found
 
 
 def test_a_scale_of_ones_own_asks_for_what_it_says_and_not_for_what_it_is_called(workdir: Path) -> None:
