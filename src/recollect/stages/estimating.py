@@ -77,8 +77,8 @@ class Estimator:
         self._recorded = defaultdict[str, list[Known]](list)
         for (job, on, seeds), seconds in self._same.items():
             machine = self.machines.get(on)
-            by_rule = machine.works(job, work_of(job), seeds) if machine else 0.0
-            if by_rule:
+            if machine is not None:
+                by_rule = machine.works(job, work_of(job), seeds)
                 self._like[kind_of(job), on].append(Known(by_rule, median(seconds), seeds > 1))
         for one in () if timed is None else timed.jobs:
             with suppress(UserError):  # what it was about is configured no more
@@ -137,5 +137,9 @@ class Estimator:
 
 
 def _nearest(known: Sequence[Known], by_rule: float, *, as_one: bool) -> Known | None:
-    """The known job that is nearest in size; to an ensemble, an ensemble is nearer than any run alone."""
-    return min(known, key=lambda one: (one.as_one != as_one, abs(math.log(one.by_rule / by_rule))), default=None)
+    """The known job that is nearest in size; to an ensemble, an ensemble is nearer than any run alone.
+
+    None where there is none, and for a job whose size the rule does not know.
+    """
+    sized = [one for one in known if one.by_rule > 0 and by_rule > 0]
+    return min(sized, key=lambda one: (one.as_one != as_one, abs(math.log(one.by_rule / by_rule))), default=None)

@@ -127,7 +127,7 @@ def untrained_methods(scale: str) -> list[str]:
 def _may_be_untrained(contents: Sequence[Mapping[str, Any]], variant: str) -> bool:
     """Whether layers of a method say of a variant what can make it one that is not trained.
 
-    Most say nothing of it, and to lay the layers of all variants of all scales over each other takes half a second.
+    Most say nothing of it, and to lay the layers of all variants of all scales over each other takes a fifth of a second.
     """
     if any("evaluation_only" in content for content in contents):
         return True

@@ -11,8 +11,10 @@ from benchmarks import jobs
 from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError
 from recollect.stages import recorded_jobs, records
+from recollect.stages.estimating import Estimator
 from recollect.stages.forecast import forecast
 from recollect.stages.provenance import digest
+from recollect.stages.recorded_jobs import RecordedJob
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -83,3 +85,12 @@ def test_scales_without_finished_jobs_and_files_that_are_none_are_refused(
 @pytest.mark.usefixtures("workdir")
 def test_the_file_of_the_project_is_as_the_command_writes_it() -> None:
     assert recorded_jobs.text(recorded_jobs.read()) == recorded_jobs.path().read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_job_of_no_counted_size_is_no_measure_for_others() -> None:
+    job = Job("train", "smoke", ROOM, "dt")
+    before = Estimator({}, "cpu")(job)
+    row = RecordedJob(stage="train", scale="demo", env=ROOM, method="dt", seconds=5, flop=0, passes=0, env_steps=0)
+    recorded_jobs.path().write_text(recorded_jobs.text([row, *recorded_jobs.read()]))
+    assert Estimator({}, "cpu")(job) == before
