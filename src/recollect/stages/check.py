@@ -128,7 +128,7 @@ def _resolve_vision() -> dict[str, dict[str, Any]]:
 def state() -> str:
     """A hash of all configuration files and of all code."""
     total = hashlib.sha256()
-    searched = [(folder, "*.yaml") for folder in config_folders()]
+    searched = [(folder, pattern) for folder in config_folders() for pattern in ("*.yaml", "*.csv")]
     searched += [(folder / package, "*.py") for package, folder in roots().items()]
     for folder, pattern in searched:
         # A copy elsewhere is the same configuration, so only the path inside the folder counts.

@@ -25,6 +25,7 @@ def made(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         scale.write_text(yaml.safe_dump({**yaml.safe_load(scale.read_text()), "figures": {}}))
     small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [0, 1], "references": []}
     (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    (workdir / "config/recorded_jobs.csv").unlink()
     takes(workdir, hours=1)
     return workdir
 

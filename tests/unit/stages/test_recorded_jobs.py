@@ -10,7 +10,7 @@ import yaml
 from benchmarks import jobs
 from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError
-from recollect.stages import recorded_jobs, records
+from recollect.stages import check, recorded_jobs, records
 from recollect.stages.estimating import Estimator
 from recollect.stages.forecast import forecast
 from recollect.stages.provenance import digest
@@ -39,13 +39,14 @@ def finished(workdir: Path) -> Path:
 
 
 def test_a_job_is_written_down_with_the_median_of_its_seeds_and_jobs_of_other_scales_stay(finished: Path) -> None:
-    before = {one.job: one for one in recorded_jobs.read()}
+    before, state = {one.job: one for one in recorded_jobs.read()}, check.state()
     assert before and not any(job.scale == "smoke" for job in before)
     assert jobs.main(["smoke"]) == 0
     after = {one.job: one for one in recorded_jobs.read()}
     new = {job: after[job].seconds for job in after.keys() - before.keys()}
     assert new == {Job("train", "smoke", ROOM, "dt"): 12.0, Job("evaluate", "smoke", ROOM, "dt"): 1.2}
     assert {job: after[job] for job in before} == before
+    assert check.state() != state  # so what was forecast from the file before is not kept
     finish("train", "1", 11.0)  # it replaces the row of its job
     assert jobs.main(["smoke"]) == 0
     assert {one.job: one for one in recorded_jobs.read()}[Job("train", "smoke", ROOM, "dt")].seconds == 11.0
