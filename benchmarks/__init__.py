@@ -8,6 +8,11 @@ does not compute the same. `harness` measures, `table` prints, `python -m benchm
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
+from recollect.settings.errors import UserError
+
 NAMES: dict[str, str] = {
     "stepping": "Dark-Room, Key-Door and Visual Match, 1024 instances, against a loop over one plain Python environment",
     "histories": "learning histories of 80 tasks, against one PPO after the other",
@@ -28,3 +33,13 @@ NAMES: dict[str, str] = {
     "dry_run": "time until Snakemake knows what to do",
 }
 """Benchmark (the module of the same name in this package) -> what it times."""
+
+
+def exit_status(work: Callable[[], object]) -> int:
+    """Do the work of a command: 0; or 2, when what is wrong was said."""
+    try:
+        work()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0

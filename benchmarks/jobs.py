@@ -9,8 +9,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from benchmarks import exit_status
 from recollect.artifacts.sealed import write_bytes
-from recollect.settings.errors import UserError
 from recollect.stages import recorded_jobs
 from recollect.stages.forecast import measurements
 
@@ -27,12 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__)
     parser.add_argument("scales", nargs="+", metavar="SCALE", help="of the jobs that were finished here")
-    try:
-        print(write(parser.parse_args(arguments).scales))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    scales = parser.parse_args(arguments).scales
+    return exit_status(lambda: print(write(scales)))
 
 
 if __name__ == "__main__":

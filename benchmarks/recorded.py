@@ -17,7 +17,7 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from benchmarks import NAMES, released, table
+from benchmarks import NAMES, exit_status, released, table
 from benchmarks.harness import Goal, Rates, Result
 from recollect.artifacts.sealed import write_bytes
 from recollect.settings.errors import UserError
@@ -199,12 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("page", type=Path, metavar="PAGE", help="docs/speed.md")
     page = parser.parse_args(arguments).page
-    try:
-        write_bytes(page, page_with(read(), page).encode())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: write_bytes(page, page_with(read(), page).encode()))
 
 
 if __name__ == "__main__":

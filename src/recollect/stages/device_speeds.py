@@ -24,13 +24,27 @@ from recollect.stages.workload import work_of
 FOLDER = "speeds"
 
 
-class TimedJob(Frozen):
-    """A whole job, from the rates of its parts."""
+class NamedJob(Frozen):
+    """What a row of a file says which job it is about; of whatever seed."""
 
     stage: str
     scale: str
     env: str
     method: str
+
+    @property
+    def job(self) -> Job:
+        return Job(self.stage, self.scale, self.env, self.method)
+
+    @staticmethod
+    def names(job: Job) -> dict[str, str]:
+        """Those fields of a job."""
+        return {"stage": job.stage, "scale": job.scale, "env": job.env, "method": job.method}
+
+
+class TimedJob(NamedJob):
+    """A whole job, from the rates of its parts."""
+
     seconds: float = Field(gt=0, description="Without the start of Python.")
     settings: str = Field(description="A hash of the settings that it was timed with.")
     work: tuple[float, float, float, float, float] = Field(
@@ -38,10 +52,6 @@ class TimedJob(Frozen):
         "captures, and their kernels."
     )
     seeds: int = Field(1, ge=1, description="That were timed as one network; `seconds` is one seed's share of theirs.")
-
-    @property
-    def job(self) -> Job:
-        return Job(self.stage, self.scale, self.env, self.method)
 
     @property
     def is_of_today(self) -> bool:
@@ -129,9 +139,8 @@ def timed_job(job: Job, seconds: float, seeds: int = 1) -> TimedJob:
     """
     work = work_of(job)
     said = digest(STAGES[job.stage].settings_text(job))
-    of = {"stage": job.stage, "scale": job.scale, "env": job.env, "method": job.method}
     counted = (work.flop, work.passes, work.env_steps, work.captured, work.kernels)
-    return TimedJob(**of, seconds=seconds, settings=said, work=counted, seeds=seeds)
+    return TimedJob(**NamedJob.names(job), seconds=seconds, settings=said, work=counted, seeds=seeds)
 
 
 def work_then(timed: TimedJob) -> Work:

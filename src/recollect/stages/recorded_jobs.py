@@ -17,27 +17,19 @@ from pydantic import Field
 from recollect.common.work import Work
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, validated
-from recollect.settings.schema import Frozen
+from recollect.stages.device_speeds import NamedJob
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
 from recollect.stages.workload import work_of
 
 
-class RecordedJob(Frozen):
+class RecordedJob(NamedJob):
     """A row: a job, and the work that it was."""
 
-    stage: str
-    scale: str
-    env: str
-    method: str
     seconds: float = Field(gt=0, description="Without the start of Python; the median of its seeds.")
     flop: float = Field(ge=0, description="Operations.")
     passes: float = Field(ge=0)
     env_steps: float = Field(ge=0)
-
-    @property
-    def job(self) -> Job:
-        return Job(self.stage, self.scale, self.env, self.method)
 
     @property
     def work(self) -> Work:
@@ -83,8 +75,7 @@ def recorded(finished: Iterable[Record], scales: Sequence[str]) -> list[Recorded
 
 def _row(job: Job, seconds: float) -> RecordedJob:
     flop, passes, env_steps = work_of(job)[:3]
-    of = {"stage": job.stage, "scale": job.scale, "env": job.env, "method": job.method}
-    return RecordedJob(**of, seconds=seconds, flop=flop, passes=passes, env_steps=env_steps)
+    return RecordedJob(**NamedJob.names(job), seconds=seconds, flop=flop, passes=passes, env_steps=env_steps)
 
 
 def text(jobs: Iterable[RecordedJob]) -> str:
