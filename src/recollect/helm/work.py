@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from recollect.common import work
@@ -33,10 +34,20 @@ def network(settings: Settings) -> Net:
 def trained(settings: Settings) -> Work:
     hp: Any = settings.method.hyperparameters
     net = network(settings)
-    updates = hp.steps / (hp.actors * hp.rollout) * hp.epochs * hp.batches
+    updates = hp.steps / (hp.actors * hp.rollout) * hp.epochs * minibatches(settings)
     flop = hp.steps * (net.flop * (1 + hp.epochs * LEARNING) + read(settings))
     saved = work.checkpoints(net.parameters, ring(settings) + _frames(settings))
     return Work(flop, hp.steps / hp.actors + updates * UPDATE, hp.steps, FLOAT * net.parameters, hp.steps, saved)
+
+
+def minibatches(settings: Settings) -> float:
+    """Of one pass over a rollout. LSTM-PPO's are pieces of episodes, of which short episodes make many."""
+    hp: Any = settings.method.hyperparameters
+    if not getattr(hp, "units", 0):
+        return float(hp.batches)
+    length = known_of("episode_steps", settings.environment.name, shape_met(settings).horizon)
+    pieces = hp.actors * (1 + hp.rollout / length)  # an episode that is being played when a rollout ends is two
+    return float(ceil(pieces / hp.sequences))
 
 
 def played(settings: Settings) -> Work:

@@ -92,6 +92,7 @@ class Speeds(Frozen):
     words: dict[str, int]
     images: dict[str, float]
     new_frames: dict[str, float]
+    episode_steps: dict[str, int]
     horizons: dict[str, int]
 
 

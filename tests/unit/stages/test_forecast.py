@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -12,6 +13,7 @@ from recollect.artifacts.sealed import write_json
 from recollect.common.work import Work
 from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
+from recollect.helm.ppo_lstm import pieces
 from recollect.settings.errors import UserError
 from recollect.stages import records, try_out
 from recollect.stages.forecast import forecast, measurements, said_time
@@ -239,6 +241,16 @@ def test_helm_counts_its_language_model_its_eyes_and_its_ring(
     assert of_helm.read(settings) / 1e9 == pytest.approx(gigaflop, rel=0.01)
     if ring is not None:
         assert of_helm.ring(settings) == pytest.approx(ring, rel=0.01)
+
+
+@pytest.mark.parametrize(("env", "mean"), [("mini_grid_MemoryS11", 9), ("mini_grid_KeyCorridorS3R1", 42)])
+def test_minibatches_of_lstm_ppo_are_counted_by_the_pieces_of_its_episodes(workdir: Path, env: str, mean: int) -> None:
+    settings = settings_of("paper", env, "ppo_lstm")
+    hp = settings.method.hyperparameters
+    done_TE = np.random.default_rng(0).random((hp.rollout, hp.actors)) < 1 / mean
+    first_S, _ = pieces(done_TE)
+    assert of_helm.minibatches(settings) == pytest.approx(len(first_S) / hp.sequences, rel=0.15)
+    assert of_helm.minibatches(settings_of("paper", env, "ppo_cnn")) == hp.batches
 
 
 @pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
