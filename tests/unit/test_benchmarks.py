@@ -166,6 +166,7 @@ def test_a_mistake_in_one_of_the_two_ways_is_noticed(
         harness.checked(next(mistake(monkeypatch)))
 
 
+@pytest.mark.slow
 def test_the_many_jobs_are_counted_exactly(tmp_path: Path) -> None:
     many = dry_run.working_folder(tmp_path / "many", 4)
     assert dry_run.dry_run(many, "many", "many") == 4 * 3 + 5

@@ -130,9 +130,10 @@ def short(command: str) -> str:
 
 
 def copy_of_workflow(folder: Path) -> None:
-    """Copy what the workflow consists of, without results, records and caches."""
+    """Copy what the workflow consists of, without results, records and caches; compiled modules save each copy a second."""
     folder.mkdir(parents=True, exist_ok=True)
-    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "tmp", "cache", "config.local")
+    # A module that another test compiles has such a name until it is whole.
+    ignore = shutil.ignore_patterns("*.pyc.*", "*.egg-info", "tmp", "cache", "config.local")
     for name in WORKFLOW:
         source, target = ROOT / name, folder / name
         if source.is_symlink():

@@ -305,7 +305,9 @@ def test_a_mistake_is_said_before_any_work(case: str, folder: Path, run: Run) ->
     refused(run, folder, command, *parts, env=hidden)
 
 
-@pytest.mark.parametrize("case", ["key of a method", "histories", "scale"])
+@pytest.mark.parametrize(
+    "case", ["scale", *(pytest.param(c, marks=pytest.mark.slow) for c in ("key of a method", "histories"))]
+)
 def test_the_installed_command_says_the_same(case: str, folder: Path) -> None:
     """In a Python of its own: other tests fork theirs from one that has imported all."""
 

@@ -264,6 +264,7 @@ def test_the_report_has_the_inspection_pages_of_figures_of_traces(finished: Any)
     }
 
 
+@pytest.mark.slow
 def test_snakemakes_own_report_shows_the_figures_with_their_captions(finished: Any) -> None:
     finished.snakemake("--report", "jobs.html")
     page = (finished.folder / "jobs.html").read_text()
@@ -298,6 +299,7 @@ def test_the_lock_of_a_living_snakemake_or_of_another_host_holds(finished: Any) 
     assert lock.exists() and finished.ran() == []
 
 
+@pytest.mark.slow
 def test_a_lock_that_was_made_after_one_of_this_host_with_its_name_holds(finished: Any) -> None:
     """Where flock does not reach: a plan of this host says nothing about lock files that another host makes later."""
     lock = leave_a_lock(finished.folder, platform.node())

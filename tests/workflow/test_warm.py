@@ -161,6 +161,7 @@ def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path,
     assert "scores.parquet" in run_files(alone)
 
 
+@pytest.mark.slow
 def test_a_forked_figure_is_the_same_picture(workdir: Path, warm: dict[str, str]) -> None:
     configure("forked", [ROOM], ["ad", "dt"], range(3), kind="in_context_curve")
     for method in ("ad", "dt"):
@@ -199,10 +200,8 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["EPERM", pytest.param("ENOSYS", marks=pytest.mark.slow), pytest.param("missing", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["EPERM", "ENOSYS", "missing"])
 def test_where_pidfds_are_refused_a_job_ends_once_with_the_same_bytes(
     how: str, smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]
 ) -> None:
@@ -242,7 +241,7 @@ def test_an_error_of_a_forked_job_reaches_its_caller(workdir: Path, warm: dict[s
     assert "error: " in done.stderr and "to do: " in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_job_ends_with_its_caller_and_goes_on_later(
     number: signal.Signals, smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]
 ) -> None:

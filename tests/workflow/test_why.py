@@ -94,6 +94,7 @@ def test_a_changed_hyperparameter_is_named_with_both_values(other_context: tuple
     assert " dt " not in said and "generate" not in said
 
 
+@pytest.mark.slow
 def test_a_profile_that_groups_jobs_hides_none_of_them(other_context: tuple[Any, str]) -> None:
     workflow, said = other_context
     groups = "groups: [run=a_run, inspect=a_run]\n"

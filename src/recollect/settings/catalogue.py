@@ -61,6 +61,7 @@ class Module(NamedTuple):
 # ------------------------------------------------------------------------------------------------ modules by their names
 
 
+@remembered
 def known(kind: str, name: str | None = None) -> dict[str, str]:
     """The names of one kind (or one name alone), each with its module: `{"dqn": "recollect.memory_rl.dqn", ...}`."""
     modules: dict[str, Module] = {}
@@ -83,7 +84,8 @@ def module_of(kind: str, name: str, *, where: object) -> str:
 def load(kind: str, name: str, *, where: object) -> ModuleType:
     """Import the module of this name; see `module_of`."""
     module = module_of(kind, name, where=where)
-    reach_mine()
+    if module not in sys.modules:
+        reach_mine()
     return importlib.import_module(module)
 
 

@@ -158,6 +158,7 @@ def _at_scale(scale: str, group: str, name: str) -> list[Layer]:
 # --------------------------------------------------------------------------------------------------- environments
 
 
+@remembered
 def environment_stem(env: str) -> tuple[str, int | str | None]:
     """The file that an environment's name stands for, and what the rest of the name sets (None: it is the file's own).
 

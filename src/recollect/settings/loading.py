@@ -75,6 +75,7 @@ def _parse(path: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     return content
 
 
+@remembered
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises UserError: the file is missing, is not YAML or is not a mapping."""
     if not path.is_file():

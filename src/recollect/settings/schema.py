@@ -26,7 +26,7 @@ class Frozen(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, field: ValidationInfo) -> Any:
-        if _has_truth_values(value) and _takes_only_numbers(cls, str(field.field_name)):
+        if _takes_only_numbers(cls, str(field.field_name)) and _has_truth_values(value):
             raise ValueError("true and false are no numbers")
         return value
 

@@ -67,7 +67,7 @@ def nothing_is_torn(folder: Path) -> None:
         verify(path)
 
 
-@pytest.mark.parametrize(("world", "changes"), [(MAZE, {}), (GOALS, RARE)])
+@pytest.mark.parametrize(("world", "changes"), [(MAZE, {}), pytest.param(GOALS, RARE, marks=pytest.mark.slow)])
 def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
     world: Any, changes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -167,6 +167,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 def test_where_the_first_process_is_killed_the_others_end_and_the_run_goes_on_to_the_bit(
     tmp_path: Path, undisturbed: dict[str, bytes]
@@ -229,6 +230,7 @@ def job(folder: Path, agent: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 def test_a_first_process_that_does_not_notice_a_death_is_ended(tmp_path: Path) -> None:
     with job(tmp_path, "SleepingAgent") as first:

@@ -29,6 +29,7 @@ def faults(how: str) -> int:
     return int(subprocess.run(told, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this is glibc's")
 def test_a_block_that_was_freed_is_taken_again_without_page_faults():
     kept = max(faults("kept") for _ in range(2))

@@ -161,6 +161,7 @@ class PlainRunner:
         return [np.float32(number / self.side).item() for number in (self.row, self.column, *free)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_batch_equals_plain_mazes_under_random_actions_and_reset_masks(data: st.DataObject) -> None:

@@ -204,6 +204,7 @@ def test_a_figure_of_traces_has_the_files_of_any_figure(tmp_path: Path, kind: st
     assert manifest["caption"].startswith("Where agents walk. ")
 
 
+@pytest.mark.slow
 def test_the_same_traces_give_the_same_bytes_in_any_process(tmp_path: Path) -> None:
     files, kinds = [write_trace(trace, tmp_path) for trace in traces()], ("state_visitation", "attention_maps")
     for kind in kinds:
