@@ -7,16 +7,20 @@ of freedom belongs: deviations of each level are multiplied by both. Its coverag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from recollect.common.curve_end import WINDOW, part_of_curve
+
 Floats = NDArray[np.float64]
 Wanted = Literal["above", "below", "equal"]
 Verdict = Literal["holds", "contradicted", "undecided", "not run"]
 
+LEARNING = "learning"  # the split of evaluations that are made while a run learns
 LEVEL = 0.95
 RESAMPLES = 10_000
 NORMAL = 1.959964  # its quantile of 97.5 %
@@ -35,12 +39,16 @@ class Effect(NamedTuple):
     tasks: int
 
 
-def task_means(scores: pd.DataFrame, split: str, metric: str, episodes: tuple[float, float]) -> pd.Series:
-    """The mean of each task over some episodes of the final evaluation of one run.
+def task_means(
+    scores: pd.DataFrame, split: str, metric: str, episodes: tuple[float, float], window: int = WINDOW
+) -> pd.Series:
+    """The mean of each task over some episodes of the final evaluation of one run, or over a part of its learning curve.
 
     Args:
         scores: as `recollect.artifacts.scores` has them.
-        episodes: from and to which share of the episodes.
+        split: `learning`: the learning curve, which has one number for all tasks (`recollect.common.curve_end`).
+        episodes: from and to which share of the episodes, or of the curve.
+        window: evaluations over which the curve is smoothed.
 
     Raises:
         ValueError: there is no such score.
@@ -48,6 +56,9 @@ def task_means(scores: pd.DataFrame, split: str, metric: str, episodes: tuple[fl
     chosen = scores[(scores["split"] == split) & (scores["metric"] == metric)]
     if chosen.empty:
         raise ValueError(f"no {metric} of the split {split}")
+    if split == LEARNING:
+        points = chosen.groupby("step")["value"].mean()
+        return pd.Series({0: part_of_curve(points.index.to_numpy(), points.to_numpy(), episodes, window)})
     chosen = chosen[chosen["step"] == chosen["step"].max()]
     count = int(chosen["episode"].max()) + 1
     first, last = (round(share * count) for share in episodes)
@@ -136,9 +147,11 @@ def judged(effect: Effect, wanted: Wanted, margin: float) -> tuple[Verdict, str]
     return "undecided", "the interval lies across " + ("a margin" if wanted == "equal" else f"{margin:g}")
 
 
-def together(verdicts: list[Verdict]) -> Verdict:
-    """The verdict of a claim of several contrasts, all of which it asserts."""
-    for worst in ("not run", "contradicted", "undecided"):
-        if worst in verdicts:
-            return worst
-    return "holds"
+def together(verdicts: Sequence[Verdict], needed: int | None = None) -> Verdict:
+    """The verdict of a claim of several contrasts, of which it asserts all or, e.g. for "in most tasks", so many."""
+    if "not run" in verdicts:
+        return "not run"
+    needed = len(verdicts) if needed is None else needed
+    if verdicts.count("holds") >= needed:
+        return "holds"
+    return "contradicted" if len(verdicts) - verdicts.count("contradicted") < needed else "undecided"

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field
 
+from recollect.common.curve_end import POINTS
 from recollect.figures import captions, learning_curves, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
@@ -22,7 +23,7 @@ class Options(learning_curves.CurveOptions):
     lines: float | dict[str, float] | None = Field(None, description="Height of a dotted line, or one per environment.")
     line_label: str = Field("", description="Its name in the legend.")
     line_source: str = Field("", description="Where it is from, for the caption.")
-    points: int = Field(learning_curves.POINTS, ge=2, description="Of a curve. Published: 300, PyBullet 100.")
+    points: int = Field(POINTS, ge=2, description="Of a curve. Published: 300, PyBullet 100.")
     x_label: str = "environment steps"
     y_label: str = "return"
     same_y: bool = Field(False, description="All panels have one y axis.")

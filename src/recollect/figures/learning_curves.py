@@ -20,13 +20,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from pydantic import Field
 
+from recollect.common.curve_end import POINTS, WINDOW, grid, smoothed
 from recollect.figures import captions, style
 from recollect.figures.spec import ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
 from recollect.settings.errors import UserError
 
-WINDOW = 10
-POINTS = 300
 FINAL = 20  # a final value is the mean of one in so many points
 SHORTEST = 0.9
 
@@ -51,16 +50,6 @@ class Curve:
     def final(self) -> float:
         """Mean over the last twentieth of the points (15 of 300), counted from the last one that the run has."""
         return float(self.values[np.isfinite(self.values)][-max(1, len(self.values) // FINAL) :].mean())
-
-
-def grid(end: int, points: int = POINTS) -> NDArray[np.int64]:
-    """Equally spaced whole steps from 0 to ``end``."""
-    return np.linspace(0, end, points).astype(np.int64)
-
-
-def smoothed(values: Floats, window: int = WINDOW) -> Floats:
-    """The trailing mean over ``window`` evaluations, or over as many as there are at the start."""
-    return pd.Series(values, dtype=float).rolling(window, min_periods=1).mean().to_numpy()
 
 
 def is_complete(steps: NDArray[np.int64], end: int) -> bool:

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import NullLocator
 from pydantic import Field
 
+from recollect.common.curve_end import POINTS
 from recollect.figures import captions, learning_curves, overlaps, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
@@ -61,7 +62,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options.model_copy(update={"lengths": _lengths(figure, options)})
     rows = reading.select(scores, figure, metric=options.metric, split=options.split)
     measured = _measure(rows, figure, options)
-    notes = learning_curves.notes(options.window, learning_curves.POINTS, measured.dropped)
+    notes = learning_curves.notes(options.window, POINTS, measured.dropped)
     if options.summary:
         notes += _summary(measured, figure, options)
     word = captions.STATISTIC_WORDS[options.statistic]

@@ -28,9 +28,10 @@ class ArmSettings(Frozen):
 
     env: str | None = None
     method: str | None = None
-    split: str | None = Field(None, description="Task split; null: eval.")
+    split: str | None = Field(None, description="Task split; learning: the learning curve; null: eval.")
     episodes: tuple[float, float] | None = Field(
-        None, description="From and to which share of the episodes, e.g. [0.75, 1] the last quarter; null: all."
+        None,
+        description="From and to which share of the episodes, or of the learning curve: [0.75, 1] is the last quarter; null: all.",
     )
 
     @field_validator("episodes")
@@ -104,6 +105,9 @@ class ClaimSettings(Frozen):
     published: tuple[PublishedNumber, ...] = ()
     figure: str = Field(description="The figure that shows it, whose seeds it is judged on.")
     contrasts: tuple[ContrastSettings, ...] = Field(min_length=1)
+    needed: int | None = Field(
+        None, ge=1, description="How many contrasts must hold, e.g. for `in most tasks`; null: all."
+    )
     differs: str = Field("", description="What of this scale is unlike the paper, in one sentence.")
 
 

@@ -77,7 +77,7 @@ def judge(scale: str, claim: ClaimSettings, read: Tables) -> dict[str, Any]:
     from recollect.evaluation.contrasts import together
 
     contrasts = [_judged(scale, claim, contrast, read) for contrast in claim.contrasts]
-    verdict = together([contrast["verdict"] for contrast in contrasts])
+    verdict = together([contrast["verdict"] for contrast in contrasts], claim.needed)
     said = claim.model_dump(mode="json", exclude={"contrasts"})
     return {**said, "verdict": verdict, "contrasts": contrasts}
 
@@ -108,14 +108,15 @@ def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Table
     import pandas as pd
 
     from recollect.artifacts.sealed import read_table
+    from recollect.common.curve_end import WINDOW
     from recollect.evaluation.contrasts import task_means
 
-    rows = {}
+    rows, window = {}, figure_settings(scale, claim.figure).options.get("window", WINDOW)
     for seed, path in zip(figure_settings(scale, claim.figure).seeds, _files(scale, claim, arm), strict=True):
         if path not in read:
             read[path] = read_table(path, kind="scores")
         try:
-            rows[seed] = task_means(read[path], arm.split, metric, arm.episodes)
+            rows[seed] = task_means(read[path], arm.split, metric, arm.episodes, window)
         except ValueError as error:
             do = f"correct metric, split or episodes of the claim '{claim.name}'"
             raise UserError(str(error), where=path, do=do) from error

@@ -181,11 +181,11 @@ def report_text(scale: str, *figures: str) -> str:
 
 
 def claims_text(scale: str, *figures: str) -> str:
-    """The claims that figures show at a scale, with the seeds that they are judged on."""
-    found = [
-        [claim.model_dump(mode="json"), list(figure_settings(scale, claim.figure).seeds)]
-        for claim in claims_of(scale, figures)
-    ]
+    """The claims that figures show at a scale, with the seeds, and the smoothing of curves, that they are judged by."""
+    found = []
+    for claim in claims_of(scale, figures):
+        drawn = figure_settings(scale, claim.figure)
+        found.append([claim.model_dump(mode="json"), list(drawn.seeds), drawn.options.get("window")])
     return canonical({"claims": found})
 
 

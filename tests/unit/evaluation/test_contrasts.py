@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from recollect.evaluation.contrasts import Effect, Verdict, judged, paired_effect, student, together
+from recollect.evaluation.contrasts import Effect, Verdict, judged, paired_effect, student, task_means, together
+from recollect.figures.learning_curves import curve
 
 
 def interval(low: float, high: float, seeds: int = 5) -> Effect:
@@ -45,6 +47,49 @@ def test_a_claim_holds_only_where_all_its_contrasts_do() -> None:
     assert together(["holds", "undecided"]) == "undecided"
     assert together(["contradicted", "undecided", "holds"]) == "contradicted"
     assert together(["contradicted", "not run"]) == "not run"
+
+
+def test_a_claim_about_most_tasks_needs_as_many_contrasts_as_it_says() -> None:
+    assert together(["holds", "holds", "contradicted"], 2) == "holds"
+    assert together(["holds", "undecided", "contradicted"], 2) == "undecided"
+    assert together(["holds", "contradicted", "contradicted"], 2) == "contradicted"
+    assert together(["holds", "holds", "not run"], 2) == "not run"
+
+
+def curve_scores(returns: list[float]) -> pd.DataFrame:
+    """Two episodes in each evaluation of a learning curve, every 100 steps, and a final evaluation."""
+    learned = [
+        ("learning", 100 * (i + 1), e, value + d) for i, value in enumerate(returns) for e, d in ((0, -1), (1, 1))
+    ]
+    rows = pd.DataFrame(
+        [*learned, ("eval", 100 * len(returns), 0, -7.0)], columns=["split", "step", "episode", "value"]
+    )
+    return rows.assign(task=0, metric="return")
+
+
+def test_a_last_policy_that_fails_once_counts_little_on_a_curve() -> None:
+    failed = curve_scores([0.0] * 200 + [1.0] * 199 + [0.0])
+    assert task_means(failed, "eval", "return", (0, 1)).tolist() == [-7]
+    (final,) = task_means(failed, "learning", "return", (0.95, 1))
+    assert 0.98 < final < 1
+    (raw,) = task_means(failed, "learning", "return", (0.95, 1), window=1)
+    assert final != raw
+
+
+def test_the_final_value_of_a_claim_is_the_one_that_figures_draw() -> None:
+    rng = np.random.default_rng(0)
+    scores = curve_scores(rng.normal(size=137).tolist())
+    drawn = scores[scores["split"] == "learning"].groupby("step")["value"].mean()
+    for window in (1, 3, 10):
+        whole = curve(0, drawn.index.to_numpy(), drawn.to_numpy(), 13_700, window=window)
+        assert task_means(scores, "learning", "return", (0.95, 1), window).tolist() == [whole.final]
+
+
+def test_who_learns_earlier_has_the_larger_mean_over_the_curve() -> None:
+    early, late = (
+        task_means(curve_scores([0.0] * n + [1.0] * (200 - n)), "learning", "return", (0, 1))[0] for n in (50, 120)
+    )
+    assert early - late == pytest.approx(70 / 200, abs=0.01)
 
 
 def test_one_seed_has_an_effect_and_no_interval() -> None:

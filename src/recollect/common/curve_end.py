@@ -1,0 +1,44 @@
+"""One number of a run that learns by acting: the mean over a part of its learning curve.
+
+Memory-RL (Ni et al. 2023, plotting code of the release) smooths the evaluations of a run by a trailing mean over 10 (fewer
+at the start), lays them on 300 equally spaced whole steps, and takes the mean of the last 15 as the run's final value. So
+a single evaluation in which the last policy happens to fail counts little. The mean over the whole curve is the area
+under it, which says how many steps a run needed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+WINDOW = 10
+POINTS = 300
+
+
+def grid(end: int, points: int = POINTS) -> NDArray[np.int64]:
+    """Equally spaced whole steps from 0 to ``end``."""
+    return np.linspace(0, end, points).astype(np.int64)
+
+
+def smoothed(values: Floats, window: int = WINDOW) -> Floats:
+    """The trailing mean over ``window`` evaluations, or over as many as there are at the start."""
+    return pd.Series(values, dtype=float).rolling(window, min_periods=1).mean().to_numpy()
+
+
+def part_of_curve(steps: NDArray[np.int64], values: Floats, part: tuple[float, float], window: int = WINDOW) -> float:
+    """The mean over a part of a run's curve.
+
+    Args:
+        steps: of the evaluations, rising, and `values` their means.
+        part: from and to which share of the curve; (0.95, 1) is the published final value.
+
+    Raises:
+        ValueError: no point of the curve lies in the part.
+    """
+    first, last = (round(share * POINTS) for share in part)
+    if first == last:
+        raise ValueError(f"no point of {POINTS} lies from {part[0]:g} to {part[1]:g}")
+    return float(np.interp(grid(int(steps[-1])), steps, smoothed(values, window))[first:last].mean())
