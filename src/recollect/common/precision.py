@@ -26,13 +26,18 @@ def autocast(precision: Precision, device: torch.device | str) -> AbstractContex
 
 @contextmanager
 def tf32(on: bool, device: torch.device | str) -> Iterator[None]:
-    """While inside, a GPU reads the factors of float32 products with ten bits of fraction, where `on`. CPUs never do."""
-    if not on or torch.device(device).type != "cuda":
+    """While inside, a GPU reads the factors of float32 products with ten bits of fraction if `on`, else never.
+
+    That is so in cuDNN's convolutions and recurrent layers, too, where PyTorch's own default is yes. CPUs never do.
+    """
+    if torch.device(device).type != "cuda":
         yield
         return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    before, before_in_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.allow_tf32 = on
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = before_in_cudnn

@@ -27,6 +27,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.masked_mean import masked_means
+from recollect.common.precision import tf32
 from recollect.common.replay import STORES, EpisodeReplay
 from recollect.common.rollout import Episodes
 from recollect.common.stacked import OneAfterTheOther, spread_gradients, stacked
@@ -268,7 +269,8 @@ def train_together(
     every(begin, range(len(runs)))
     made = {place: trainer.at.updates for place, trainer in trainers.items()}
     planned = sum(trainer.planned_updates for trainer in trainers.values())
-    with Progress(planned, f"training {len(made)} seeds together", "updates", start=sum(made.values())) as progress:
+    progress_line = Progress(planned, f"training {len(made)} seeds together", "updates", start=sum(made.values()))
+    with tf32(False, inputs.device), progress_line as progress:
         catch_up(None)
         while trainers:
             going = list(trainers)

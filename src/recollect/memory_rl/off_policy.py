@@ -31,6 +31,7 @@ from recollect.common.contract import Inputs, facts_of
 from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.optimiser import Adam
+from recollect.common.precision import tf32
 from recollect.common.replay import Batch, EpisodeReplay
 from recollect.common.rollout import Episodes, play_episodes, score_episodes
 from recollect.common.target_learner import TargetLearner
@@ -308,7 +309,8 @@ class OnlineTrainer:
         checkpoint = run.resume()
         if checkpoint is not None:
             self.load(checkpoint.arrays, checkpoint.state)
-        with run.progress(self.planned_updates, "training", "updates") as progress:
+        whole = tf32(False, self.policy.device)  # recurrent layers, too: see `make_encoder`
+        with whole, run.progress(self.planned_updates, "training", "updates") as progress:
             while not self.done:
                 self.advance(run)
                 progress.update(self.at.updates)

@@ -77,11 +77,23 @@ def test_on_a_cpu_every_precision_is_float32(precision: str) -> None:
         assert torch.get_float32_matmul_precision() == "highest"
 
 
+def in_ten_bits() -> tuple[str, bool]:
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
 def test_products_take_tf32_on_a_gpu_while_inside_and_not_behind_an_error() -> None:
+    before = in_ten_bits()
     with pytest.raises(ZeroDivisionError), tf32(True, "cuda"):
-        assert torch.get_float32_matmul_precision() == "high"
+        assert in_ten_bits() == ("high", True)
         raise ZeroDivisionError
-    assert torch.get_float32_matmul_precision() == "highest"
+    assert in_ten_bits() == before
+
+
+def test_without_it_convolutions_and_recurrent_layers_are_whole_on_a_gpu_too() -> None:
+    before = in_ten_bits()
+    with tf32(False, "cuda"):
+        assert in_ten_bits() == ("highest", False)
+    assert in_ten_bits() == before
 
 
 def test_a_sigma_is_as_exact_in_bfloat16_as_it_is_in_float32() -> None:
