@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 from benchmarks.gpu.case import wait
+from recollect.common.precision import tf32
 
 SIDES = {"cuda": (4096, 8192), "cpu": (512,)}  # of the matrices
 COPIED = {"cuda": 1 << 30, "cpu": 1 << 26}  # bytes
 TIMES = 10
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """Whether products of float32 may be computed in TF32 inside."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def peaks(device: str) -> dict[str, float]:
@@ -36,7 +23,7 @@ def peaks(device: str) -> dict[str, float]:
         ("tf32", torch.float32, True),
         ("bfloat16", torch.bfloat16, False),
     ):
-        with tf32(allowed):
+        with tf32(allowed, "cuda"):
             found[name] = max(_product(device, side, kind) for side in SIDES[device])
     whole = torch.zeros(COPIED[device] // 4, device=device)
     other = torch.empty_like(whole)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.case import Case, NoSuchSetting, Subject, difference
-from benchmarks.gpu.device import tf32
 from benchmarks.gpu.lines import AS_SET, LINES, Line, Variant
+from recollect.common.precision import tf32
 
 TOLERANCE = {"float32": 2e-3, "tf32": 5e-2, "bfloat16": 1e-1}
 """How far what a few steps give may be from what the CPU gives in float32: see `case.difference`."""
@@ -144,7 +144,7 @@ class Cases:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
-            with tf32(variant.tf32):
+            with tf32(variant.tf32, "cuda"):
                 subject = subject_of(self.line, self.case(variant))
                 yield {stage: dict(units) for stage, units in subject.jobs.items()}
                 asked = [part for part in subject.parts if part.often or word in (AS_SET, "graph")]
@@ -180,7 +180,7 @@ class Cases:
             if self.wanted is None:
                 # As the settings stand a CPU computes in float32.
                 self.wanted = subject_of(self.line, self.case(Variant(), small=True, device="cpu")).numbers()
-            with tf32(variant.tf32):
+            with tf32(variant.tf32, "cuda"):
                 found = subject_of(self.line, self.case(variant, small=True)).numbers()
             return difference(found, self.wanted), ""
         except Exception as error:
