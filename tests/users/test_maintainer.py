@@ -31,9 +31,8 @@ def test_a_researcher_adds_their_own_sweeps_and_leaves_the_project_in_order(user
     assert "optimisation.learning_rate" in you.does(COMMANDS, "What can be set")
     assert "learning_rate" in you.does(COMMANDS, "A sweep")
     watch = you.on(WATCHING, "recollect watch results/demo/runs/tmaze_carried_10 --page runs.html")
-    you.shell(
-        watch.replace("tmaze_carried_10", "tmaze_passive_5")
-    )  # the runs of the sweep, as the demo's are not there
+    # The demo's runs are not there; those of the sweep are.
+    you.shell(watch.replace("tmaze_carried_10", "tmaze_passive_5"))
     assert "<svg" in (you.folder / "runs.html").read_text()
 
     # What is generated is what is there, and style and types are in order, with one's own files beside them.

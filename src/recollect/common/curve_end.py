@@ -28,6 +28,11 @@ def smoothed(values: Floats, window: int = WINDOW) -> Floats:
     return pd.Series(values, dtype=float).rolling(window, min_periods=1).mean().to_numpy()
 
 
+def on_grid(places: NDArray[np.int64], steps: NDArray[np.int64], values: Floats, window: int = WINDOW) -> Floats:
+    """The smoothed curve at some steps, straight between its evaluations at `steps`; before the first it has its value."""
+    return np.interp(places, steps, smoothed(values, window))
+
+
 def part_of_curve(steps: NDArray[np.int64], values: Floats, part: tuple[float, float], window: int = WINDOW) -> float:
     """The mean over a part of a run's curve.
 
@@ -41,4 +46,4 @@ def part_of_curve(steps: NDArray[np.int64], values: Floats, part: tuple[float, f
     first, last = (round(share * POINTS) for share in part)
     if first == last:
         raise ValueError(f"no point of {POINTS} lies from {part[0]:g} to {part[1]:g}")
-    return float(np.interp(grid(int(steps[-1])), steps, smoothed(values, window))[first:last].mean())
+    return float(on_grid(grid(int(steps[-1])), steps, values, window)[first:last].mean())

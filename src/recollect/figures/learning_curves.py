@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from pydantic import Field
 
-from recollect.common.curve_end import POINTS, WINDOW, grid, smoothed
+from recollect.common.curve_end import POINTS, WINDOW, grid, on_grid
 from recollect.figures import captions, style
 from recollect.figures.spec import ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
@@ -64,9 +64,9 @@ def curve(
     if np.any(np.diff(steps) <= 0):
         raise ValueError("the steps of a run must ascend")
     places = grid(end, points)
-    on_grid = np.interp(places, steps, smoothed(values, window))
-    on_grid[places > steps[-1]] = np.nan
-    return Curve(seed, places, on_grid)
+    there = on_grid(places, steps, values, window)
+    there[places > steps[-1]] = np.nan
+    return Curve(seed, places, there)
 
 
 def common_end(rows: pd.DataFrame) -> int:

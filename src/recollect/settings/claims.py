@@ -110,6 +110,12 @@ class ClaimSettings(Frozen):
     )
     differs: str = Field("", description="What of this scale is unlike the paper, in one sentence.")
 
+    @model_validator(mode="after")
+    def _as_many_can_hold(self) -> ClaimSettings:
+        if self.needed is not None and self.needed > len(self.contrasts):
+            raise ValueError(f"`needed` is {self.needed}, and there are {len(self.contrasts)} contrasts")
+        return self
+
 
 @remembered
 def claim_settings(scale: str, claim: str) -> ClaimSettings:

@@ -111,8 +111,10 @@ def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Table
     from recollect.common.curve_end import WINDOW
     from recollect.evaluation.contrasts import task_means
 
-    rows, window = {}, figure_settings(scale, claim.figure).options.get("window", WINDOW)
-    for seed, path in zip(figure_settings(scale, claim.figure).seeds, _files(scale, claim, arm), strict=True):
+    rows = {}
+    drawn = figure_settings(scale, claim.figure)
+    window = drawn.options.get("window", WINDOW)
+    for seed, path in zip(drawn.seeds, _files(scale, claim, arm), strict=True):
         if path not in read:
             read[path] = read_table(path, kind="scores")
         try:

@@ -87,6 +87,7 @@ def test_products_take_tf32_on_a_gpu_while_inside_and_not_behind_an_error() -> N
         assert in_ten_bits() == ("high", True)
         raise ZeroDivisionError
     assert in_ten_bits() == before
+    assert before[0] == "highest"
 
 
 def test_without_it_convolutions_and_recurrent_layers_are_whole_on_a_gpu_too() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from recollect.common.curve_end import smoothed
 from recollect.figures import learning_curves as curves
 
 
 def test_smoothing_is_a_trailing_mean_of_ten_with_a_short_start() -> None:
     values = np.arange(30.0)
-    smooth = curves.smoothed(values)
+    smooth = smoothed(values)
     assert smooth[0] == 0.0
     assert smooth[3] == pytest.approx(1.5)
     assert smooth[9] == pytest.approx(4.5)
