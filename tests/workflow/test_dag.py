@@ -96,6 +96,7 @@ def test_an_edited_loss_retrains_what_uses_it_and_nothing_else(
     assert of(planned, "generate .*", ".*tmaze.*") == []
 
 
+@pytest.mark.slow
 def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any) -> None:
     with (finished.folder / "src/recollect/memory_rl/dqn.py").open("a") as file:
         file.write("\nLOSS_SCALE = 2.0\n")
@@ -114,6 +115,7 @@ def test_a_changed_hyperparameter_retrains_its_method_alone(
     assert finished.planned() == of(finished_once[1], f"run {ROOM} ad .*", variant, FIGURE, CHOICES)
 
 
+@pytest.mark.slow
 def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished_once: tuple[Any, list[str]]) -> None:
     """Its runs are jobs again, and so is what reads the policy of one; each command keeps what is of today, so none trains
     (tests/unit/stages/test_run.py).

@@ -53,6 +53,7 @@ def looks(folder: Path, mended: str, *words: str) -> int:
     return len((folder / "looks").read_text())
 
 
+@pytest.mark.slow
 def test_ready_jobs_are_looked_at_when_a_job_has_ended(tmp_path: Path) -> None:
     assert looks(tmp_path, "yes") <= JOBS + 2
 

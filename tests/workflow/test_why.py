@@ -119,6 +119,7 @@ def test_without_the_list_of_modules_it_says_that_it_does_not_know(other_loss: t
     assert "code changed; which modules is not known" in why(workflow, FIGURE)
 
 
+@pytest.mark.slow
 def test_missing_is_told_from_never_made(sealed: Any) -> None:
     policy = f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
     (sealed.folder / policy).unlink()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HISTORIES = "data/paper/procgen/histories.safetensors"
 
 
@@ -29,6 +31,7 @@ def test_a_missing_python_stops_the_run_before_any_job(real_workflow: Callable[[
     assert workflow.ran() == ["generate procgen"]
 
 
+@pytest.mark.slow
 def test_a_world_that_our_own_python_plays_in_workers_needs_no_other(
     real_workflow: Callable[[str], Any], stand_in: Path
 ) -> None:

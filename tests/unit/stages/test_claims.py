@@ -145,7 +145,7 @@ def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: di
     assert str(path) in refused.value.where
     path.write_text(yaml.safe_dump({**said, "contrasts": contrast(wanted="equal")}))
     with pytest.raises(UserError, match="margin above zero"):
-        check()
+        claims_of(SCALE)
     path.write_text(yaml.safe_dump({**said, "scales": {"smok": {}}}))
     with pytest.raises(UserError, match="no scale 'smok'"):
         check()
@@ -153,10 +153,10 @@ def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: di
         yaml.safe_dump({**said, "contrasts": contrast(this={"env": ROOM, "method": "ad", "episodes": [0.5, 0.2]})})
     )
     with pytest.raises(UserError, match="two shares that rise"):
-        check()
+        claims_of(SCALE)
     path.write_text(yaml.safe_dump({**said, "contrasts": contrast(this={"env": ROOM})}))
     with pytest.raises(UserError, match="needs `env` and `method`"):
-        check()
+        claims_of(SCALE)
     path.write_text(yaml.safe_dump({**said, "needed": 2}))
     with pytest.raises(UserError, match="there are 1 contrasts"):
         claims_of(SCALE)
