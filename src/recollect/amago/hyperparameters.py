@@ -132,6 +132,7 @@ class LoopHyperparameters(Frozen):
     cuda_graphs: bool = Field(True, description="Acting on a GPU: a Transformer's step is one CUDA graph.")
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
     evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
+    evaluation_split: str = Field("eval", description="Whose tasks the evaluations while learning play.")
     keep: Literal["best", "last"] = Field("best", description="Policy of the run: of the best evaluation, or the last.")
     keep_every: int = Field(
         0, ge=0, description="Epochs between policies that are kept; 0: none but the best and the last."

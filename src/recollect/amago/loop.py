@@ -174,7 +174,9 @@ class Trainer:
         self.seed = settings.seed
         self.run = run
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
-        world, self.evaluation_world = make_worlds(settings.environment, self.seed, hp.actors, hp.evaluation_rollouts)
+        world, self.evaluation_world = make_worlds(
+            settings.environment, self.seed, hp.actors, hp.evaluation_rollouts, hp.evaluation_split
+        )
         self.share = Share(0, hp.devices, hp.batch_size)
         shape = world_shape(settings.environment)
         self.agent = agent(hp, shape, seed=self.seed, device=device, share=self.share)

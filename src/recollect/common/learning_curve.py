@@ -16,9 +16,15 @@ from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
 
 
-def make_worlds(environment: EnvironmentSettings, seed: int, actors: int, evaluators: int) -> tuple[World, World]:
-    """The world that is trained in and the world of the learning curve, each with random streams of its own."""
-    judged = world_of(environment, "eval", "learning-curve world", seed, evaluators)
+def make_worlds(
+    environment: EnvironmentSettings, seed: int, actors: int, evaluators: int, split: str = "eval"
+) -> tuple[World, World]:
+    """The world that is trained in and the world of the learning curve, each with random streams of its own.
+
+    Args:
+        split: whose tasks the learning curve is of.
+    """
+    judged = world_of(environment, split, "learning-curve world", seed, evaluators)
     return world_of(environment, "train", "training world", seed, actors), judged
 
 

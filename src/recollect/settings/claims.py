@@ -108,6 +108,9 @@ class ClaimSettings(Frozen):
     needed: int | None = Field(
         None, ge=1, description="How many contrasts must hold, e.g. for `in most tasks`; null: all."
     )
+    window: int | None = Field(
+        None, ge=1, description="Evaluations over which a learning curve is smoothed; null: as in its figure, or 10."
+    )
     differs: str = Field("", description="What of this scale is unlike the paper, in one sentence.")
 
     @model_validator(mode="after")

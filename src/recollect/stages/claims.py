@@ -113,7 +113,7 @@ def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Table
 
     rows = {}
     drawn = figure_settings(scale, claim.figure)
-    window = drawn.options.get("window", WINDOW)
+    window = claim.window or drawn.options.get("window", WINDOW)
     for seed, path in zip(drawn.seeds, _files(scale, claim, arm), strict=True):
         if path not in read:
             read[path] = read_table(path, kind="scores")
