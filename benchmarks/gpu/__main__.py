@@ -19,12 +19,14 @@ import torch
 
 from benchmarks.gpu import speeds, table
 from benchmarks.gpu.lines import COLUMNS, LINES
-from benchmarks.gpu.one_line import Measured, Row, measure
-from recollect.artifacts.sealed import write_json
+from benchmarks.gpu.one_line import Measured, Row, Units, measure
+from recollect.artifacts.sealed import read_json, write_json
+from recollect.artifacts.threads import use_threads
 from recollect.settings.errors import UserError, nearest
 
 MINUTES = 9.0
 PEAKS = "peaks"  # the name of what is measured before the lines
+KIND = "benchmarks"
 LEAST = 20.0  # seconds that a line's process may take at least: it imports, and makes its inputs
 
 
@@ -42,16 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if device == "cuda" and not torch.cuda.is_available():
         print("error: PyTorch sees no GPU here: `--device cpu --quick` shows that all works", file=sys.stderr)
         return 2
+    if chosen.of:
+        found = table.joined([table.Found.from_json(read_json(path, kind=KIND)) for path in chosen.of])
+        print(table.text(found))
+        print("\n".join(f"written: {path}" for path in speeds.write(found)))
+        return 0
     began = time.perf_counter()
     found = run(chosen.names or list(LINES), device, chosen.quick, 60 * chosen.minutes, chosen.variants)
     print(table.text(found))
     print(f"\n{time.perf_counter() - began:.0f} seconds in all.", end="")
     print(" Sizes were shrunk (--quick): these are no results." if chosen.quick else "")
     if chosen.json:
-        write_json(chosen.json, found.as_json(), kind="benchmarks")
+        write_json(chosen.json, found.as_json(), kind=KIND)
     if not chosen.quick and device != "cpu":
         if chosen.names or chosen.variants:
-            print("Forecasts read runs of all lines in all ways: nothing was written.")
+            print("Forecasts read runs of all lines in all ways: nothing was written. See `--json` and `--of`.")
         else:
             print("\n".join(f"written: {path}" for path in speeds.write(found)))
     return int(any(row.why and not row.why.startswith("no such setting") for row in found.rows))
@@ -70,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variants", nargs="+", choices=COLUMNS, help="only these; default: all that a line has")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all lines together (default {MINUTES:g})")
     parser.add_argument("--json", metavar="PATH", help="also write all numbers to a file")
+    parser.add_argument(
+        "--of",
+        nargs="+",
+        metavar="PATH",
+        help="measure nothing: write what forecasts read from such files of one device, of which later ones come first",
+    )
     parser.add_argument("--part-of", metavar="PATH", help=argparse.SUPPRESS)  # one line, here: results go to this file
     parser.add_argument("--seconds", type=float, default=LEAST, help=argparse.SUPPRESS)
     return parser
@@ -77,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure_here(chosen: argparse.Namespace, device: str) -> None:
     """In a process of its own: one line, or the device's peaks, into a file, a JSON value in each row."""
+    use_threads(0)
     with open(chosen.part_of, "a", encoding="utf-8") as file:
 
         def hand_on(found: Row | dict[str, Any]) -> None:
@@ -102,10 +116,11 @@ def _measure_here(chosen: argparse.Namespace, device: str) -> None:
 def run(
     names: Sequence[str], device: str, quick: bool, seconds: float, variants: Sequence[str] | None = None
 ) -> table.Found:
-    """Measure line after line, each in a process of its own, within so many seconds.
+    """Measure line after line, the short ones first, each in a process of its own, within so many seconds.
 
     A line gets its share of what is left by its weight; what it does not use goes to those behind it.
     """
+    names = sorted(names, key=lambda name: LINES[name].weight)
     ends = time.perf_counter() + seconds
     found = table.Found.of_this_machine(device, quick)
     values, _ = _in_a_process(PEAKS, device, quick, variants, LEAST, seconds)
@@ -124,18 +139,20 @@ def run(
         if why:
             found.rows.append(Row(name, "", COLUMNS[0] if not measured.rows else "the rest", why=why))
         print(f"{seconds - ends + time.perf_counter():5.0f} s  {name}{': ' + why if why else ''}", file=sys.stderr)
-    return found
+    return table.joined([found])
 
 
 def read(values: Iterable[Any]) -> Measured:
-    """What a line's process has handed on."""
-    found = Measured()
+    """What a line's process has handed on; a row that came twice as it came last."""
+    rows: dict[tuple[str, str], Row] = {}
+    jobs: Units = {}
     for value in values:
         if "line" in value:
-            found.rows.append(Row(**value))
+            row = Row(**value)
+            rows[row.part, row.variant] = row
         else:
-            found.jobs.update(value)
-    return found
+            jobs.update(value)
+    return Measured(list(rows.values()), jobs)
 
 
 def _in_a_process(

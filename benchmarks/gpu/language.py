@@ -13,6 +13,7 @@ import torch
 from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject
 from benchmarks.gpu.inputs import inputs_of
 from recollect.artifacts.sealed import write_arrays
+from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.weights import arrays_of
 from recollect.common.work import FLOAT, known_of
 from recollect.evaluation.speed import Clock
@@ -20,7 +21,9 @@ from recollect.helm import clip, vision_language, work
 from recollect.helm import settings as helm_settings
 from recollect.settings.resolve import algorithm_module
 
-FEW = 3  # steps of the language model, on random inputs, on which two devices are compared
+FEW = (
+    WARM_UP + 3
+)  # steps of the language model, on random inputs, on which two devices are compared; the last are replays
 IMAGES = 16  # of a step of as many games
 
 

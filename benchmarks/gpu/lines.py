@@ -7,7 +7,7 @@ so an entry may stand here before the setting does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from recollect.stages.device_speeds import WAYS
@@ -39,42 +39,50 @@ AS_SET, *_ = COLUMNS = WAYS  # as set: what `recollect train` does on this devic
 
 
 def ways(key: str, as_set: Peak = "bfloat16", plain: Mapping[str, object] | None = None, **more: Variant) -> Variants:
-    """Float32, TF32 and bfloat16 by the setting `key`, and more; `plain`: settings of the first two, where there are such."""
-    off = plain or {}
+    """Float32 and bfloat16 by the setting `key`, and more; `plain`: settings of the first, where there are such."""
     return {
         AS_SET: Variant(peak=as_set),
-        "fp32": Variant({key: "float32"}, optional=off),
-        "TF32": Variant({key: "float32"}, "tf32", tf32=True, optional=off),
+        "fp32": Variant({key: "float32"}, optional=plain or {}),
         "bf16": Variant({key: "bfloat16"}, "bfloat16"),
         **more,
     }
 
 
+def in_tf32(changes: Mapping[str, object]) -> Variant:
+    """Products of float32 in TF32; where a method says itself what it computes in, `changes` must say so, too."""
+    return Variant(changes, "tf32", tf32=True)
+
+
 BF16: Peak = "bfloat16"
 KEY, LANGUAGE = "optimisation.precision", "language_precision"
-SUPERVISED = ways(
-    KEY, plain={"acting_precision": "float32"}, compiled=Variant({KEY: BF16, "optimisation.compile": "true"}, BF16)
-)
-# One run as an ensemble of one: there the update is one CUDA graph.
+# Scale `paper` compiles, which takes a minute: as set alone. Without TF32: the search beside a step wants whole float32.
+WHOLE = {"acting_precision": "float32", "optimisation.compile": "false"}
+SUPERVISED = {
+    **ways(KEY, plain=WHOLE),
+    "bf16": Variant({KEY: BF16}, BF16, optional={"optimisation.compile": "false"}),
+}
+# One run as an ensemble of one: there the update is one CUDA graph. Without TF32: Memory-RL trains in whole float32.
 OFF_POLICY_GPT = ways("precision", graph=Variant({"precision": BF16}, BF16, extra={"members": 1}))
 OFF_POLICY_LSTM = ways("precision", "float32", graph=Variant({"precision": "float32"}, extra={"members": 1}))
-TOGETHER: Variants = {AS_SET: Variant(peak=BF16), "TF32": Variant({"precision": "float32"}, "tf32", tf32=True)}
+TOGETHER: Variants = {AS_SET: Variant(peak=BF16), "fp32": Variant({"precision": "float32"})}
 AMAGO = ways(
     "precision",
     BF16,
     {"tf32": "false", "cuda_graphs": "false"},
+    TF32=in_tf32({"precision": "float32", "tf32": "true", "cuda_graphs": "false"}),
     graph=Variant({"precision": BF16, "cuda_graphs": "true"}, BF16),
 )
 FROZEN = ways(
     LANGUAGE,
     "float32",
     {"language_graph": "false"},
+    TF32=in_tf32({LANGUAGE: "float32", "tf32": "true", "language_graph": "false"}),
     graph=Variant({LANGUAGE: BF16, "language_graph": "true"}, BF16),
 )
 SIGHT = {
     AS_SET: Variant(peak=BF16),
     "fp32": Variant(extra={"precision": "float32"}),
-    "TF32": Variant(peak="tf32", tf32=True, extra={"precision": "float32"}),
+    "TF32": replace(in_tf32({}), extra={"precision": "float32"}),
     "bf16": Variant(peak=BF16, extra={"precision": BF16}),
 }
 EXACT: Variants = {AS_SET: Variant()}  # a search sees to its precision itself
@@ -88,7 +96,7 @@ class Line:
         what: in words.
         builds: `module.function` of this package that makes a `Subject` of a `Case`.
         env, method: of scale `paper`; what they stand for at scale `smoke` is `quick`.
-        small: settings with which a few steps are compared with a CPU's: small batches, nothing dropped out.
+        small: settings with which a few steps are compared with a CPU's: small batches, nothing dropped out or compiled.
         extra: what is no setting of the method.
         weight: of the time that there is.
     """
@@ -105,7 +113,7 @@ class Line:
     weight: float = 1.0
 
 
-STILL = {"optimisation.batch_size": 4, "network.dropout": 0, "acting_dropout": "false"}
+STILL = {"optimisation.batch_size": 4, "optimisation.compile": "false", "network.dropout": 0, "acting_dropout": "false"}
 READING = {**STILL, "query_dropout": 0}
 ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
 DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.case import BYTES_OF_AN_UPDATE, Case, NoSuchSetting, Part, Subject
+from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.work import FLOAT, LEARNING
 from recollect.evaluation.speed import Clock
 from recollect.memory_rl import work
 from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.settings.resolve import algorithm_module
 
-FEW = 3  # updates on which two devices are compared
+FEW = WARM_UP + 3  # updates on which two devices are compared; a graph is replayed in the last
 EPISODES = 100  # in the replay, at least
 COMPARED = ("critic_loss", "gradient_norm")
 ENSEMBLE = "recollect.memory_rl.ensemble"

@@ -11,7 +11,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,17 +82,18 @@ def measure(
     hand_on: Callable[[Row | Units], None],
     only: Sequence[str] | None = None,
 ) -> None:
-    """Measure a line in all its variants.
+    """Measure a line in all its variants, and then compare each with the CPU.
 
     Args:
         seconds: after which no further variant begins.
-        hand_on: gets each row, and the units of a whole job, as soon as they are known.
+        hand_on: gets each row, and the units of a whole job, as soon as they are known; a row once more when it was compared.
         only: the variants; None: all.
     """
     line, began = LINES[name], time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="recollect_gpu_") as folder:
         cases = Cases(line, device, quick, Path(folder))
         told = False
+        timed: dict[str, list[Row]] = {}
         for word, variant in line.variants.items():
             if only and word not in only:
                 continue
@@ -102,9 +103,16 @@ def measure(
             for found in cases.rows(name, word, variant):
                 if isinstance(found, Row):
                     hand_on(found)
+                    if found.rate is not None:
+                        timed.setdefault(word, []).append(found)
                 elif not told:
                     told = True
                     hand_on(found)
+        for word, rows in timed.items():  # only now: a process that is stopped in here has handed on all rates
+            far, why = cases.compared(line.variants[word])
+            within = None if far is None else far <= TOLERANCE[line.variants[word].peak]
+            for row in rows:
+                hand_on(replace(row, difference=far, within=within, why=why))
 
 
 @dataclass
@@ -122,7 +130,6 @@ class Cases:
         env, method = line.quick if self.quick else (line.env, line.method)
         changes = {**(line.quick_changes if self.quick else {}), **variant.changes, **(line.small if small else {})}
         extra = {**line.extra, **variant.extra}
-        slow = any("compile" in key for key in changes)
         return Case(
             "smoke" if self.quick else "paper",
             env,
@@ -133,7 +140,7 @@ class Cases:
             variant.optional,
             extra,
             seconds=0.05 if self.quick else 1.5,
-            warm=1 if self.quick else 12 if slow else 4,
+            warm=1 if self.quick else 4,
         )
 
     def rows(self, name: str, word: str, variant: Variant) -> Iterator[Row | Units]:
@@ -156,23 +163,8 @@ class Cases:
         except Exception as error:  # one variant's failure is a row
             yield Row(name, "", word, why=_said(error))
             return
-        far, why = self.compared(variant)
-        within = None if far is None else far <= TOLERANCE[variant.peak]
         for part, rate in rates:
-            yield Row(
-                name,
-                part.name,
-                word,
-                part.unit,
-                rate,
-                variant.peak,
-                part.flop,
-                part.moved,
-                megabytes,
-                difference=far,
-                within=within,
-                why=why,
-            )
+            yield Row(name, part.name, word, part.unit, rate, variant.peak, part.flop, part.moved, megabytes)
 
     def compared(self, variant: Variant) -> tuple[float | None, str]:
         """How far a few small steps are from what the CPU gives in float32; or why that is not known."""

@@ -13,6 +13,7 @@ of speed, of kernels that a GPU has for itself, or of streams: all is done in th
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import weakref
@@ -147,6 +148,8 @@ class PretendGpu:
         return stack
 
     def __enter__(self) -> PretendGpu:
+        importlib.import_module("torch._dynamo")  # as it loads it notes torch.cuda's functions, which must be the real ones
+
         with ExitStack() as stack:
             for patch in _patches(self):
                 stack.enter_context(patch)
@@ -376,7 +379,7 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         "current_stream": Stream,
         "stream": inside,
     }
-    for name in ("empty_cache", "set_device", "manual_seed_all", "manual_seed"):
+    for name in ("empty_cache", "set_device", "set_stream", "manual_seed_all", "manual_seed"):
         cuda[name] = nothing
     for name, value in cuda.items():
         yield mock.patch.object(torch.cuda, name, value)

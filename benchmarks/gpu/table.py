@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from benchmarks.gpu.lines import COLUMNS, LINES
 from benchmarks.gpu.one_line import Row, Units
 from recollect.evaluation.speed import machine
+from recollect.settings.errors import UserError
 from recollect.stages.circumstances import commit, processor
 from recollect.stages.device_speeds import TimedRow, cell_text, ends, peaks_text
 
@@ -44,6 +45,10 @@ class Found:
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
 
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Found:
+        return cls(**{**said, "rows": [Row(**row) for row in said["rows"]]})
+
     def timed(self) -> list[TimedRow]:
         """The rows of the table: of each part of each line all ways of computing."""
         found = []
@@ -70,6 +75,28 @@ class Found:
             roofline=100 * share if share is not None else None,
             agrees=all(compared) if compared else None,
         )
+
+
+def joined(runs: Sequence[Found]) -> Found:
+    """Several runs on one device as one, lines in the order of `LINES`. What a later one measured takes an earlier one's place.
+
+    Raises:
+        UserError: they are of two devices, or of sizes that were shrunk.
+    """
+    last = runs[-1]
+    if len({run.device for run in runs}) > 1:
+        raise UserError("two devices", where=", ".join(run.device for run in runs), do="name files of one device")
+    if len(runs) > 1 and any(run.quick for run in runs):
+        raise UserError("sizes were shrunk (--quick)", where=last.device, do="these are no results")
+    rows: dict[tuple[str, str, str], Row] = {}
+    for row in (row for run in runs for row in run.rows):
+        rows[row.line, row.part, row.variant] = row
+    for line, _, variant in [key for key, row in rows.items() if row.part and row.rate is not None]:
+        rows.pop((line, "", variant), None)  # why another run had no time for it
+    order = sorted(rows.values(), key=lambda row: list(LINES).index(row.line))
+    jobs = {name: units for run in runs for name, units in run.jobs.items() if units}
+    peaks = {name: value for run in runs for name, value in run.peaks.items()}
+    return replace(last, rows=order, jobs=jobs, peaks=peaks)
 
 
 def _absent(row: Row) -> bool:

@@ -9,8 +9,9 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
+from recollect.artifacts.threads import use_threads
 from recollect.commands import own
-from recollect.jobs import job, reported, use_threads
+from recollect.jobs import job, reported
 from recollect.options import WILDCARDS, AtATime, Change, Device, Pack, Seeds, Threads, Version, example
 from recollect.settings.overrides import method_with
 from recollect.stages.play import COMMAND as PLAY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ def job(threads: int, device: str = "cpu", pack: int = 1, devices: int = 1) -> I
     from recollect.artifacts.lease import device_lease
     from recollect.artifacts.lock import dies_with_scheduler
     from recollect.artifacts.stopping import saves_on_sigterm
+    from recollect.artifacts.threads import use_threads
 
     dies_with_scheduler()
     keep_freed_memory()
@@ -28,16 +28,6 @@ def job(threads: int, device: str = "cpu", pack: int = 1, devices: int = 1) -> I
     with saves_on_sigterm(), device_lease(device, pack, count=devices) as held:  # type: ignore[arg-type]
         use_threads(threads)
         yield held
-
-
-def use_threads(count: int) -> None:
-    """Let torch, which is imported here, use so many threads; 0: as many as cores."""
-    if count:
-        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
-    import torch
-
-    if count:
-        torch.set_num_threads(count)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recollect.artifacts.sealed import read_json, write_json
+from recollect.settings.errors import UserError
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
-from benchmarks.gpu import __main__, lines, one_line, speeds, table  # noqa: E402
+from benchmarks.gpu import __main__, case, lines, one_line, speeds, table  # noqa: E402
 from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject  # noqa: E402
 from benchmarks.gpu.lines import AS_SET, COLUMNS, LINES, Line, Variant  # noqa: E402
 from benchmarks.gpu.one_line import Row  # noqa: E402
@@ -31,10 +35,11 @@ def measured(name: str, only: list[str] | None = None) -> tuple[list[Row], dict[
 
 
 def test_a_line_of_training_is_timed_and_agrees_with_the_cpu_that_it_runs_on() -> None:
-    rows, jobs = measured("gpt_50", [AS_SET, "TF32"])
+    rows, jobs = measured("gpt_50", [AS_SET, "fp32"])
     as_set = [(part, AS_SET) for part in ("update", "acting")]
-    assert [(row.part, row.variant) for row in rows] == [*as_set, ("update", "TF32")]
-    assert all(row.rate and row.rate > 0 and row.flop > 0 and row.difference == 0 and row.within for row in rows)
+    assert [(row.part, row.variant) for row in rows] == [*as_set, ("update", "fp32"), *as_set, ("update", "fp32")]
+    assert all(row.rate and row.rate > 0 and row.flop > 0 for row in rows)
+    assert all(row.difference == 0 and row.within for row in rows[3:])  # each once more when it was compared
     assert set(jobs["train"]) == {"update", "acting"}
 
 
@@ -74,6 +79,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> table.Found:
 
 
 def test_what_fails_is_a_row_that_says_so_and_the_others_go_on(made: table.Found) -> None:
+    made.rows = list({(row.part, row.variant): row for row in made.rows}.values())
     said = {row.variant: row for row in made.rows}
     assert said["TF32"].why == "RuntimeError: CUDA error: something" and said["graph"].why == "no such setting: graphs"
     assert said["bf16"].within is False and said["fp32"].within and said[AS_SET].rate == 100
@@ -84,6 +90,80 @@ def test_what_fails_is_a_row_that_says_so_and_the_others_go_on(made: table.Found
     text = table.text(made)
     assert "made_up TF32: RuntimeError: CUDA error: something" in text
     assert "made_up bf16: 2.2 of the CPU's numbers away from them" in text
+
+
+def test_rates_are_handed_on_before_anything_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*unused: Any) -> tuple[None, str]:
+        raise SystemExit("killed")
+
+    monkeypatch.setattr(one_line.Cases, "compared", ended)
+    found: list[Any] = []
+    with pytest.raises(SystemExit):
+        one_line.measure("gpt_50", device="cpu", quick=True, seconds=60, hand_on=found.append, only=[AS_SET, "fp32"])
+    rows = [row for row in found if isinstance(row, Row)]
+    assert [(row.part, row.variant) for row in rows] == [("update", AS_SET), ("acting", AS_SET), ("update", "fp32")]
+    assert all(row.rate and row.within is None for row in rows)
+
+
+def test_a_row_that_came_twice_counts_as_it_came_last() -> None:
+    first = Row("ad", "update", AS_SET, rate=1.0)
+    values = [vars(first), vars(replace(first, difference=0.5, within=False)), {"train": {"update": 3.0}}]
+    assert __main__.read(values) == one_line.Measured(
+        [replace(first, difference=0.5, within=False)], {"train": {"update": 3.0}}
+    )
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_nothing_compiles_but_what_is_timed_as_set_and_tf32_is_what_its_column_says(name: str, tmp_path: Path) -> None:
+    line = LINES[name]
+    if line.builds in ("language.images", "searching.searching"):
+        return
+    for word, variant in line.variants.items():
+        for small in (False, True):
+            hp = (
+                one_line.Cases(line, "cuda", False, tmp_path).case(variant, small=small).settings.method.hyperparameters
+            )
+            if hasattr(hp, "optimisation") and (word != AS_SET or small):
+                assert hp.optimisation.compile is False
+            if hasattr(hp, "tf32") and word != AS_SET and word != "bf16":
+                assert hp.tf32 == variant.tf32 or word == "graph"
+    assert ("TF32" in line.variants) <= hasattr(hp, "tf32")  # a method that cannot be told takes none
+
+
+def test_a_call_that_the_host_does_not_wait_for_is_waited_for_when_it_is_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = SimpleNamespace(now=0.0, queued=0.0, calls=0)
+
+    def call() -> None:
+        clock.now += 0.001
+        clock.queued += 0.1
+        clock.calls += 1
+
+    def waited(device: str) -> None:
+        clock.now, clock.queued = clock.now + clock.queued, 0.0
+
+    monkeypatch.setattr(case, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(case, "wait", waited)
+    rate = Case("smoke", "dark_room_10x10", "dt", "cuda", tmp_path, seconds=1.5, warm=1).rate(call, 1)
+    assert rate == pytest.approx(1 / 0.101) and clock.calls < 20
+
+
+def test_runs_of_one_device_are_one(tmp_path: Path, made: table.Found) -> None:
+    later = replace(made, rows=[Row("made_up", "", "TF32", "things", 7.0, "tf32"), Row("search", "", AS_SET, "", 1.0)])
+    files = [tmp_path / "1.json", tmp_path / "2.json"]
+    for file, one in zip(files, (made, later), strict=True):
+        write_json(file, one.as_json(), kind=__main__.KIND)
+    found = table.joined([table.Found.from_json(read_json(file, kind=__main__.KIND)) for file in files])
+    said = {(row.line, row.variant): row for row in found.rows}
+    assert (
+        said["made_up", "TF32"].rate == 7 and said["made_up", AS_SET].rate == 100 and said["search", AS_SET].rate == 1
+    )
+    assert found.jobs == made.jobs and found.peaks == made.peaks
+    with pytest.raises(UserError, match="two devices"):
+        table.joined([made, replace(later, device="another")])
+    with pytest.raises(UserError, match="shrunk"):
+        table.joined([made, replace(later, quick=True)])
 
 
 def test_a_whole_job_is_the_sum_of_its_parts_as_the_settings_stand(made: table.Found) -> None:
@@ -127,17 +207,16 @@ def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
     monkeypatch.setattr(sys, "executable", str(stand_in))
     monkeypatch.setattr(subprocess, "Popen", Hanging)
     monkeypatch.setattr(__main__, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    found = __main__.run(["ad", "search"], "cpu", True, __main__.LEAST)
+    found = __main__.run(["radt", "ad"], "cpu", True, __main__.LEAST)
     assert [(row.line, row.rate) for row in found.rows if row.rate] == [("ad", 1.0)]
-    (hung, late) = (row.why for row in found.rows if not row.rate)
-    assert hung == "stopped after 20 s" and late == "no time was left"
+    why = {row.line: row.why for row in found.rows if not row.rate}
+    assert why == {"ad": "stopped after 20 s", "radt": "no time was left"}
 
 
 @pytest.mark.slow
 def test_all_lines_run_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    ways = ["--variants", *(way for way in COLUMNS if way != "compiled")]
-    assert __main__.main(["--device", "cpu", "--quick", *ways, "--minutes", "20", "--json", str(out)]) == 0
+    assert __main__.main(["--device", "cpu", "--quick", "--minutes", "20", "--json", str(out)]) == 0
     rows = json.loads(out.read_text())["rows"]
     absent = {row["line"] for row in rows if row["why"].startswith("no such setting")}
     assert {row["line"] for row in rows if row["rate"]} | absent == set(LINES)

@@ -17,7 +17,7 @@ from recollect.evaluation.speed import Clock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
-from benchmarks.gpu import amago, language, memory, off_policy, one_line, supervised  # noqa: E402
+from benchmarks.gpu import amago, language, memory, off_policy, one_line, pretend_graphs, supervised  # noqa: E402
 from benchmarks.gpu.case import Case  # noqa: E402
 from benchmarks.gpu.lines import LINES  # noqa: E402
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
@@ -31,13 +31,14 @@ def measured(name: str, ways: Sequence[str]) -> list[one_line.Row]:
     found: list[Any] = []
     with PretendGpu():
         one_line.measure(name, device="cuda", quick=True, seconds=60, hand_on=found.append, only=list(ways))
-    return [one for one in found if isinstance(one, one_line.Row)]
+    rows = {(row.part, row.variant): row for row in found if isinstance(row, one_line.Row)}  # as they came last
+    return list(rows.values())
 
 
 def lines() -> list[Any]:
-    """A few now, and with the slow tests all. Inductor compiles for a real GPU only, and here TF32 is float32."""
+    """A few now, and with the slow tests all. Here TF32 is float32."""
     all_ways = {
-        name: [way for way in line.variants if way not in ("compiled", "TF32")]
+        name: [way for way in line.variants if way != "TF32"]
         for name, line in LINES.items()
         if not name.endswith("_of_64")  # as those of 10
     }
@@ -52,6 +53,21 @@ def test_a_line_of_make_gpu_runs_and_agrees_with_the_cpu(name: str, ways: Sequen
     for row in rows:
         assert row.rate and not row.why and row.difference is not None, row
         assert row.within and row.difference < SAME.get(row.variant, 1), row
+
+
+@pytest.mark.parametrize("name", ["gpt_50", "lstm_50", "helm"])
+def test_what_is_compared_with_the_cpu_replays_its_graphs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays = []
+    replay = pretend_graphs.Graph.replay
+    monkeypatch.setattr(pretend_graphs.Graph, "replay", lambda graph: replays.append(graph) or replay(graph))
+    line = LINES[name]
+    with PretendGpu():
+        one_line.subject_of(
+            line, one_line.Cases(line, "cuda", True, tmp_path).case(line.variants["graph"], small=True)
+        ).numbers()
+    assert replays
 
 
 # ---- an update never waits

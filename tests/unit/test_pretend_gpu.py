@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recollect.common.cuda_graphs import captured
+from recollect.amago.goal_embedders import TokenGoals
+from recollect.common.cuda_graphs import beside, captured
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
-from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
+from benchmarks.gpu.pretend import PretendGpu, Stream  # noqa: E402
 
 
 @pytest.fixture
@@ -152,6 +154,48 @@ def test_a_capture_in_which_the_host_waits_is_an_error(gpu: PretendGpu, wait: An
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
         captured(lambda: wait(x))
     assert float(x.sum()) == 3
+
+
+def test_after_a_capture_that_failed_work_goes_on_where_it_was(
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch does not come back from the stream of a capture that ends in an error."""
+    main, at = Stream(), []
+
+    @contextmanager
+    def left_there(*unused: Any, **also: Any) -> Iterator[None]:
+        yield
+        at.append("the stream of the capture")
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(torch.cuda, "graph", left_there)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
+    monkeypatch.setattr(torch.cuda, "set_stream", at.append)
+    with pytest.raises(RuntimeError, match="during capture"):
+        captured(lambda: on_gpu(1) + 1)
+    assert at == ["the stream of the capture", main]
+
+
+def test_all_warm_ups_are_on_one_stream(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = set()
+
+    @contextmanager
+    def inside(stream: Any) -> Iterator[None]:
+        streams.add(stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "stream", inside)
+    assert [beside(lambda: 1), beside(lambda: 2)] == [1, 2] and len(streams) == 1
+
+
+def test_goals_are_read_in_a_capture_as_outside(gpu: PretendGpu) -> None:
+    goals = TokenGoals(8, torch.Generator().manual_seed(0)).to("cuda").eval()
+    told = torch.tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[1, 2], [3, 4]]]).to("cuda")
+    expected = goals(told).detach().clone()
+    graph, found = captured(lambda: goals(told))
+    graph.replay()
+    assert torch.equal(found, expected)
+    torch.testing.assert_close(goals.train()(told), expected)  # in training what is the same is read once
 
 
 def test_bytes_are_counted_as_tensors_come_and_go(gpu: PretendGpu) -> None:

@@ -49,6 +49,7 @@ from recollect.amago.network import WorldShape
 from recollect.amago.share import Apart, Share
 from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.artifacts.lock import SharedLock, dies_with_parent
+from recollect.artifacts.threads import use_threads
 from recollect.environments.registry import make_world, tasks
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -130,7 +131,7 @@ def learn(
     """
     from torch import distributed
 
-    torch.set_num_threads(threads)
+    use_threads(threads)
     hp: AmagoHyperparameters = settings.method.hyperparameters
     device, share = device_of(rank, kind), Share(rank, hp.devices, hp.batch_size)
     environment = settings.environment

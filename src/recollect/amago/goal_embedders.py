@@ -29,7 +29,10 @@ class FeedForwardGoals(nn.Module):
 
 
 class TokenGoals(nn.Module):
-    """Sequences that stand several times in a batch are read once."""
+    """Sequences that stand several times in a batch are read once, but while acting: how many there are, a CUDA graph cannot ask.
+
+    Read in float32 (see `RecurrentSequence.run`).
+    """
 
     def __init__(self, width: int, draws: torch.Generator) -> None:
         super().__init__()
@@ -44,6 +47,12 @@ class TokenGoals(nn.Module):
 
     def forward(self, goals_KG: Tensor) -> Tensor:
         tokens = (goals_KG.flatten(-2).round().long() + SHIFT).clamp(0, TOKENS - 1)
+        if not self.training:
+            return self._read(tokens.flatten(0, -2)).view(*tokens.shape[:-1], -1)
         different, which = tokens.flatten(0, -2).unique(dim=0, return_inverse=True)
-        hidden = self.cells(self.table[different])[0][:, -1]
-        return self.norm(self.out(hidden))[which].view(*tokens.shape[:-1], -1)
+        return self._read(different)[which].view(*tokens.shape[:-1], -1)
+
+    def _read(self, tokens_NK: Tensor) -> Tensor:
+        with torch.autocast(tokens_NK.device.type, enabled=False):
+            hidden_NH = self.cells(self.table[tokens_NK])[0][:, -1]
+        return self.norm(self.out(hidden_NH))

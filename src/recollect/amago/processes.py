@@ -44,6 +44,7 @@ from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 from recollect.artifacts.lock import SharedLock, dies_with_parent
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
+from recollect.artifacts.threads import use_threads
 from recollect.common.contract import Inputs
 from recollect.environments.base import World
 from recollect.environments.registry import make_world, tasks
@@ -154,7 +155,7 @@ def play(
     agent: type[Agent], settings: Settings, folder: Path, learner: _Learner, actor_steps: int, threads: int, part: Part
 ) -> None:
     """All epochs, see `collect`. Raises Stop if the learner is gone."""
-    torch.set_num_threads(threads)
+    use_threads(threads)
     hp: AmagoHyperparameters = settings.method.hyperparameters
     which = (part.number,) if part.number else ()
     seed = seed_of("collector", settings.seed, actor_steps, *which)  # after a restart, other numbers

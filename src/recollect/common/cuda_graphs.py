@@ -7,6 +7,7 @@ where they are. On a CPU such a function is called as it is, so that both can be
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -17,9 +18,18 @@ WARM_UP = 3
 """Calls beside the main stream that PyTorch asks for before a capture: libraries choose and allocate in them."""
 
 
+_failed: list[torch.cuda.CUDAGraph] = []  # the allocator still points into them
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """One for all warm-ups on a device: memory that was freed on a stream is not given to another one."""
+    return torch.cuda.Stream(device)
+
+
 def beside(function: Callable[[], Given]) -> Given:
-    """Call a function on a stream of its own; what the main stream does next waits for it."""
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    """Call a function on a stream beside the main one; what the main stream does next waits for it."""
+    main, side = torch.cuda.current_stream(), _side_stream(torch.cuda.current_device())
     side.wait_stream(main)
     with torch.cuda.stream(side):
         given = function()
@@ -35,7 +45,12 @@ def captured(function: Callable[[], Given]) -> tuple[torch.cuda.CUDAGraph, Given
     Raises:
         RuntimeError: it does something that a graph cannot hold.
     """
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        given = function()
+    graph, main = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            given = function()
+    except RuntimeError:
+        torch.cuda.set_stream(main)  # PyTorch leaves the stream of the capture in its place
+        _failed.append(graph)
+        raise
     return graph, given

@@ -18,10 +18,11 @@ def in_bfloat16(precision: Precision, device: torch.device | str) -> bool:
 
 
 def autocast(precision: Precision, device: torch.device | str) -> AbstractContextManager[object]:
-    """While inside, products on this device are computed as `precision` says."""
-    if not in_bfloat16(precision, device):
-        return nullcontext()
-    return torch.autocast(torch.device(device).type, torch.bfloat16)
+    """While inside, products on this device are computed as `precision` says, also within one that says otherwise."""
+    kind = torch.device(device).type
+    if in_bfloat16(precision, device):
+        return torch.autocast(kind, torch.bfloat16)
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 @contextmanager

@@ -175,12 +175,16 @@ class RecurrentSequence(SequenceModel):
             parameter.uniform_(-bound, bound, generator=generator)
 
     def run(self, x_BTD: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """Run over a sequence from a state (zeros when None): hidden outputs [B, T, H] and the state after the last."""
-        if self.kind == "lstm":
-            h_BTH, after = self.cells(x_BTD, state)
-            return h_BTH, after
-        h_BTH, hidden = self.cells(x_BTD, None if state is None else state[0])
-        return h_BTH, (hidden,)
+        """Run over a sequence from a state (zeros when None): hidden outputs [B, T, H] and the state after the last.
+
+        Always in float32: where PyTorch is to compute in bfloat16, its recurrent layers of a GPU take float16.
+        """
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            if self.kind == "lstm":
+                h_BTH, after = self.cells(x_BTD.float(), state)
+                return h_BTH, after
+            h_BTH, hidden = self.cells(x_BTD.float(), None if state is None else state[0])
+            return h_BTH, (hidden,)
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         return self.run(x_BTD)[0]

@@ -151,7 +151,7 @@ def work_then(timed: TimedJob) -> Work:
 # ---------------------------------------------------------------------------------------------- the table of docs/scale.md
 
 PAGE, MARKS = Path("docs/scale.md"), "gpu speeds"
-WAYS = ("as set", "fp32", "TF32", "bf16", "compiled", "graph")
+WAYS = ("as set", "fp32", "TF32", "bf16", "graph")
 NOTHING = "No GPU has been timed yet: `make gpu` writes this table."
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 
+from recollect.artifacts.threads import use_threads
 from recollect.common.precision import Precision, autocast, in_bfloat16
+from recollect.common.sequence_models import RecurrentSequence
 
 
 @pytest.mark.parametrize(
@@ -30,3 +34,28 @@ def test_a_product_on_the_cpu_has_the_precision_asked_for(precision: Precision, 
     with autocast(precision, "cpu"):
         assert (x @ x).dtype == dtype
     assert (x @ x).dtype == torch.float32
+
+
+def test_float32_within_bfloat16_is_float32() -> None:
+    x, weight = torch.ones(2, 2), torch.ones(2, 2)
+    with autocast("bfloat16", "cpu"):
+        assert (x @ weight).dtype == torch.bfloat16
+        with autocast("float32", "cpu"):
+            assert (x @ weight).dtype == torch.float32
+        assert (x @ weight).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_recurrent_layers_stay_in_float32(kind: Literal["lstm", "gru", "rnn"]) -> None:
+    model = RecurrentSequence(kind, 3, 4, generator=torch.Generator().manual_seed(0))
+    x_BTD = torch.ones(2, 5, 3)
+    with autocast("bfloat16", "cpu"):
+        h_BTH, state = model.run(x_BTD.bfloat16())
+    assert {part.dtype for part in (h_BTH, *state)} == {torch.float32}
+    assert torch.equal(h_BTH, model.run(x_BTD)[0])
+
+
+def test_a_job_does_without_attention_that_plans_for_each_length() -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    use_threads(0)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -1,0 +1,21 @@
+"""How a process computes: its threads, and the kernels of a GPU that it does without."""
+
+from __future__ import annotations
+
+import os
+
+
+def use_threads(count: int) -> None:
+    """Let torch, which is imported here, use so many threads; 0: as many as cores.
+
+    On a GPU attention is computed without cuDNN, which makes a plan for each new length, in tenths of a second. From version
+    2.11 on PyTorch prefers it for bfloat16 on Hopper GPUs, and RA-DT acts with hundreds of lengths. (Read in PyTorch's sources
+    and in reports on version 2.11, not measured here.)
+    """
+    if count:
+        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    if count:
+        torch.set_num_threads(count)
