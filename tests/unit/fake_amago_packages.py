@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,19 +16,42 @@ ITEMS = ("health", "food", "drink", "energy", "sapling", "wood", "stone", "coal"
          "stone_pickaxe", "iron_pickaxe", "wood_sword", "stone_sword", "iron_sword")  # fmt: skip
 
 
+class Creature:
+    """Its hash differs in every world, as the package's do, which are addresses: so does the order of a set of them."""
+
+    made = itertools.count()
+
+    def __init__(self, pos: tuple[int, int]) -> None:
+        self.pos = np.array(pos)
+        self._hash = next(self.made) * 0x9E3779B1 >> 7
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 class Crafter:
-    """The package's `Env` as far as it is used: action 1 walks along x, 2 along y; 5 collects wood, 8 places a table."""
+    """The package's `Env` as far as it is used: action 1 walks along x, 2 along y; 5 collects wood, 8 places a table.
+
+    Creatures stand around the player's first place. Every second step one goes and another comes. Of four steps the last
+    two are night, when a picture has noise from the world's generator.
+    """
 
     def __init__(self, reward: bool, length: int | None, seed: int) -> None:
         assert reward and length is None
         self._seed, self._episode = seed, 0
-        self._world = SimpleNamespace(daylight=0.5)
+        self._world = SimpleNamespace()
 
     def reset(self) -> Any:
         self._episode += 1
         draws = np.random.RandomState((self._seed + self._episode) % 2**31)
         self.map = draws.randint(0, 12, (64, 64))
         self.drawn = draws.randint(0, 250, (64, 64, 3)).astype(np.uint8)
+        self._step = 0
+        self._chunk: set[Creature] = set()
+        self._world.random, self._world.daylight = draws, 0.5
+        self._world._obj_map = np.zeros((64, 64), np.uint32)
+        for _ in range(8):
+            self._add()
         inventory = {name: 9 if i < 4 else 0 for i, name in enumerate(ITEMS)}
         self._player = SimpleNamespace(
             pos=np.array([32, 32]), inventory=inventory, facing=(0, 1),
@@ -38,13 +62,40 @@ class Crafter:
     def _obs(self) -> Any:
         raise AssertionError("nobody shall draw what nobody looks at")
 
-    def _sem_view(self) -> np.ndarray:
-        return self.map.copy()
+    def _add(self) -> None:
+        x, y = self._world.random.randint(29, 36, 2)
+        if not self._world._obj_map[x, y]:
+            self._world._obj_map[x, y] = self._world._obj_map.max() + 1
+            self._chunk.add(Creature((x, y)))
 
-    def render(self) -> np.ndarray:
-        return self.drawn
+    def _balance_chunk(self, chunk: tuple[int, int, int, int], objs: Any) -> None:
+        assert chunk == (24, 36, 24, 36)
+        creatures = list(objs)
+        gone = creatures[self._world.random.randint(len(creatures))]
+        self._world._obj_map[tuple(gone.pos)] = 0
+        self._chunk.remove(gone)
+        self._add()
+
+    def _sem_view(self) -> np.ndarray:
+        return np.where(self._world._obj_map > 0, 12, self.map)
+
+    def render(self, size: tuple[int, int] | None = None) -> np.ndarray:
+        image = self.drawn.copy()
+        for creature in self._chunk:
+            x, y = creature.pos
+            image[y, x] = 255
+        if self._world.daylight < 0.5:
+            image = image // 2 + self._world.random.randint(0, 128, image.shape).astype(np.uint8)
+        if size is None:
+            return image
+        rows, columns = (np.arange(side) * 64 // side for side in size)
+        return image[rows][:, columns]
 
     def step(self, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
+        self._step += 1
+        self._world.daylight = 0.5 if self._step % 4 < 2 else 0.25
+        if self._step % 2 == 0:
+            self._balance_chunk((24, 36, 24, 36), self._chunk)
         player = self._player
         player.pos = np.clip(player.pos + np.array([action == 1, action == 2]), 0, 63)
         if action == 5:

@@ -37,7 +37,7 @@ class Task:
     Args:
         index: position within its split, from 0.
         name: short and readable, e.g. ``goal_x2_y0``.
-        split: "train" or "eval".
+        split: which one it is of: "train", "eval", or another that its world has.
         data: what the world needs, e.g. ``{"goal": (2, 0)}``.
     """
 

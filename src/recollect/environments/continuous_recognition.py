@@ -34,9 +34,8 @@ from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
 GYMNASIUM_IDS: dict[str, dict] = {"recollect/ContinuousRecognition-v0": {}}
 SIDE, SIZE, SWING = 80, 60, 35  # pixels of the view, of a stimulus (75 % of it), from the cross to a button
 TURN_A = np.array([0, -1, 1], dtype=np.int8)
-CROSS, IMAGE, RIGHT, WRONG = range(
-    4
-)  # screens: the cross; a stimulus between the buttons; the button that was chosen flashes
+# Screens: the cross; a stimulus between the buttons; the button that was chosen flashes.
+CROSS, IMAGE, RIGHT, WRONG = range(4)
 GREY, BLACK, RED, GREEN, WHITE = (128, 128, 128), (0, 0, 0), (255, 0, 0), (0, 255, 0), (235, 235, 235)
 # A stimulus is a shape, its color, a pattern, its color: 10 * 8 * 6 * 5.
 SHAPE_COLORS = ((200, 30, 30), (30, 140, 40), (40, 60, 200), (230, 190, 20), (150, 40, 170), (20, 170, 180), (240, 120, 20),

@@ -12,7 +12,16 @@ and completing the last ends it. Without, Crafter's own reward is paid. Observat
 
 What differs from upstream, and why: the split `single` asks for each achievement alone and `multi` has the paper's ten
 prompts, whose travels upstream splits into wrong words; at the world's border the cells of `textures` keep their places
-(upstream moves them to the corner); images are [C, H, W]; an episode is a function of its word, so it can be played again.
+(upstream moves them to the corner); images are [C, H, W].
+
+What differs from the package, so that an episode is a function of its word and actions, and can be played again:
+
+- Every tenth step creatures come and go, chunk by chunk. The package goes through a chunk's creatures in the order of their
+  addresses in memory, which is another one every time. Ours goes in the order in which they came into the world.
+- The noise in images of the night has a generator of its own, started from the word and the step. The package draws it from
+  the world's, so that one look more or less changes how its creatures walk.
+
+Neither changes any chance: a creature is as likely to be chosen, and the noise has the same distribution.
 """
 
 from __future__ import annotations
@@ -92,8 +101,12 @@ class Player:
         self.options = options
         self.inner = package.Env(reward=True, length=None, seed=0)
         self.inner._obs = lambda: None  # nobody looks at what it would draw
+        self._package_balance = self.inner._balance_chunk
+        self.inner._balance_chunk = self._balance
+        self._noise = np.random.RandomState()
 
     def begin(self, word: int) -> None:
+        self.word = word
         self.inner._seed, self.inner._episode = word, 0
         self.inner.reset()
         self.achievements: dict[str, int] = dict(self.inner._player.achievements)
@@ -109,22 +122,18 @@ class Player:
         return float(reward), bool(over)
 
     def render(self) -> np.ndarray:
-        """Larger than the agent sees it. At night the package draws random numbers for it, which are put back."""
-        draws = self.inner._world.random
-        before = draws.get_state()
-        image: np.ndarray = self.inner.render((378, 378))
-        draws.set_state(before)
-        return image
+        """What a person sees, uint8 [378, 378, 3], larger than the agent's image."""
+        return self._image((378, 378))
 
     def look(self) -> np.ndarray:
-        """All parts of an observation but the goals, flat."""
+        """All parts of an observation but the goals, flat [D]."""
         player = self.inner._player
         inventory = np.array(list(player.inventory.values()))
         if self.options.observation == "render":
-            image_HWC = self.inner.render()[:64]
+            image_HWC = self._image()[:64]
             return image_HWC.transpose(2, 0, 1).ravel().astype(np.uint8)
         if self.options.observation == "crop":  # the inventory is cut off the picture, and given as numbers
-            image_HWC = self.inner.render()[:48]
+            image_HWC = self._image()[:48]
             image = image_HWC.transpose(2, 0, 1).ravel()
             return np.concatenate([image, inventory]).astype(np.uint8)
         semantic_XY = self.inner._sem_view() if self.semantic is None else self.semantic
@@ -135,6 +144,23 @@ class Player:
         place = (np.array(player.pos) - 30.0) / 60.0
         parts = [view_YX.ravel(), player.facing, inventory / 10, place, [self.inner._world.daylight]]
         return np.concatenate(parts).astype(np.float32)
+
+    def _balance(self, chunk: Any, creatures: Any) -> None:
+        """Let creatures of a chunk come and go; the package is given them in the order in which they came into the world."""
+        number_XY = self.inner._world._obj_map
+        self._package_balance(chunk, sorted(creatures, key=lambda creature: number_XY[tuple(creature.pos)]))
+
+    def _image(self, size: tuple[int, int] | None = None) -> np.ndarray:
+        """The package's image, uint8 [H, W, 3], 64 x 64 if no size is given. It draws nothing from the world's generator."""
+        world = self.inner._world
+        draws = world.random
+        self._noise.seed([self.word, self.inner._step])
+        world.random = self._noise
+        try:
+            image: np.ndarray = self.inner.render(size)
+        finally:
+            world.random = draws
+        return image
 
 
 class Crafter(ReplayedWorld):

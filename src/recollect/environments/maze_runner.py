@@ -87,7 +87,7 @@ def below(bound: int, words: Iterator[int]) -> int:
 
 
 @lru_cache
-def _posts(side: int) -> dict[int, list[tuple[int, int]]]:
+def posts_near(side: int) -> dict[int, list[tuple[int, int]]]:
     """Of each even cell, the even cells next to it (left, right, up, down) and the cells on the way, by number."""
     ways: dict[int, list[tuple[int, int]]] = {}
     for y in range(0, side, 2):
@@ -116,7 +116,7 @@ def maze(seed: int, side: int) -> np.ndarray:
     words = legacy_words(seed)
     border = np.zeros((side, side), dtype=bool)
     border[[0, -1], :] = border[:, [0, -1]] = True
-    cells, near = bytearray(border.tobytes()), _posts(side)  # plain bytes: thousands of single cells are touched
+    cells, near = bytearray(border.tobytes()), posts_near(side)  # plain bytes: thousands of single cells are touched
     posts, growth = side // 2 + 1, int(AMOUNT * 10 * side)
     for _ in range(int(AMOUNT * (side // 2) ** 2)):
         x = below(posts, words) * 2

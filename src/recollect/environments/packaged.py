@@ -218,6 +218,7 @@ class VectorWorld(BaseWorld):
         if self.metrics:
             self.latest_BM = self._keep("latest metrics", nothing_BM)
             self.first_BM = self._keep("first metrics", nothing_BM.copy())
+            self._first_over_B = self._keep_zeros("first episode over", bool)
         self._seen_B = self._reset_inner(np.ones(self.num_envs, bool))
 
     def set_state(self, state: Any) -> None:
@@ -232,6 +233,7 @@ class VectorWorld(BaseWorld):
         starts_B[index_N] = True
         if self.metrics and starts_B.all():
             self.first_BM[:] = np.nan
+            self._first_over_B[:] = False
         self._seen_B[index_N] = self._reset_inner(starts_B)[index_N]
 
     def _reset_inner(self, mask_B: np.ndarray) -> np.ndarray:
@@ -254,12 +256,15 @@ class VectorWorld(BaseWorld):
         """Keep what the environments say where episodes end."""
         for name in SUCCESS:
             if name in said:
-                self._success_B = _numbers(said, name)
+                self._success_B = _numbers(said, name, self.num_envs)
+        if not self.metrics:
+            return
+        first_B = ends_B & ~self._first_over_B
         for m, name in enumerate(self.metrics):
-            value_B = _numbers(said, name)
-            first_B = ends_B & np.isnan(self.first_BM[:, m])
+            value_B = _numbers(said, name, self.num_envs)
             self.latest_BM[ends_B, m] = value_B[ends_B]
             self.first_BM[first_B, m] = value_B[first_B]
+        self._first_over_B |= ends_B
 
     def _observe(self) -> np.ndarray:
         return np.array(self._seen_B)
@@ -282,10 +287,14 @@ def made(name: str, world: str, **arguments: Any) -> Any:
         raise UserError(f"'{name}' cannot be made: {error}", where=f"environment.world: {world}", do=do) from error
 
 
-def _numbers(said: dict[str, Any], name: str) -> np.ndarray:
-    """What each instance says under a name, float64 [B], NaN where it says nothing. Raises UserError: that is no number."""
-    told_B = said.get(f"_{name}", np.zeros(1, bool))
-    number_B = np.full(len(told_B), np.nan)
+def _numbers(said: dict[str, Any], name: str, count: int) -> np.ndarray:
+    """What each of `count` instances says under a name, float64 [B], NaN where it says nothing.
+
+    Raises:
+        UserError: what one says is no number.
+    """
+    told_B = said.get(f"_{name}", np.zeros(count, bool))
+    number_B = np.full(count, np.nan)
     try:
         number_B[told_B] = np.asarray(said.get(name, number_B), object)[told_B].astype(np.float64)
     except (TypeError, ValueError) as error:

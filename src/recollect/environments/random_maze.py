@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from recollect.environments import counter_rng
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
-from recollect.environments.maze_runner import _posts
+from recollect.environments.maze_runner import posts_near
 
 GYMNASIUM_IDS: dict[str, dict] = {"recollect/RandomMaze-v0": {}}
 VIEW, MARGIN = 9, 4  # cells along a side of an image; walls around a maze, so that images have something to show there
@@ -55,7 +55,7 @@ def maze(seed: int, side: int) -> np.ndarray:
     border = np.ones((side, side), dtype=bool)
     border[1:-1, 1:-1] = False
     cells = bytearray(border.tobytes())  # plain bytes: thousands of single cells are touched
-    near = _posts(side)
+    near = posts_near(side)
     posts = side // 2 + 1
     growth = int(SHARE * 10 * side)
     ahead = min(AHEAD, growth)

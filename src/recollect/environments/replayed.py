@@ -24,7 +24,7 @@ class Player(Protocol):
         """Reward, and whether the episode ended by itself."""
 
     def look(self) -> np.ndarray:
-        """What is seen now; it may be asked for several times."""
+        """What is seen now, [D]. It may be asked for several times or never: that changes neither it nor the episode."""
 
 
 class ReplayedWorld(BaseWorld):

@@ -55,7 +55,7 @@ class Camera(gymnasium.Env):
 
 
 class Walk(gymnasium.Env):
-    """Says how far it came; odd seeds do not succeed, and say so under the name that others use."""
+    """Says how far it came; odd seeds do not succeed, and say so under the name that others use. Action 1 says more."""
 
     observation_space = Box(-1, 1, (1,), np.float32)
     action_space = Discrete(2)
@@ -71,6 +71,8 @@ class Walk(gymnasium.Env):
     def step(self, action):
         self.time += 1
         info = {"is_success": self.seed_ % 2 == 0, "steps gone": self.time, "word": "far"}
+        if action == 1:
+            info["told"] = self.time
         return np.zeros(1, np.float32), 1.0, self.time == 2 + self.seed_ % 3, self.time == self.cut, info
 
 
@@ -233,6 +235,26 @@ def test_success_and_further_numbers_of_info_are_kept_where_episodes_end(process
     world.reset(options={"reset_mask": np.ones(6, bool)})
     assert np.isnan(world.first_BM).all() and not np.isnan(world.latest_BM[ended_B]).any()
     world.close()
+
+
+def test_a_metric_that_is_not_told_is_nan() -> None:
+    """One is told nowhere, one by the action 1. What a later episode tells is no number of the first."""
+    world = make(2, **WALK | {"metrics": ["told", "nonsense"], "arguments": {"cut": 1}})
+    world.reset()
+    nan = np.nan
+    for actions, told_B, first_told_B in (
+        ([0, 0], [nan, nan], [nan, nan]),
+        ([1, 0], [1, nan], [nan, nan]),
+        ([0, 1], [nan, 1], [nan, nan]),
+    ):
+        world.step(np.array(actions))
+        np.testing.assert_array_equal(world.latest_BM.T, [told_B, [nan, nan]])
+        np.testing.assert_array_equal(world.first_BM.T, [first_told_B, [nan, nan]])
+        for one in ([True, False], [False, True]):
+            world.reset(options={"reset_mask": np.array(one)})
+    world.reset()  # all begin anew
+    world.step(np.array([0, 1]))
+    np.testing.assert_array_equal(world.first_BM.T, [[nan, 1], [nan, nan]])
 
 
 def test_a_word_is_no_metric() -> None:

@@ -86,6 +86,20 @@ def play(world: World, which: list[int], steps: int, seed: int) -> list[list[Any
     return found
 
 
+def trace(found: list[list[Any]], b: int) -> list[list[Any]]:
+    """What `play` found of one instance; that others were reset is left out."""
+    kept = []
+    ended = False
+    for of_all in found:
+        part = [values[b] for values in of_all]
+        if len(part) == 4:
+            ended = part[2] or part[3]
+        elif not ended:
+            continue
+        kept.append(part)
+    return kept
+
+
 def sampled(world: World, draws: np.random.Generator) -> np.ndarray:
     space: Any = world.single_action_space
     if isinstance(space, Discrete):
@@ -105,9 +119,10 @@ def test_an_instance_does_not_depend_on_the_others_and_a_state_is_played_again(
     assert first.reset()[0][1].tolist() == alone.reset()[0][0].tolist()
     assert first.num_envs == 3 and first.observation_space.contains(first.reset(seed=None)[0])
     alone.reset()
-    together, single = play(first, which, 4, 1), play(alone, [0], 4, 1)
-    if all(len(step) == 4 for step in together):  # nobody was reset
-        assert [[part[1] for part in step] for step in together] == [[part[0] for part in step] for step in single]
+    # Some instance now stands within an episode.
+    together, single = play(first, which, 9, 1), play(alone, [0], 9, 1)
+    assert trace(together, 1) == trace(single, 0)
+    assert first.get_state()["timestep"].any()
     again.reset(seed=77)
     again.set_state(first.get_state())
     assert play(first, which, 12, 2) == play(again, which, 12, 2)
@@ -362,19 +377,63 @@ def test_parts_of_an_observation_are_where_they_are_said_to_be(fakes: None) -> N
         assert list(world.observation_parts) == parts
         part = {name: seen[where].reshape(shape) for name, (where, shape) in world.observation_parts.items()}
         if kind == "textures":
-            np.testing.assert_array_equal(part["textures"], inner.map.T[29:36, 28:37] + 1)
+            np.testing.assert_array_equal(part["textures"], inner._sem_view().T[29:36, 28:37] + 1)
             assert part["features"][:3].tolist() == pytest.approx([0, 1, 0.9]) and part["features"][-1] == 0.5
             inner._player.pos = np.array([0, 63])  # at a corner what is outside is 0, and the rest keeps its place
             corner = world._observe()[0][:63].reshape(7, 9)
-            np.testing.assert_array_equal(corner[:4, 4:], inner.map.T[60:64, :5] + 1)
+            np.testing.assert_array_equal(corner[:4, 4:], inner._sem_view().T[60:64, :5] + 1)
             assert not corner[4:].any() and not corner[:, :4].any()
         else:
             height = part["image"].shape[1]
-            np.testing.assert_array_equal(part["image"], inner.drawn[:height].transpose(2, 0, 1))
+            np.testing.assert_array_equal(part["image"], inner.render()[:height].transpose(2, 0, 1))
     part = make("crafter", [0]).observation_parts
     assert [shape for _, shape in part.values()] == [(3, 48, 64), (16,), (5, 3)]
     with pytest.raises(UserError, match="an instruction of 5 goals"):
         make("crafter", list(range(10)), split="multi", most_goals=3)
+
+
+real_crafter = pytest.mark.skipif(find_spec("crafter") is None, reason="crafter is not installed")
+
+
+@pytest.mark.parametrize(
+    ("package", "observation"),
+    [("fake", "textures"), ("fake", "crop"), ("fake", "render"), pytest.param("real", "crop", marks=real_crafter)],
+)
+def test_an_episode_of_crafter_is_a_function_of_its_word_and_actions(
+    package: str, observation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often one looks, and at whatever addresses the creatures lie. Night falls after 148 real steps."""
+    if package == "fake":
+        fake_amago_packages.install(monkeypatch)
+    steps, resumes = (24, 19) if package == "fake" else (200, 170)  # the third goes on from a state of the first
+    options: dict[str, Any] = {"instructions": False, "observation": observation, "horizon": 2 * steps}
+    first, watched, resumed = (make("crafter", [5], **options) for _ in range(3))
+    for world in (first, watched, resumed):
+        world.reset()
+    creatures, nights = set(), 0
+    for step in range(1, steps + 1):
+        actions = np.array([1 + step // 3 % 4])  # it walks in squares, or into what is there
+        worlds = [first, watched]
+        if step > resumes:
+            worlds.append(resumed)
+        seen, *told = first.step(actions)
+        assert not told[1].any()
+        for other in worlds[1:]:
+            seen_there, *told_there = other.step(actions)
+            np.testing.assert_array_equal(seen, seen_there)
+            assert told[:3] == told_there[:3]
+        watched.render()
+        np.testing.assert_array_equal(watched._observe(), watched._observe())
+        inner, *others = (world.players[0].inner for world in worlds)
+        for other in others:
+            np.testing.assert_array_equal(inner._sem_view(), other._sem_view())
+            np.testing.assert_array_equal(inner._world._obj_map, other._world._obj_map)
+        creatures.add(inner._world._obj_map.tobytes())
+        nights += inner._world.daylight < 0.5
+        if step == resumes:
+            resumed.set_state(first.get_state())
+            np.testing.assert_array_equal(resumed._observe(), seen)
+    assert nights > steps // 5 and len(creatures) > steps // 3  # neither was missed
 
 
 def test_crafter_can_be_relabelled(fakes: None) -> None:
