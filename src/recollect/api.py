@@ -169,7 +169,7 @@ class Run:
         """Its trained policy: `start(seeds, horizon, episodes)`, then `act(observation, reward, done)` on a batch of rows.
 
         Args:
-            checkpoint: one that the run kept: `best`, `latest`, `epoch_000050`; None: the run's own.
+            checkpoint: one that the run kept: `best`, `latest`, or an epoch as `50`; None: the run's own.
 
         Raises:
             UserError: the run is not trained, or a file is damaged.

@@ -136,7 +136,7 @@ def report(
 
     Example: recollect report --scale demo --figure radt_dark_room_10x10
     """
-    STAGES["report"].run(scale or default_selection().scale, figure or default_selection().figures)
+    STAGES["report"].run(scale or default_selection().scale, chosen_figures(figure))
 
 
 @own.command()

@@ -123,7 +123,8 @@ def warm(command: Sequence[str]) -> int:
     """Run a command whose `recollect` jobs fork from a process that has imported everything; returns its exit status."""
     if not sys.platform.startswith("linux"):  # elsewhere a fork after such imports is not safe
         return subprocess.call(list(command))
-    earlier = signal.signal(signal.SIGINT, lambda received, frame: None)  # the command has it from the terminal
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, lambda received, frame: None)  # the command has it from the terminal
     with _private_folder() as folder:
         address = str(folder / "socket")
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -140,7 +141,8 @@ def warm(command: Sequence[str]) -> int:
         finally:
             server.terminate()
             server.wait()
-            signal.signal(signal.SIGINT, earlier)
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
 
 
 @contextmanager

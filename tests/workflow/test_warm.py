@@ -235,6 +235,17 @@ def test_the_exit_status_is_the_commands(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=tmp_path).returncode == 7
 
 
+def test_behind_a_command_signals_mean_what_they_meant_before(tmp_path: Path) -> None:
+    """`recollect sweep --trials` starts one command after the other, and must end when it is told between them."""
+    code = (
+        "import signal; from recollect.warm import warm\n"
+        "numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)\n"
+        "before = [signal.getsignal(number) for number in numbers]\n"
+        "assert warm(['true']) == 0 and [signal.getsignal(number) for number in numbers] == before"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
 def test_an_error_of_a_forked_job_reaches_its_caller(workdir: Path, warm: dict[str, str]) -> None:
     done = subprocess.run([*CALLER, "train", *RUN], cwd=workdir, env=warm, capture_output=True, text=True)
     assert done.returncode == 2

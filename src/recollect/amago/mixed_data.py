@@ -27,6 +27,7 @@ from gymnasium.spaces import Box
 
 from recollect.amago.hyperparameters import MixSettings
 from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
+from recollect.artifacts.damaged import DAMAGED
 from recollect.artifacts.safetensors_format import map_arrays, read_header
 from recollect.environments.base import World
 from recollect.settings.errors import UserError
@@ -134,5 +135,5 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files if name in wanted}
-    except (OSError, ValueError) as error:
+    except DAMAGED as error:
         raise UserError(f"not a file of plain arrays: {error}", where=path, do="store it with numpy.savez") from error

@@ -272,7 +272,7 @@ class Learner(Trainer):
                     helper.steps, rows = pipe.recv()
                 except (EOFError, OSError):
                     raise self.lost(helper) from None
-                ended[helper.part.number] = rows
+                ended.setdefault(helper.part.number, []).extend(rows)
                 if helper.steps >= steps:
                     del behind[pipe]
         self.at.env_steps = sum(helper.steps * len(helper.part.actors) for helper in self.helpers)

@@ -14,7 +14,7 @@ What differs from upstream, and why:
 
 - One file holds the trajectories that were added together, each column as one array; upstream writes one pickle (or npz)
   per trajectory. All else is counted in trajectories, so "uniform over files" is as published.
-- Windows are slices of memory maps, cut in the process that trains (see `loader`); upstream has 8 that load whole files.
+- Windows are slices of memory maps, cut in the process that trains (see `cuts`); upstream has 8 that load whole files.
 - What is drawn is a function of (contents, seed, counter). Names carry a number and neither time nor random word.
 - The buffer can go back to where a checkpoint stood, also to the one before the newest: files that only these still need
   are kept. A file that was damaged or lost since is left out, and what is left out is said.

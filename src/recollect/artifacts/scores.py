@@ -23,6 +23,7 @@ SCORE_DTYPES: dict[str, str] = {
 }
 SCORE_COLUMNS: list[str] = list(SCORE_DTYPES)
 _TEXTS = [name for name, dtype in SCORE_DTYPES.items() if dtype == "str"]
+LEARNING = "learning"  # the split of evaluations that are made while a run learns
 NOT_ONE = -1  # task or episode of a number that belongs to no single one, e.g. a training loss
 
 BLANKS: dict[str, Any] = {"env": "", "method": "", "seed": -1}  # left for the run to fill in

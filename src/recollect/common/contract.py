@@ -1,6 +1,6 @@
 """What a method is, and what it is given.
 
-A method is one module of this folder with
+A method is one module of its paper's folder with
 
 - ``Hyperparameters``: a pydantic model, every field documented;
 - ``train(settings, inputs, run) -> Policy``: learns, resuming from ``run``'s newest checkpoint;

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.cpu.kernels import linear
-from recollect.common.index import full_precision
+from recollect.common.precision import full_precision
 from recollect.settings.errors import UserError
 
 BLOCK = 1 << 25  # similarities held at once (128 MB)

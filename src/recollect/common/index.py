@@ -10,8 +10,6 @@ Source: RA-DT (arXiv 2410.07071): Flat index, inner product, keys of length one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -22,24 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recollect.common.cpu.kernels import linear
+from recollect.common.precision import full_precision
 from recollect.settings.errors import UserError
 
 MARGIN = 16  # candidates beyond k, so that a tie at the k-th place is usually settled without a second pass
 SLACK = 1e-5  # more than a float32 product of unit vectors can be off (measured: below 2e-6 at width 768)
 BLOCK_SCORES = {"cpu": 1 << 25, "cuda": 1 << 26}  # scores held at once
 BLOCK_PAIRS = {"cpu": 1 << 17, "cuda": 1 << 24}  # numbers held at once by the float64 scoring
-
-
-@contextmanager
-def full_precision(device_type: str) -> Iterator[None]:
-    """No autocast and no TF32 inside: candidates must be found with float32 products."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device_type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _block(sizes: dict[str, int], on: Tensor) -> int:

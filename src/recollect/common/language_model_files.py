@@ -31,11 +31,11 @@ def provide(settings: LanguageModelSettings, folder: Path) -> None:
     """
     folder = Path(folder)
     if settings.source == "hub":
-        if not settings.repository or not settings.revision:
+        if not settings.repository or not settings.revision or not settings.sha256:
             raise UserError(
-                "A model from the hub needs a repository and a revision.",
+                "A model from the hub needs a repository, a revision, and the files that are read with their sha256.",
                 where="config/language_models.yaml",
-                do="Add both; the revision is the 40 digits of a commit.",
+                do="Add what is missing; the revision is the 40 digits of a commit.",
             )
         if settings.kind == "transformer_xl":
             return fetch_and_convert(settings, folder)

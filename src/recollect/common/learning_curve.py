@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.scores import LEARNING, scores_frame
 from recollect.common.rollout import Episodes
 from recollect.environments.base import World
 from recollect.environments.registry import make_world, tasks
@@ -63,7 +63,7 @@ def log_learning(
         rows = scores_frame(
             **labels,
             step=step,
-            split="learning",
+            split=LEARNING,
             task=task,
             episode=np.arange(len(value_B)),
             metric=metric,

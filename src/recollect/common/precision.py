@@ -22,7 +22,9 @@ def autocast(precision: Precision, device: torch.device | str) -> AbstractContex
     kind = torch.device(device).type
     if in_bfloat16(precision, device):
         return torch.autocast(kind, torch.bfloat16)
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
 
 
 @contextmanager
@@ -42,3 +44,15 @@ def tf32(on: bool, device: torch.device | str) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before)
         torch.backends.cudnn.allow_tf32 = before_in_cudnn
+
+
+@contextmanager
+def full_precision(device_type: str) -> Iterator[None]:
+    """No autocast and no TF32 inside: candidates must be found with float32 products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

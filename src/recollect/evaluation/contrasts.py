@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from recollect.artifacts.scores import LEARNING
 from recollect.common.curve_end import WINDOW, part_of_curve
 
 Floats = NDArray[np.float64]
 Wanted = Literal["above", "below", "equal"]
 Verdict = Literal["holds", "contradicted", "undecided", "not run"]
 
-LEARNING = "learning"  # the split of evaluations that are made while a run learns
 LEVEL = 0.95
 RESAMPLES = 10_000
 NORMAL = 1.959964  # its quantile of 97.5 %

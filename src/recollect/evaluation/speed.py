@@ -34,11 +34,11 @@ class Clock(Run):
     """A run that is never saved, resumed or judged, and knows when it logged which step.
 
     Args:
-        nowhere: a folder's name; nothing is written there.
+        scratch: a folder of its own, never that of a run: methods clear what a run left there, and write files of their own.
     """
 
-    def __init__(self, nowhere: Path) -> None:
-        super().__init__(nowhere, nowhere, settings_text="measured")
+    def __init__(self, scratch: Path) -> None:
+        super().__init__(scratch, scratch, settings_text="measured")
         self.at: list[tuple[int, float]] = []
 
     def resume(self) -> None:
@@ -89,18 +89,18 @@ def machine(device: str) -> str:
     return f"{platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def speeds(settings: Settings, train: Callable[..., Policy], inputs: Inputs, nowhere: Path) -> pd.DataFrame:
+def speeds(settings: Settings, train: Callable[..., Policy], inputs: Inputs, scratch: Path) -> pd.DataFrame:
     """Let a method learn and act for a while on the clock.
 
     Args:
         settings: of a method that learns from histories and acts in context.
         train: the method's own.
-        nowhere: see `Clock`.
+        scratch: see `Clock`.
     """
     chosen, environment = settings.method.hyperparameters, settings.environment
     brief = chosen.optimisation.model_copy(update={"steps": STEPS, "evaluate_every": None})
     few = settings.method.model_copy(update={"hyperparameters": chosen.model_copy(update={"optimisation": brief})})
-    clock = Clock(nowhere)
+    clock = Clock(scratch)
     policy = train(settings.model_copy(update={"method": few}), inputs, clock)
     tasks = registry.tasks(environment.world, environment.options, environment.evaluation.splits[0])
     values = {

@@ -163,6 +163,12 @@ def trace(
     listed = registry.tasks(environment.world, environment.options, split)
     horizon = facts_of(environment).horizon
     is_in_context = environment.evaluation.protocol == "in_context"
+    if not is_in_context and environment.evaluation.episodes < len(listed):
+        raise UserError(
+            f"an evaluation of {environment.evaluation.episodes} episodes does not play all {len(listed)} tasks",
+            where=f"environment '{environment.name}': evaluation.episodes",
+            do=f"evaluate at least {len(listed)} episodes",
+        )
     # An episodic evaluation plays task after task in turn, an episode in each row.
     episodes = 1 if is_in_context else min(EPISODES, environment.evaluation.episodes // len(listed))
     tasks_of_rows = np.repeat(tasks, episodes)

@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from pydantic import Field
 
+from recollect.artifacts.scores import LEARNING
 from recollect.common.curve_end import POINTS, WINDOW, grid, on_grid
 from recollect.figures import captions, style
 from recollect.figures.spec import ExtraRow, FigureSpec, ScoreOptions
@@ -34,7 +35,7 @@ class CurveOptions(ScoreOptions):
     """What kinds of learning curves can be told, besides their own options."""
 
     metric: str = Field("return", description="Metric of the scores that is drawn.")
-    split: str = Field("learning", description="Split of the scores that is drawn.")
+    split: str = Field(LEARNING, description="Split of the scores that is drawn.")
     window: int = Field(WINDOW, ge=1, description="Evaluations in the rolling mean. Published: 10.")
 
 

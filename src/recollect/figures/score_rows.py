@@ -83,7 +83,15 @@ def _measured(
                 tasks = sorted(set(cell["task"]))
                 # Tasks may have been played different numbers of times, so episodes are averaged first.
                 mean_by_task = cell.groupby(["seed", "task"])["value"].mean().unstack("task")
-                score_SN = mean_by_task.loc[list(figure.seeds), tasks].to_numpy(float)
+                score_SN = mean_by_task.reindex(index=list(figure.seeds), columns=tasks).to_numpy(float)
+                if np.isnan(score_SN).any():
+                    s, n = np.argwhere(np.isnan(score_SN))[0]
+                    raise UserError(
+                        f"seeds were scored on different tasks: {method} has no {options.metric} of task {tasks[n]} "
+                        f"with seed {figure.seeds[s]} in row '{row}'",
+                        where=f"figure '{figure.name}'",
+                        do="evaluate all seeds anew",
+                    )
                 bounds = options.interval(score_SN, figure.name, panel, row, method)
                 parts.append(
                     {

@@ -8,11 +8,11 @@ words stand for which images; of methods that read none it shows the rest. Speci
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from recollect.common.traces import Trace, different
 from recollect.figures.inspection import column_of, filled, heading, packed, rounded
@@ -130,11 +130,6 @@ def pixels_of(images: np.ndarray) -> np.ndarray:
 
 def png(pixels: np.ndarray) -> bytes:
     """A PNG of pixels uint8 [H, W, 3]."""
-    height, width = pixels.shape[:2]
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1)
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    size = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + size + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)) + chunk(b"IEND", b"")
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", optimize=True)
+    return file.getvalue()

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
-from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.scores import LEARNING, scores_frame
 from recollect.common.advantages import advantages
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
@@ -285,7 +285,7 @@ class OnPolicyTrainer:
                     method=method,
                     seed=self.seed,
                     step=self.steps,
-                    split="learning",
+                    split=LEARNING,
                     task=0,
                     episode=0,
                     metric=metric,

@@ -6,7 +6,7 @@
   constant chance of a greedy episode. Counted per exploratory selection, so actors in a batch share one schedule.
 - Upstream runs three passes per update (online without gradient on n + 1 tokens, target, online with gradient on n).
   The first and the last agree where nothing is dropped out, and are then one pass (`merged_passes`).
-- Dropout stays on while acting and in targets as upstream has it (switches in `online`).
+- Dropout stays on while acting and in targets as upstream has it (switches in `off_policy`).
 - `ff` is a working memoryless agent; upstream's Markov configuration does not run.
 """
 

@@ -5,7 +5,7 @@
 - Critic: masked mean of both squared errors. Actor: minus the masked mean of min_i Q_i(h, pi(h)). One Adam, no clipping.
 - `freeze_critic` takes the gradient from the critics (and from h as they read it); `freeze_all` from the actor's h too,
   where the encoder is shared.
-- Loop: `online`, with budgets in environment steps as the released (JAX) one has (`budget: steps`).
+- Loop: `off_policy`, with budgets in environment steps as the released (JAX) one has (`budget: steps`).
 """
 
 from __future__ import annotations

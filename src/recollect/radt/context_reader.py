@@ -235,7 +235,7 @@ class ContextReader:
         self.stored = read_arrays(path, kind="neighbours")
 
     def _identity(self, settings: Settings, inputs: Inputs) -> list[Any]:
-        """All that the entries of a run's training steps depend on: settings, code and files."""
+        """All that the entries of a run's training steps depend on: settings, code, files and type of device."""
         learning = {
             "network",
             "optimisation",
@@ -255,6 +255,7 @@ class ContextReader:
             self.chosen.optimisation.batch_size,
             self.chosen.optimisation.precision,
             code_fingerprint("recollect.radt.context_reader"),
+            torch.device(inputs.device).type,
         ]
         for name in ("histories", "index", "rows", "embeddings", "embedder_policy", "language_model"):
             if name in inputs:

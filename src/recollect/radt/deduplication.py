@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recollect.common.index import full_precision, matmul_search
+from recollect.common.index import matmul_search
+from recollect.common.precision import full_precision
 
 
 @dataclass(frozen=True)

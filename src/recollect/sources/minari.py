@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete, Space
 from pydantic import Field
 
+from recollect.artifacts.damaged import DAMAGED
 from recollect.common.histories import COLUMNS, Histories
 from recollect.environments import registry, single
 from recollect.environments.base import Task
@@ -29,7 +30,6 @@ from recollect.settings.schema import Frozen
 from recollect.sources.columns import Columns
 from recollect.sources.published import broken, rows_of
 from recollect.sources.published_files import form_of
-from recollect.sources.published_recordings import DAMAGED
 from recollect.sources.recording import Run, in_order, tracked
 
 ROOT = "MINARI_DATASETS_PATH"  # Minari's own variable: where datasets lie, else ~/.minari/datasets

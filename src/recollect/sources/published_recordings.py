@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import TypeAdapter
 
+from recollect.artifacts.damaged import DAMAGED
 from recollect.sources.columns import Rows
 from recollect.sources.published import (
     Form,
@@ -43,10 +42,6 @@ log = logging.getLogger(__name__)
 NAMES = ("observations", "actions", "rewards", "dones")
 UNUSED = "next_observations"
 SUFFIXES = (".hdf5", ".h5", ".npz")
-DAMAGED = (
-    *(OSError, ValueError, EOFError, LookupError, TypeError, MemoryError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
-)
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 States = Literal["states", "states_encoded"]
 Arrays = dict[str, np.ndarray]

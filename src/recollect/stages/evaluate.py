@@ -18,13 +18,18 @@ from recollect.stages.inputs import evaluate_inputs, is_trained, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
 
 
+def name_of(checkpoint: str) -> str:
+    """The name of a kept policy: epochs may be given by their number."""
+    return f"epoch_{int(checkpoint):06d}" if checkpoint.isdecimal() else checkpoint
+
+
 def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -> Path:
-    """Where a kept policy lies.
+    """Where a kept policy lies, see `name_of`.
 
     Raises:
         UserError: the run kept none of this name.
     """
-    path = paths.kept_policy(scale, env, method, seed, checkpoint)
+    path = paths.kept_policy(scale, env, method, seed, name_of(checkpoint))
     if not path.is_file():
         there = ", ".join(sorted(each.stem for each in path.parent.glob("*.safetensors"))) or "none"
         raise UserError(
@@ -65,7 +70,7 @@ def evaluate(
     target = paths.scores(scale, env, method, seed)
     kept_at = paths.scoring(scale, env, method, seed)
     if checkpoint is not None:
-        checkpoint = f"epoch_{int(checkpoint):06d}" if checkpoint.isdecimal() else checkpoint
+        checkpoint = name_of(checkpoint)
         files["policy"] = kept_policy(scale, env, played_method(scale, env, method), seed, checkpoint)
         target = paths.kept_scores(scale, env, method, seed, checkpoint)
         kept_at = paths.kept_scoring(scale, env, method, seed, checkpoint)

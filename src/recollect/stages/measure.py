@@ -6,6 +6,9 @@ and other runs shared its machine.
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
@@ -34,7 +37,8 @@ def measure(scale: str, env: str, method: str, seed: int, *, device: str = "cpu"
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
     known = STAGE.provenance(Job("measure", scale, env, method, str(seed)), device)
-    table = speed.speeds(settings, module.train, inputs, paths.checkpoints(scale, env, method, seed))
+    with tempfile.TemporaryDirectory(prefix="recollect_") as scratch:
+        table = speed.speeds(settings, module.train, inputs, Path(scratch))
     known |= {"seed": seed, "machine": speed.machine(device)}
     write_table(paths.speed(scale, env, method, seed), table, kind="speed", provenance=known)
 

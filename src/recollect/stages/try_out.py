@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from recollect.artifacts.inputs import Inputs
 from recollect.evaluation.speed import Clock
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path
-from recollect.stages import paths
 from recollect.stages.inputs import train_inputs
 from recollect.stages.plan import plan
 from recollect.stages.records import Record
@@ -51,17 +52,18 @@ def try_out(job: Job, device: str) -> Record | None:
     of = (job.scale, job.env, job.method)
     settings, steps = settings_of(*of), work_of(job).own_steps
     module = algorithm_module(settings.method.algorithm, where=method_path(job.method))
-    watch: Any = Stopwatch(paths.checkpoints(*of, 0))
-    begun = time.perf_counter()
-    try:
-        module.train(settings, Inputs(device=device, **train_inputs(*of)), watch)
-        seconds = time.perf_counter() - begun  # it was over before
-    except _Enough:
-        if not steps:
+    with tempfile.TemporaryDirectory(prefix="recollect_") as scratch:
+        watch: Any = Stopwatch(Path(scratch))
+        begun = time.perf_counter()
+        try:
+            module.train(settings, Inputs(device=device, **train_inputs(*of)), watch)
+            seconds = time.perf_counter() - begun  # it was over before
+        except _Enough:
+            if not steps:
+                return None
+            seconds = watch.seconds_of(steps)
+        except UserError:
             return None
-        seconds = watch.seconds_of(steps)
-    except UserError:
-        return None
     return Record(job, seconds, resumed=False, megabytes=0.0, device=device, settings="")
 
 

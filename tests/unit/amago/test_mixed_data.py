@@ -159,3 +159,17 @@ def test_another_worlds_buffer_nothing_at_all_and_a_collector_without_use_are_re
         Trainer(amago.Agent, settings_of(mix={**mix, "path": str(tmp_path)}), "cpu", run_in(tmp_path / "none"))
     with pytest.raises(ValueError, match="set processes to 1"):
         settings_of(mix={**mix, "share": 1.0}, processes=2)
+
+
+@pytest.mark.parametrize("change", ["cut", "flipped"])
+def test_a_damaged_file_is_refused_by_name(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "theirs.npz"
+    store(path, windy((6, 6), next_observations=lambda o: o))
+    content = bytearray(path.read_bytes())
+    if change == "cut":
+        del content[len(content) // 2 :]
+    else:
+        content[100:140] = bytes(40)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not a file of plain arrays"):
+        opened(MixSettings(path=str(path), share=1), tmp_path / "scratch", world_of(WIND))

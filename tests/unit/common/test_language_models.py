@@ -108,8 +108,10 @@ def test_missing_models_are_explained(tmp_path):
         load_language_model(RANDOM, folder=tmp_path)
     with pytest.raises(UserError, match="must be fetched"):
         load_language_model(LanguageModelSettings(source="hub", repository="a/b", revision=REVISION))
-    with pytest.raises(UserError, match="repository and a revision"):
+    with pytest.raises(UserError, match="a repository, a revision"):
         provide(LanguageModelSettings(source="hub"), tmp_path)
+    with pytest.raises(UserError, match="with their sha256"):  # it would fetch nothing
+        provide(LanguageModelSettings(source="hub", repository="a/b", revision=REVISION), tmp_path)
     with pytest.raises(UserError, match="read where its package lies"):
         provide(LanguageModelSettings(source="package", kind="llama"), tmp_path)
 

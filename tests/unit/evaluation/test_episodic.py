@@ -16,6 +16,7 @@ from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
 from recollect.evaluation import tracing
 from recollect.evaluation.episodic import evaluate, part_returns
+from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
 LENGTH = 6
@@ -192,6 +193,15 @@ class Dice(BatchedPolicy):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {}
+
+
+def test_an_evaluation_that_does_not_play_all_tasks_cannot_be_traced() -> None:
+    evaluation = EvaluationSettings(protocol="episodic", episodes=3)
+    options = {"width": 3, "height": 3}
+    environment = EnvironmentSettings(name="room", world="dark_room", options=options, evaluation=evaluation)
+    tasks = len(registry.tasks("dark_room", options, "train"))
+    with pytest.raises(UserError, match=f"3 episodes does not play all {tasks} tasks"):
+        tracing.trace(Dice(None), environment, about={}, split="train", tasks=[0], seed=2)
 
 
 def test_each_row_plays_the_same_episode_however_many_are_played_at_once() -> None:

@@ -163,3 +163,10 @@ def test_a_row_is_an_environment_a_split_or_a_task_and_tasks_count_alike() -> No
 def test_a_row_that_is_not_there_is_refused(row: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         score_rows.draw(row_scores(), rows_spec({"p": {row: "x"}}))
+
+
+def test_seeds_that_were_scored_on_different_tasks_are_named() -> None:
+    scores = row_scores()
+    lacking = scores[~((scores["method"] == "mine") & (scores["seed"] == 1) & (scores["task"] == 2))]
+    with pytest.raises(UserError, match="mine has no return of task 2 with seed 1 in row 'a'"):
+        score_rows.draw(lacking, rows_spec({"p": {"a": "A"}}))

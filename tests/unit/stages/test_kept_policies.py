@@ -11,7 +11,7 @@ from recollect.artifacts.sealed import read_arrays, read_table
 from recollect.evaluation.score_table import final_step
 from recollect.settings.errors import UserError
 from recollect.stages import paths
-from recollect.stages.evaluate import evaluate
+from recollect.stages.evaluate import evaluate, kept_policy
 from recollect.stages.run import ended
 from recollect.stages.train import train
 
@@ -36,6 +36,7 @@ def test_kept_policies_are_evaluated_into_tables_of_their_own(workdir: Path) -> 
         scores = read_table(paths.kept_scores(*RUN, name), kind="scores")
         assert set(scores["split"]) == {"eval"}
         assert set(scores["step"]) == {expected[name]}
+    assert kept_policy(*RUN, "1") == paths.kept_policy(*RUN, "epoch_000001")  # so does `Run.policy` of the API
     assert not paths.scores(*RUN).exists()
     kept = [read_arrays(paths.kept_policy(*RUN, name), kind="policy") for name in ("epoch_000001", "latest")]
     assert any(not np.array_equal(kept[0][name], kept[1][name]) for name in kept[0])
