@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attack.campaign import Plan, Trial, share_of
 from attack.jobs import JOBS, PATIENCE, Failed, hashes, run, start, train, with_needs
-from recollect.artifacts.processes import facts_of
+from recollect.artifacts.processes import stat_of
 
 ROW = "a killed job goes on, and ends with the same bytes"
 COLLECTOR = "nothing of a killed job writes on"
@@ -165,7 +165,7 @@ def processes(field: int, number: int) -> dict[int, tuple[int, str]]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = facts_of(int(folder.name))
+            words = stat_of(int(folder.name))
             if int(words[field]) == number and words[0] not in "ZX":
                 line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 found[int(folder.name)] = int(words[1]), line

@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-METADATA = Path(".snakemake/metadata")
+from recollect.stages.snakemake_records import METADATA, record_path
+
 STAMP = Path(".snakemake/provenance.sha256")
 TRACKED = Path("provenance/snakemake.json.gz")
 KIND = "provenance"
@@ -75,7 +76,7 @@ def restore(tracked: Path = TRACKED) -> int:
             other.append(target)
             continue
         known = {key: value for key, value in record.items() if key != "file"}
-        write_whole(_record_path(target), json.dumps(known))
+        write_whole(record_path(target), json.dumps(known))
         written += 1
     write_whole(STAMP, sha256)
     if other:
@@ -103,14 +104,6 @@ def _local_records() -> Iterator[tuple[str, Record]]:
             except ValueError:
                 continue  # half-written by a killed Snakemake, or no record at all: as good as none
             yield target, record
-
-
-def _record_path(target: str) -> Path:
-    """Where Snakemake (record format 6) keeps the record of one file."""
-    longest = os.pathconf(METADATA.parent if METADATA.parent.exists() else ".", "PC_NAME_MAX") - 1
-    name = base64.urlsafe_b64encode(target.encode()).decode()
-    pieces = [name[i : i + longest] for i in range(0, len(name), longest)]
-    return METADATA.joinpath(*("@" + piece for piece in pieces[:-1]), pieces[-1])
 
 
 def _job_hash(record: Record) -> int:

@@ -18,12 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from recollect.artifacts import stopping
-from recollect.artifacts.processes import facts_of, lives
+from recollect.artifacts.processes import began, lives, stat_of
 from recollect.settings.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
@@ -42,6 +42,8 @@ def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]
         wait_seconds: how long to wait for another holder to end; 0 refuses at once. Where the holder is dead already, what
             it left behind is waited for.
 
+    The file names the holder until it lets go, and is empty then.
+
     Raises:
         UserError: another process holds it (named by pid and host), or the file system cannot lock.
     """
@@ -53,18 +55,23 @@ def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]
         do = "make room for the folder or make it writable, then run the same command again"
         raise UserError(f"the folder cannot be used: {error.strerror}", where=folder, do=do) from error
     try:
-        began = time.monotonic()
+        asked = time.monotonic()
         while not take(descriptor, path):
             patience = max(wait_seconds, _ORPHANS_SECONDS) if _holder_is_gone(path) else wait_seconds
-            if time.monotonic() - began >= patience:
+            if time.monotonic() - asked >= patience:
                 raise _held(path)
             time.sleep(_POLL_SECONDS)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode(), 0)
-        _descriptors[path.parent.resolve()] = descriptor
-        yield
+        held_as = path.parent.resolve()
+        _descriptors[held_as] = descriptor
+        try:
+            yield
+        finally:
+            del _descriptors[held_as]
+            with suppress(OSError):  # this process may live on, and works here no more
+                os.ftruncate(descriptor, 0)
     finally:
-        _descriptors.pop(path.parent.resolve(), None)
         os.close(descriptor)
 
 
@@ -159,7 +166,7 @@ def dies_with_scheduler(name: str = "snakemake") -> int | None:
 def _lives_since(pid: int) -> str | None:
     """When a process started, in the kernel's ticks; None when it has ended."""
     try:
-        facts = facts_of(pid)
+        facts = stat_of(pid)
     except OSError:
         return None
     return None if facts[0] in "ZX" else facts[19]
@@ -170,7 +177,7 @@ def _ancestor(name: str) -> int | None:
     while pid > 1:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            parent = int(facts_of(pid)[1])
+            parent = int(stat_of(pid)[1])
         except (OSError, ValueError):
             return None
         if any(Path(os.fsdecode(word)).name == name for word in words[:3]):
@@ -189,6 +196,10 @@ def _holder(path: Path) -> tuple[Any, Any]:
 
 
 def _holder_is_gone(path: Path) -> bool:
+    """Whether who wrote its name last has ended, or has let go; what it left behind may still hold the lock."""
+    with suppress(OSError):
+        if path.stat().st_size == 0:  # or the next holder is about to write its name
+            return True
     pid, host = _holder(path)
     return host == platform.node() and isinstance(pid, int) and not lives(pid)
 
@@ -204,9 +215,7 @@ def worker(folder: str | Path) -> str:
         return ""
     if host == platform.node() and sys.platform.startswith("linux"):
         try:
-            booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-            began = booted + int(facts_of(pid)[19]) / os.sysconf("SC_CLK_TCK")
-            if began > path.stat().st_mtime + 1:  # another process has got its number
+            if began(pid) > path.stat().st_mtime + 1:  # another process has got its number
                 return ""
         except OSError:
             return ""

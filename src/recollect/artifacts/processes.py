@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 
@@ -17,7 +18,7 @@ def lives(pid: int) -> bool:
     return True
 
 
-def facts_of(pid: int) -> list[str]:
+def stat_of(pid: int) -> list[str]:
     """What Linux says of a process behind its name, which may itself hold spaces and brackets: state, parent, ...
 
     Place 19 is when it began, in ticks since the start of the machine.
@@ -26,3 +27,14 @@ def facts_of(pid: int) -> list[str]:
         OSError: it has ended, or this is another system.
     """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def began(pid: int) -> float:
+    """When a process began, in seconds since 1970 by the clock of this host.
+
+    Raises:
+        OSError: as `stat_of`.
+    """
+    ticks = int(stat_of(pid)[19])
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return booted + ticks / os.sysconf("SC_CLK_TCK")

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recollect.artifacts.processes import facts_of, lives
+from recollect.artifacts.processes import began, lives, stat_of
 from recollect.artifacts.safetensors_format import encode, map_arrays, read_header
 from recollect.settings.errors import UserError
 
@@ -344,12 +344,10 @@ def _may_be_writing(pid: int, path: Path) -> bool:
     if not lives(pid):
         return False
     try:
-        facts = facts_of(pid)
-        written = path.stat().st_mtime
+        ended, start, written = stat_of(pid)[0] in "ZX", began(pid), path.stat().st_mtime
     except OSError:  # no such system, or it has just ended
         return True
-    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + int(facts[19]) / os.sysconf("SC_CLK_TCK")
-    return facts[0] not in "ZX" and written > began - _CLOCKS_SECONDS
+    return not ended and written > start - _CLOCKS_SECONDS
 
 
 def _json_bytes(value: Any, *, compact: bool = False) -> bytes:

@@ -25,7 +25,23 @@ from typing import Any, NamedTuple
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.still import remembered
 
-PAPERS = ("recollect.radt", "recollect.memory_rl", "recollect.amago", "recollect.helm")
+
+class Paper(NamedTuple):
+    """A paper that is reproduced here."""
+
+    name: str
+    page: str
+    """What was reproduced of it, from the repository's root."""
+
+
+PAPERS = {
+    "radt": Paper("RA-DT", "docs/radt.md"),
+    "memory_rl": Paper("Memory-RL", "docs/memory_rl.md"),
+    "amago": Paper("AMAGO", "docs/amago.md"),
+    "helm": Paper("HELM", "docs/helm.md"),
+}
+"""Folder of a paper in this package -> the paper, in the order in which tables have them."""
+_FOLDERS = tuple(f"recollect.{folder}" for folder in PAPERS)
 PLUGINS = "recollect.plugins"
 
 
@@ -41,9 +57,9 @@ class Kind(NamedTuple):
 
 KINDS = {
     "world": Kind("world", ("recollect.environments",), frozenset({"World", "tasks"})),
-    "method": Kind("algorithm", PAPERS, frozenset({"Hyperparameters", "train"})),
-    "source": Kind("source of histories", (*PAPERS, "recollect.sources"), frozenset({"Hyperparameters", "generate"})),
-    "network": Kind("algorithm with a network of its own", PAPERS, frozenset({"build_network"})),
+    "method": Kind("algorithm", _FOLDERS, frozenset({"Hyperparameters", "train"})),
+    "source": Kind("source of histories", (*_FOLDERS, "recollect.sources"), frozenset({"Hyperparameters", "generate"})),
+    "network": Kind("algorithm with a network of its own", _FOLDERS, frozenset({"build_network"})),
     "figure": Kind("kind of figure", ("recollect.figures",), frozenset({"Options", "draw"})),
     "image encoder": Kind("image encoder", ("recollect.common.image_encoders",), frozenset({"Encoder"})),
     # Parts of AMAGO's agent. Its own ones are no modules: only a user's are found here.

@@ -6,10 +6,11 @@ with what differs there: other runs may show the same claim.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
+from recollect.settings import catalogue
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales, scale_settings
 from recollect.settings.loading import config_path, merge, names, read_yaml, validated
@@ -17,8 +18,11 @@ from recollect.settings.resolve import figure_settings
 from recollect.settings.schema import Frozen
 from recollect.settings.still import remembered
 
-Paper = Literal["RA-DT", "Memory-RL", "AMAGO", "HELM"]
-PAPERS: tuple[str, ...] = get_args(Paper)
+PAPERS = tuple(paper.name for paper in catalogue.PAPERS.values())
+if TYPE_CHECKING:
+    Paper = str
+else:
+    Paper = Literal[PAPERS]
 MARKS = {"holds": "✓", "contradicted": "✗", "undecided": "?", "not run": "–"}
 """Verdict -> what stands for it in a table and below a figure."""
 

@@ -52,7 +52,10 @@ def _is_of_today(record: Record) -> bool:
 
 
 def memory_of_largest(plan: Plan, measured: Mapping[Job, Record]) -> tuple[float, bool]:
-    """(MB of the job that needs most, whether that was measured): what jobs of a stage took here, else what they ask for."""
+    """(MB of the job that needs most, whether that was measured): what jobs of a stage took here, else what they ask for.
+
+    Where only some parts of a job ran here, the others may need what the job asks for.
+    """
     took: dict[str, float] = {}
     for record in measured.values():
         took[record.job.stage] = max(record.megabytes, took.get(record.job.stage, 0.0))
@@ -60,9 +63,10 @@ def memory_of_largest(plan: Plan, measured: Mapping[Job, Record]) -> tuple[float
     for name, scale in {(job.stage, job.scale) for job in plan.needs}:
         stage = STAGES[name]
         steps = [part.name for part in stage.parts] or [name]
-        seen = [took[step] for step in steps if step in took]
-        asked = float(stage.asks.megabytes[is_large(scale)])
-        largest = max(largest, (max(seen), True) if seen else (asked, False))
+        known = [(took[step], True) for step in steps if step in took]
+        if len(known) < len(steps):
+            known.append((float(stage.asks.megabytes[is_large(scale)]), False))
+        largest = max(largest, *known)
     return largest
 
 

@@ -20,7 +20,8 @@ from recollect.settings.resolve import (
     uses_gpu,
 )
 from recollect.stages import inputs, paths, provenance
-from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
+from recollect.stages.begun import begun, with_trusted
+from recollect.stages.stage import Job, Resources, Stage, Trust
 
 
 def learns_on_gpu(scale: str, env: str) -> bool:
@@ -48,8 +49,6 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
     Raises:
         UserError: the environment has no source, or no such task; or what the source raises.
     """
-    from recollect.artifacts.lock import run_lock
-    from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays
     from recollect.artifacts.set_aside import SetAside
     from recollect.environments import registry
@@ -77,24 +76,23 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
             raise UserError(
                 f"there is no task {job.task} in the split '{source.split}'", where=where, do="name another"
             )
-    if hasattr(module, "files"):
+    if inputs.reads_files(scale, env):
         listed = inputs.generate_inputs(scale, env).get("published")
         known["inputs"] |= hashes(module.files(environment.world, tasks, chosen), listed)
-    with run_lock(checkpoints):
-        run = Run(
-            target.parent,
-            checkpoints,
-            settings_text=known["settings"] + known["code"],
-            made_of=stage.made_of(job, known),
-            trust=trust,
-            env=env,
-            method=source.algorithm,
-            seed=source.seed,
-        )
+    with begun(
+        stage,
+        job,
+        known,
+        target.parent,
+        checkpoints,
+        trust=trust,
+        env=env,
+        method=source.algorithm,
+        seed=source.seed,
+    ) as run:
         with run.going_on():
             arrays = module.generate(environment.world, options, tasks, chosen, seed=source.seed, run=run, **on)
-        known |= {TRUSTED: run.trusted} if run.trusted else {}
-        write_arrays(target, arrays, kind="histories", provenance=known)
+        write_arrays(target, arrays, kind="histories", provenance=with_trusted(known, run))
         remove_growing(target.parent)
         SetAside(checkpoints, target.parent).clear()  # with images it can be larger than the histories
     return run.resumed

@@ -11,6 +11,7 @@ from typing import Any
 
 from recollect.environments import registry
 from recollect.helm.settings import token_vocabulary, vision_language_model
+from recollect.settings.catalogue import declaration
 from recollect.settings.claims import claims_of
 from recollect.settings.layers import method_layers
 from recollect.settings.resolve import (
@@ -50,8 +51,17 @@ def generate_inputs(scale: str, env: str) -> dict[str, Path]:
 
 
 def makes_by_task(scale: str, env: str) -> bool:
-    source = section(environment_mapping(scale, env), "source")
-    return by_task(str(source.get("algorithm", "ppo")))
+    return by_task(_source_of(scale, env))
+
+
+def reads_files(scale: str, env: str) -> bool:
+    """Whether the source of an environment reads what others have played: it has a function `files`."""
+    return declaration("source", _source_of(scale, env), "files") is not None
+
+
+def _source_of(scale: str, env: str) -> str:
+    """The algorithm of an environment's source."""
+    return str(section(environment_mapping(scale, env), "source").get("algorithm", "ppo"))
 
 
 def source_tasks(scale: str, env: str) -> tuple[str, dict[str, Any], str]:
@@ -115,13 +125,27 @@ def is_trained(scale: str, env: str, method: str) -> bool:
 def untrained_methods(scale: str) -> list[str]:
     """Every listed variant of a scale that is not trained: `radt.every_25`."""
     found: list[str] = []
-    env = names("environments")[0]  # whether a variant is trained is the same in all
+    env = any_environment()
     for method in names("methods"):
-        contents = [layer.content for layer in method_layers(scale, env, method).own]
-        variants = dict.fromkeys(variant for content in contents for variant in content.get("variants") or {})
-        candidates = [variant for variant in variants if _may_be_untrained(contents, variant)]
+        contents = _own_contents(scale, method)
+        candidates = [variant for variant in variants_of(scale, method) if _may_be_untrained(contents, variant)]
         found += [f"{method}.{variant}" for variant in candidates if not is_trained(scale, env, f"{method}.{variant}")]
     return found
+
+
+def any_environment() -> str:
+    """One to ask with for what is the same in all: a method's variants, and whether one is trained."""
+    return names("environments")[0]
+
+
+def variants_of(scale: str, method: str) -> list[str]:
+    """The variants that the files list of a method at a scale, in their order."""
+    return list(dict.fromkeys(variant for own in _own_contents(scale, method) for variant in own.get("variants") or {}))
+
+
+def _own_contents(scale: str, method: str) -> list[Mapping[str, Any]]:
+    """What the files say of a method itself at a scale, the general one first."""
+    return [layer.content for layer in method_layers(scale, any_environment(), method).own]
 
 
 def _may_be_untrained(contents: Sequence[Mapping[str, Any]], variant: str) -> bool:

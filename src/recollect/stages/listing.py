@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from recollect.settings.catalogue import declaration
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.layers import extended_scales, method_layers
+from recollect.settings.layers import extended_scales
 from recollect.settings.loading import config_folder, config_path, names, read_yaml
 from recollect.settings.resolve import environment_settings, method_mapping, scale_settings
+from recollect.stages.inputs import any_environment, variants_of
 from recollect.stages.selection import default_selection
 
 if TYPE_CHECKING:
@@ -84,14 +85,7 @@ def _variants() -> Mapping[str, str]:
 
 
 def _of(scale: str, method: str) -> list[str]:
-    layers = method_layers(scale, _any_environment(), method).own
-    listed = dict.fromkeys(variant for layer in layers for variant in layer.content.get("variants") or {})
-    return [f"{method}.{variant}" for variant in listed]
-
-
-def _any_environment() -> str:
-    """What is listed of methods is the same in all environments."""
-    return names("environments")[0]
+    return [f"{method}.{variant}" for variant in variants_of(scale, method)]
 
 
 # ---------------------------------------------------------------------------------------------------------------- rows
@@ -143,14 +137,14 @@ def _space(space: Any) -> str:
 
 
 def _method(name: str) -> Row:
-    content = method_mapping(default_selection().scale, _any_environment(), name)
+    content = method_mapping(default_selection().scale, any_environment(), name)
     variants = len(_of(default_selection().scale, name))
     return content["algorithm"], content["data"], str(variants or ""), content.get("title", "")
 
 
 def _variant(name: str) -> Row:
     scales = [scale for scale in names("scales") if name in _of(scale, name.partition(".")[0])]
-    content = method_mapping(scales[0], _any_environment(), name)
+    content = method_mapping(scales[0], any_environment(), name)
     where = "all" if scales == names("scales") else ", ".join(scales)
     return "its method's" if content.get("evaluation_only") else "its own", where, content["title"]
 

@@ -9,9 +9,10 @@ from itertools import groupby
 from pathlib import Path
 
 from recollect.figures.claim_rows import marked, numbers
+from recollect.settings.catalogue import PAPERS
 
 FOLDER = Path("docs/recorded")
-PAGES = {"RA-DT": "docs/radt.md", "Memory-RL": "docs/memory_rl.md", "AMAGO": "docs/amago.md", "HELM": "docs/helm.md"}
+PAGES = {paper.name: paper.page for paper in PAPERS.values()}
 README = "README.md"
 RUN, CLAIMS, NUMBERS = "run", "claims", "numbers"  # files: facts of figures; a row per contrast; a row per point
 COLUMNS = {
@@ -53,10 +54,10 @@ def tables(folder: Path) -> dict[tuple[str, str], str]:
     shown = [row for row in files[CLAIMS] if row["figure"] in known_for]
     said = said_of(shown, made, f"{FOLDER}/{scale}")
     found = {(README, f"recorded {scale} headline claims"): _short_claims(shown, said)}
-    for paper, page in PAGES.items():
+    for folder_of_paper, (paper, page) in PAPERS.items():
         link = f"recorded/{scale}"
         rows = [row for row in files[CLAIMS] if row["paper"] == paper]
-        points = [row for row in files[NUMBERS] if row["figure"].startswith(f"{Path(page).stem}_")]
+        points = [row for row in files[NUMBERS] if row["figure"].startswith(f"{folder_of_paper}_")]
         found[page, f"recorded {scale} claims"] = _claims(rows, said_of(rows or points, made, link))
         found[page, f"recorded {scale} numbers"] = _numbers(points, said_of(points, made, link))
     return found

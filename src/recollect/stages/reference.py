@@ -16,14 +16,14 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from recollect.artifacts.sealed import write_bytes
-from recollect.settings.catalogue import known, load
+from recollect.settings.catalogue import PAPERS, known, load
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, models_in, names, read_yaml
 from recollect.settings.resolve import method_mapping
 
 FOLDER = Path("docs/reference")
 PUBLISHED = Path("tests/parity/published_settings")
-TITLES = {"radt": "RA-DT", "memory_rl": "Memory-RL", "amago": "AMAGO", "helm": "HELM", "sources": "Learning histories"}
+TITLES = {**{folder: paper.name for folder, paper in PAPERS.items()}, "sources": "Learning histories"}
 MOST_SOURCES = 3  # of one setting; the file has all
 
 Entry = tuple[str, str, str, str]

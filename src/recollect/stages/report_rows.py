@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_pa
 from recollect.figures.spec import one_or_more
 from recollect.settings.claims import claims_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method, section
+from recollect.settings.still import held_still, remembered
 from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import not_run
@@ -34,14 +34,13 @@ FILES = {".pdf": "PDF", ".png": "PNG", ".csv": "CSV", ".json": "JSON"}
 LEARNING = "learning"  # split of evaluations on the way
 
 
+@held_still()
 def page(scale: str, figures: Sequence[str], code: str) -> str:
-    """The report of some figures, as HTML.
+    """The report of some figures, as HTML. The configuration is read once for all runs.
 
     Args:
         code: fingerprint of the code that writes it.
     """
-    _today.cache_clear()
-    _drawn.cache_clear()
     drawn_in: dict[Run, list[str]] = {}
     for name in figures:
         for run in figure_runs(scale, name):
@@ -175,9 +174,9 @@ def _progress(table: pd.DataFrame, is_online: bool) -> dict[str, int | None]:
     return {"env_steps": last if is_online else None, "updates": updates}
 
 
-@cache
+@remembered
 def _today(job: Job) -> dict[str, str]:
-    """What a job would be made of today; asked once in each report for all seeds."""
+    """What a job would be made of today."""
     stage = _STAGES[job.stage]
     return {"settings": stage.settings_text(job), "code": stage.code_text(job)}
 
@@ -228,7 +227,7 @@ def final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[st
     return found
 
 
-@cache
+@remembered
 def _drawn(scale: str, figure: str) -> list[tuple[str, str]]:
     """(metric, split) of the scores that a figure draws."""
     chosen = figure_settings(scale, figure)

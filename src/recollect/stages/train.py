@@ -16,8 +16,9 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
+from recollect.stages.begun import begun, with_trusted
 from recollect.stages.inputs import devices, is_trained, train_inputs
-from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
+from recollect.stages.stage import Job, Resources, Stage, Trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +108,7 @@ class Training:
         of = (self.settings.scale, self.settings.environment.name, self.settings.method.name, self.settings.seed)
         arrays = policy.arrays()
         check_arrays(arrays, paths.policy(*of))
-        known = {**self.known, "seed": self.settings.seed} | ({TRUSTED: self.run.trusted} if self.run.trusted else {})
+        known = {**with_trusted(self.known, self.run), "seed": self.settings.seed}
         write_table(paths.train_table(*of), self.run.table(), kind="train", provenance=known)
         write_arrays(paths.policy(*of), arrays, kind="policy", provenance=known)
         self.run.forget_scorings()
@@ -119,9 +120,6 @@ class Training:
 def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: bool, device: str) -> Iterator[Training]:
     """Everything that training one run needs; its folder is held for as long as the block lasts."""
     from recollect.artifacts.inputs import Inputs
-    from recollect.artifacts.live import Live
-    from recollect.artifacts.lock import run_lock
-    from recollect.artifacts.run import Run
     from recollect.artifacts.trackers import Tracked
 
     settings = resolve(scale, env, method, seed)
@@ -136,22 +134,20 @@ def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: boo
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
     job = Job("train", scale, env, method, str(seed))
     known = STAGE.provenance(job, device)
-    checkpoints = paths.checkpoints(scale, env, method, seed)
     names = {"scale": scale, "env": env, "method": method, "seed": seed}
-    tracked = Tracked(names, paths.tracking.of(names), settings.method.hyperparameters)
-    with run_lock(checkpoints), Live(checkpoints, tracked) as live:
-        run = Run(
-            paths.run_folder(scale, env, method, seed),
-            checkpoints,
-            settings_text=provenance.digest(repr(known)) + f" seed {seed}",
-            made_of=STAGE.made_of(job, known),
-            trust=trust_checkpoint,
-            evaluate=evaluator(settings),
-            env=env,
-            method=method,
-            seed=seed,
-            live=live,
-        )
+    with begun(
+        STAGE,
+        job,
+        known,
+        paths.run_folder(scale, env, method, seed),
+        paths.checkpoints(scale, env, method, seed),
+        trust=trust_checkpoint,
+        tracked=Tracked(names, paths.tracking.of(names), settings.method.hyperparameters),
+        evaluate=evaluator(settings),
+        env=env,
+        method=method,
+        seed=seed,
+    ) as run:
         yield Training(module, settings, inputs, run, known)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from recollect.settings.resolve import canonical, environment_mapping, resolve, resolved
 from recollect.stages import paths, provenance
-from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
+from recollect.stages.begun import begun, with_trusted
+from recollect.stages.stage import Job, Resources, Stage, Trust
 
 METHOD = "dt"  # whose hyperparameters it learns with
 
@@ -16,8 +17,6 @@ METHOD = "dt"  # whose hyperparameters it learns with
 def train_images(scale: str, env: str, *, trust_checkpoint: Trust = False, device: str = "cpu") -> bool:
     """Train the image encoder of an environment, or go on with it."""
     from recollect.artifacts.finite import check_arrays
-    from recollect.artifacts.lock import run_lock
-    from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays, write_table
     from recollect.common.histories import Histories
     from recollect.common.image_encoders.registry import KIND
@@ -27,22 +26,22 @@ def train_images(scale: str, env: str, *, trust_checkpoint: Trust = False, devic
     settings = resolve(scale, env, METHOD, int(seed))
     job, target = Job("train_images", scale, env), paths.image_encoder(scale, env)
     known = STAGE.provenance(job, device)
-    with run_lock(paths.encoder_checkpoints(scale, env)):
-        run = Run(
-            target.parent,
-            paths.encoder_checkpoints(scale, env),
-            settings_text=provenance.digest(repr(known)),
-            made_of=STAGE.made_of(job, known),
-            trust=trust_checkpoint,
-            env=env,
-            method="image_encoder",
-            seed=settings.seed,
-        )
+    with begun(
+        STAGE,
+        job,
+        known,
+        target.parent,
+        paths.encoder_checkpoints(scale, env),
+        trust=trust_checkpoint,
+        env=env,
+        method="image_encoder",
+        seed=settings.seed,
+    ) as run:
         with run.going_on():
             weights = train_encoder(settings, Histories.open(paths.histories(scale, env)), run, device=device)
         arrays = {name: weight.numpy() for name, weight in weights.items()}
         check_arrays(arrays, target)
-        known |= {TRUSTED: run.trusted} if run.trusted else {}
+        known = with_trusted(known, run)
         write_table(paths.image_encoder_log(scale, env), run.table(), kind="train", provenance=known)
         write_arrays(target, arrays, kind=KIND, provenance=known)
     return run.resumed

@@ -12,14 +12,13 @@ from recollect.helm.settings import resolved_vision_language_model, trained_mode
 from recollect.settings.loading import validated
 from recollect.settings.resolve import canonical
 from recollect.stages import paths, provenance
-from recollect.stages.stage import TRUSTED, Job, Resources, Stage, Trust
+from recollect.stages.begun import begun, with_trusted
+from recollect.stages.stage import Job, Resources, Stage, Trust
 
 
 def train_vision_language(scale: str, name: str, *, trust_checkpoint: Trust = False) -> bool:
     """Train a small model of images and texts, or go on with it."""
     from recollect.artifacts.finite import check_arrays
-    from recollect.artifacts.lock import run_lock
-    from recollect.artifacts.run import Run
     from recollect.artifacts.sealed import write_arrays, write_json
     from recollect.helm.dual_encoder import KIND, Hyperparameters
     from recollect.helm.dual_encoder_training import trained_encoder
@@ -29,23 +28,16 @@ def train_vision_language(scale: str, name: str, *, trust_checkpoint: Trust = Fa
     chosen = validated(Hyperparameters, model.hyperparameters, where=where)
     job = Job("train_vision_language", scale, name)
     known = STAGE.provenance(job)
-    folder = paths.model_checkpoints(scale, name)
-    with run_lock(folder):
-        run = Run(
-            paths.trained_model(scale, name).parent,
-            folder,
-            settings_text=provenance.digest(repr(known)),
-            made_of=STAGE.made_of(job, known),
-            trust=trust_checkpoint,
-        )
+    target, checkpoints = paths.trained_model(scale, name), paths.model_checkpoints(scale, name)
+    with begun(STAGE, job, known, target.parent, checkpoints, trust=trust_checkpoint) as run:
         with run.going_on():
             trained, about, judged = trained_encoder(chosen, model.language_model, run)
         arrays = {name: weight.detach().numpy() for name, weight in trained.network.state_dict().items()}
-        check_arrays(arrays, paths.trained_model(scale, name))
-        known |= {TRUSTED: run.trusted} if run.trusted else {}
+        check_arrays(arrays, target)
+        known = with_trusted(known, run)
         write_json(paths.model_accuracy(scale, name), judged, kind="accuracy", provenance=known)
         write_arrays(
-            paths.trained_model(scale, name),
+            target,
             arrays,
             kind=KIND,
             provenance=known,

@@ -7,7 +7,6 @@ manifest disowns (Snakemake trusts its records and does not look) are named as w
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -24,11 +23,11 @@ from recollect.artifacts.sealed import manifest_path, read_json, verify, write_j
 from recollect.settings.errors import UserError
 from recollect.stages import provenance
 from recollect.stages.plan import maker, plan, roots
+from recollect.stages.snakemake_records import record_path
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
 SNAPSHOTS = Path(".snakemake") / "recollect-code"
-_RECORDS = Path(".snakemake") / "metadata"
 _BLOCK = re.compile(r"^(?:local)?rule (\w+):\n((?:    .*\n?)+)", re.MULTILINE)
 _FOLLOWS = "Input files updated by another job"
 
@@ -74,7 +73,7 @@ def in_words(job: Job, reason: str) -> str | None:
     stage = STAGES[job.stage]
     gone = [path for path in stage.makes(job) if not path.is_file()]
     for path in gone:
-        if _recorded(path):
+        if record_path(path.as_posix()).is_file():
             return f"missing: {path} was made and is gone"
     if gone:
         return "never made"
@@ -131,13 +130,6 @@ def _first(words: Sequence[str]) -> str:
     """The first few words, and how many more there are."""
     more = len(words) - 4
     return ", ".join(words[:4]) + (f" and {more} more" if more > 0 else "")
-
-
-def _recorded(path: Path) -> bool:
-    """Whether Snakemake has made this file before."""
-    name = base64.urlsafe_b64encode(path.as_posix().encode()).decode()
-    pieces = [name[i : i + 254] for i in range(0, len(name), 254)]
-    return _RECORDS.joinpath(*("@" + piece for piece in pieces[:-1]), pieces[-1]).is_file()
 
 
 # ----------------------------------------------------------------------------------------------------- all in words

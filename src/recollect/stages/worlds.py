@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recollect.settings.catalogue import declaration, load
-from recollect.settings.resolve import environment_mapping, section
+from recollect.settings.resolve import environment_mapping
+from recollect.stages.inputs import reads_files
 from recollect.stages.stage import Job
 
-_PLAY = ("generate", "generate_task", "train_images", "run", "evaluate", "inspect", "measure")
+_MAKE = ("generate", "generate_task")
+_PLAY = (*_MAKE, "train_images", "run", "evaluate", "inspect", "measure")
 
 
 def check_worlds(jobs: Iterable[Job]) -> None:
@@ -19,11 +21,8 @@ def check_worlds(jobs: Iterable[Job]) -> None:
     """
     played: dict[str, None] = {}
     for job in jobs:
-        if job.stage in _PLAY:
-            environment = environment_mapping(job.scale, job.env)
-            reads_files = section(environment, "source").get("algorithm") == "published_files"
-            if not (job.stage == "generate" and reads_files):
-                played[environment["world"]] = None
+        if job.stage in _PLAY and not (job.stage in _MAKE and reads_files(job.scale, job.env)):
+            played[environment_mapping(job.scale, job.env)["world"]] = None
     for world in played:
         if declaration("world", world, "find_package") is not None:
             load("world", world, where="a job's world").find_package()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ import pytest
 
 from recollect.artifacts import lease
 from recollect.artifacts.lease import device_lease, parse_nvidia_smi
-from recollect.artifacts.lock import run_lock
+from recollect.artifacts.lock import SharedLock, held, run_lock, worker
 from recollect.settings.errors import UserError
 
 HOLD_LOCK = """
@@ -89,6 +90,28 @@ def test_locks_of_two_folders_do_not_meet_and_an_error_lets_go(tmp_path: Path) -
         raise ZeroDivisionError
     with run_lock(tmp_path / "a"):
         pass
+
+
+def test_who_has_let_go_is_no_worker_though_the_process_lives_on(tmp_path: Path) -> None:
+    before = held()
+    with pytest.raises(ZeroDivisionError), run_lock(tmp_path):
+        assert worker(tmp_path) == os.uname().nodename
+        with pytest.raises(UserError), run_lock(tmp_path):
+            pass
+        assert worker(tmp_path) == os.uname().nodename and held() == before + 1  # who was refused changes nothing
+        raise ZeroDivisionError
+    assert (tmp_path / ".lock").exists() and worker(tmp_path) == "" and held() == before
+
+
+def test_what_a_holder_that_let_go_left_behind_is_waited_for(tmp_path: Path) -> None:
+    with run_lock(tmp_path):
+        descriptor = SharedLock(tmp_path).descriptor
+        assert descriptor is not None
+        left = os.dup(descriptor)  # as a process that works for it has one
+    threading.Timer(0.3, os.close, [left]).start()
+    began = time.monotonic()
+    with run_lock(tmp_path):
+        assert time.monotonic() - began > 0.1
 
 
 ORPHAN = """

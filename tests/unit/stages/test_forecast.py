@@ -15,13 +15,15 @@ from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.helm.ppo_lstm import pieces
 from recollect.settings.errors import UserError
-from recollect.stages import records, try_out
-from recollect.stages.forecast import forecast, measurements, said_time
+from recollect.stages import paths, records, try_out
+from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_time
 from recollect.stages.machines import Machine
+from recollect.stages.plan import Plan
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
+from recollect.stages.train import train
 from recollect.stages.wall_time import wall_seconds
 from recollect.stages.workload import settings_of
 
@@ -139,6 +141,15 @@ def test_the_largest_job_is_what_one_needed_here_or_asks_for(made: Path) -> None
     assert known.memory == 2640.0 and "of a job that ran here" in known.text()
 
 
+def test_a_part_that_ran_here_does_not_stand_for_the_whole_job(made: Path) -> None:
+    job, asks = Job("run", *RUN), float(STAGES["run"].asks.megabytes[0])
+    alone = Plan({job: ()}, {"one": (job,)})
+    played, learned = Job("evaluate", *RUN), Job("train", *RUN)
+    known = {played: took(played, 2.0, 500.0)}
+    assert memory_of_largest(alone, known) == (asks, False)  # training may need more than playing did
+    assert memory_of_largest(alone, {**known, learned: took(learned, 7.0, 640.0)}) == (640.0, True)
+
+
 def test_a_cpu_says_nothing_about_a_gpu(made: Path) -> None:
     measured = {Job(name, *RUN): took(Job(name, *RUN), 7.0) for name in ("train", "evaluate")}
     measured |= GENERATED
@@ -182,6 +193,17 @@ def test_a_job_writes_down_what_it_took_when_it_ends_well(made: Path) -> None:
     with pytest.raises(UserError):
         records.timed(STAGES["train"], job, "cpu", lambda: STAGES["fetch"].run("minilm"))
     assert records.records("smoke") == []
+
+
+def test_to_try_a_run_out_leaves_what_it_has_kept_as_it_is(workdir: Path) -> None:
+    """AMAGO clears the buffer and the policies of whatever it begins anew: so a trial must not begin in a run's folder."""
+    run = ("smoke", "amago_tmaze_5", "amago_ff.keep_every=1")
+    train(*run, 0)
+    before = {path: path.read_bytes() for path in paths.checkpoints(*run, 0).rglob("*") if path.is_file()}
+    assert any(path.parent.name == "policies" for path in before) and any("buffer" in path.parts for path in before)
+    record = try_out.try_out(Job("train", *run), "cpu")
+    assert record is not None and record.seconds > 0
+    assert {path: path.read_bytes() for path in paths.checkpoints(*run, 0).rglob("*") if path.is_file()} == before
 
 
 def test_seconds_of_training_are_carried_to_the_whole_run(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

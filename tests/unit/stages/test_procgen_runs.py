@@ -29,6 +29,7 @@ from recollect.stages.train import train
 from recollect.stages.worlds import check_worlds
 
 ENV, EPISODES = "procgen", 3
+OWN_READER = "def files(*of): ...\ndef generate(*of): ...\nclass Hyperparameters: ...\n"
 LEARNING = {
     "network": {
         "width": 16,
@@ -180,6 +181,12 @@ def test_the_missing_python_is_said_before_any_work_where_it_plays_and_only_ther
     check_worlds([Job("generate", *of)])  # reads what others have played
     with pytest.raises(UserError, match="make procgen"):
         check_worlds([Job("run", *of)])
+    monkeypatch.setenv("RECOLLECT_MINE", str(workdir / "mine"))
+    (workdir / "mine").mkdir()
+    (workdir / "mine/own_reader.py").write_text(OWN_READER)
+    content["environments"] = {ENV: {"source": {"algorithm": "own_reader"}}}
+    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
+    check_worlds([Job("generate", *of)])  # so does a reader of one's own
 
 
 def test_only_source_agents_that_look_at_images_ask_for_a_gpu() -> None:

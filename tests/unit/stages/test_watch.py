@@ -62,7 +62,6 @@ def test_a_run_is_shown_before_while_and_after_it_learns(workdir: Path) -> None:
         begun(0)
         assert re.fullmatch(r"training on .+, step 40", state(0).state)
         learning = state(0)
-    (paths.checkpoints("smoke", ENV, "dqn_ff", 0) / ".lock").unlink()  # as if the process, which is this one, had ended
     assert state(0).state == "stopped, step 40; the same command goes on"
     ended(0)
     assert state(0).state == "trained, not scored, step 40" and state(0).ended

@@ -1,0 +1,135 @@
+"""Promises of `begun`: what a stage that trains goes on from was made of the same settings, code, inputs, device and seed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from recollect.artifacts.live import Live
+from recollect.settings.errors import UserError
+from recollect.stages import paths
+from recollect.stages.begun import begun, with_trusted
+from recollect.stages.generate import generate
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+
+ROOM = "dark_room_10x10"
+OF = ("smoke", ROOM, "dt", "0")
+KNOWN: dict[str, Any] = {"settings": "{}", "code": "c", "inputs": {"a.json": "f" * 64}, "device": "cpu"}
+OWN_SOURCE = """
+from pathlib import Path
+import numpy as np
+from recollect.settings.schema import Frozen
+from recollect.sources.columns import Columns, Rows
+USES_GPU = True
+
+class Hyperparameters(Frozen):
+    file: str = "played.txt"
+
+def files(world, tasks, hyperparameters):
+    return [Path(hyperparameters.file)]
+
+def generate(world, options, tasks, hyperparameters, *, seed, run, device):
+    run.resume()
+    run.save(1, {}, {})
+    if Path("stop").exists():
+        raise KeyboardInterrupt
+    columns = Columns(run.folder)
+    for task in tasks:
+        columns.append(task.index, Rows(np.zeros((1, 1)), np.zeros(1), np.zeros(1), np.ones(1, bool)), "here")
+    return columns.arrays()
+"""
+
+
+def resumed(known: dict[str, Any], seed: str = "0", *, trust: bool = False) -> bool:
+    """Whether a run goes on from a checkpoint; it saves one."""
+    job = Job("train", *OF)._replace(seed=seed)
+    with begun(STAGES["train"], job, known, Path("results"), Path("checkpoints"), trust=trust, seed=int(seed)) as run:
+        found = run.resume()
+        run.save(1, {"x": np.zeros(1)}, {})
+        if found is not None:
+            assert with_trusted(known, run) == {**known, **({"trusted_checkpoint": run.trusted} if trust else {})}
+        return found is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"settings": '{"a": 1}'}, {"code": "d"}, {"inputs": {"a.json": "e" * 64}}, {"device": "cuda"}, {"seed": "1"}],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_checkpoint_of_another_making_is_not_taken_unless_it_is_trusted(other: dict[str, Any], workdir: Path) -> None:
+    known, seed = {**KNOWN, **other}, other.get("seed", "0")
+    known.pop("seed", None)
+    assert not resumed(KNOWN)
+    assert resumed(KNOWN)
+    assert not resumed(known, seed)
+    assert resumed(known, seed)
+    assert not (workdir / "checkpoints/.lock").read_text()
+
+
+def test_a_checkpoint_that_was_trusted_is_written_down(workdir: Path) -> None:
+    resumed({**KNOWN, "code": "d"})
+    assert resumed(KNOWN, trust=True)
+
+
+def test_checkpoints_that_lie_about_are_still_taken(workdir: Path) -> None:
+    job = Job("train", *OF)
+    for seed, text in (("3", " seed 3"), ("", "")):  # stages whose jobs have no seed say none
+        whole = hashlib.sha256(repr(KNOWN).encode()).hexdigest()[:16] + text
+        with begun(STAGES["train"], job._replace(seed=seed), KNOWN, Path("a"), Path(f"b{seed}"), trust=False) as run:
+            run.save(1, {}, {})
+            newest = run._checkpoints.newest()
+        assert newest is not None and newest.state["settings"] == hashlib.sha256(whole.encode()).hexdigest()
+
+
+def test_a_run_is_watched_only_while_it_is_held(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(Live, "close", lambda self, *, failed=False: closed.append(failed))
+    of: Any = (STAGES["train"], Job("train", *OF), KNOWN, Path("results"), Path("checkpoints"))
+    with pytest.raises(UserError, match="broke"), begun(*of, trust=False, tracked=object()) as run:  # type: ignore[arg-type]
+        assert run.live is not None and not closed
+        raise UserError("it broke", where="here", do="mend it")
+    assert closed == [True]
+    with begun(*of, trust=False) as run:
+        assert run.live is None
+
+
+# ------------------------------------------------------------------------------------------- sources of histories
+
+
+@pytest.fixture
+def own_source(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a source that reads a file, looks at a GPU, and stops while there is a file `stop`."""
+    monkeypatch.setenv("RECOLLECT_MINE", str(workdir / "mine"))
+    (workdir / "mine").mkdir()
+    (workdir / "mine/own_source.py").write_text(OWN_SOURCE)
+    content = {"description": "Short.", "seeds": [0], "environments": {ROOM: {"source": {"algorithm": "own_source"}}}}
+    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
+    (workdir / "played.txt").write_text("one")
+    return workdir
+
+
+def interrupted(folder: Path, device: str) -> None:
+    (folder / "stop").touch()
+    with pytest.raises(KeyboardInterrupt):
+        generate("mini", ROOM, device=device)
+    (folder / "stop").unlink()
+
+
+def test_histories_go_on_from_a_checkpoint_of_the_same_files_and_device(own_source: Path) -> None:
+    interrupted(own_source, "cpu")
+    assert generate("mini", ROOM, device="cpu") is True
+    assert paths.histories("mini", ROOM).is_file()
+
+
+@pytest.mark.parametrize("change", ["device", "file"])
+def test_histories_begin_afresh_on_another_device_or_with_other_files(change: str, own_source: Path) -> None:
+    interrupted(own_source, "cpu")
+    if change == "file":
+        (own_source / "played.txt").write_text("another")
+    assert generate("mini", ROOM, device="cuda" if change == "device" else "cpu") is False
