@@ -148,7 +148,8 @@ class PretendGpu:
         return stack
 
     def __enter__(self) -> PretendGpu:
-        importlib.import_module("torch._dynamo")  # as it loads it notes torch.cuda's functions, which must be the real ones
+        # As this loads it notes the functions of torch.cuda, which must be the real ones.
+        importlib.import_module("torch._dynamo")
 
         with ExitStack() as stack:
             for patch in _patches(self):

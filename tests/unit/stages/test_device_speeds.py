@@ -75,13 +75,13 @@ def test_a_device_that_was_not_timed_is_refused_and_without_one_all_is_assumed(m
 
 
 def test_the_table_marks_the_fastest_and_says_where_a_number_is_missing() -> None:
-    rates: dict[str, float | str] = {"as set": 10.0, "bf16": 20.5, "compiled": "memory"}
+    rates: dict[str, float | str] = {"as set": 10.0, "bf16": 20.5, "graph": "memory"}
     row = TimedRow(
         what="a line, update", unit="updates", rates=rates, best="bf16", gigabytes=1.5, roofline=40.0, agrees=True
     )
     one = DeviceSpeeds(device="G", commit="c", date="d", torch="t", peaks={"float32": 5e13, "copy": 2e12}, rows=(row,))
     text = device_speeds.markdown([one])
-    assert "| a line, update: updates | 10 | – | – | **20.5** | memory | – | 1.5 GB | 40 % | yes |" in text
+    assert "| a line, update: updates | 10 | – | – | **20.5** | memory | 1.5 GB | 40 % | yes |" in text
     assert "float32 50 TFLOP/s, copy 2 TB/s" in text
     assert device_speeds.markdown([]) == device_speeds.NOTHING
 
