@@ -13,12 +13,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from recollect.settings.catalogue import PAPERS
 from recollect.settings.loading import read_yaml
 from recollect.stages.gallery import gallery
 from recollect.stages.recorded_tables import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
-START, PAPERS, RESULTS = ["index", "tutorial"], ["radt", "memory_rl", "amago", "helm"], ["gallery", "claims", "costs"]
+START, RESULTS = ["index", "tutorial"], ["gallery", "claims", "costs"]
 REFERENCE = ["commands", "formats", "troubleshooting"]
 
 
