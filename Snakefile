@@ -37,6 +37,11 @@ if SELECTED.container:
 
     container: SELECTED.container
 
+elif MAIN and any(word in ("apptainer", "singularity") for word in sys.argv):
+    what = "no container is named, so all jobs would run outside of one"
+    do = "name the image there, or leave out `--sdm apptainer`"
+    sys.exit(f"error: {UserError(what, where='config/config.yaml: container', do=do)}")
+
 
 include: "rules/data.smk"
 include: "rules/embed.smk"

@@ -47,6 +47,7 @@ def test_a_lab_edits_two_lines_and_its_figures_are_made_on_slurm(
     you.edits("config/config.yaml", "figures: headlines", "figures: [radt_grid_worlds]")
     you.edits("config/config.yaml", "container: null", "container: recollect.sif")  # changes nothing by itself
     you.writes("mine/config/scales/lab.yaml", SCALE)
+    you.environment["RECOLLECT_DEVICE"] = "cpu"  # the GPUs are there in name only
     # The profile's pace is that of hours of work.
     for setting in ("slurm-init-seconds-before-status-checks", "seconds-between-status-checks"):
         you.edits("workflow/profiles/cluster/config.yaml", f"\n{setting}: 10", f"\n{setting}: 2")

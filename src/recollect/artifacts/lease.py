@@ -34,6 +34,8 @@ from recollect.settings.errors import UserError
 log = logging.getLogger(__name__)
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 FOLDER_VARIABLE = "RECOLLECT_LEASES"
+AUTO_VARIABLE = "RECOLLECT_DEVICE"  # cpu: what "auto" means also where a scheduler gave GPUs
+_GIVEN = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
 _POLL_SECONDS = 0.1
 
 
@@ -50,7 +52,8 @@ def device_lease(
     """Hold devices for as long as the block lasts; yields the torch device string, "cpu" or "cuda".
 
     Args:
-        wanted: "cuda" insists on a GPU, "auto" takes one where there is one, "cpu" takes none.
+        wanted: "cuda" insists on a GPU, "cpu" takes none. "auto" takes one where there is one, and insists where SLURM gave one:
+            such a job would hold a GPU for days and compute on a CPU. With ``RECOLLECT_DEVICE=cpu`` "auto" is "cpu".
         pack: how many jobs may share one device; they spread over the devices before they share. Every job on a device
             should name the same number.
         lease_folder: where the lock files stand; local to the machine. Default: ``$RECOLLECT_LEASES`` or ``/tmp``.
@@ -59,12 +62,14 @@ def device_lease(
         wait_seconds: how long to wait while all are taken; None waits until one is free.
 
     Raises:
-        UserError: "cuda" is wanted and there is none, there are some and not enough, an unknown `wanted`, none got free in time, or
-            the folder or a lock file in it cannot be used.
+        UserError: there is no GPU where one is insisted on, there are some and not enough, an unknown `wanted`, none got free in
+            time, or the folder or a lock file in it cannot be used.
     """
     if wanted not in ("cpu", "cuda", "auto") or pack < 1:
         what = f"device '{wanted}' with pack {pack} is not known"
         raise UserError(what, where="device", do="use cpu, cuda or auto, and a pack of at least 1")
+    if wanted == "auto" and os.environ.get(AUTO_VARIABLE) == "cpu":
+        wanted = "cpu"
     found = [] if wanted == "cpu" else _cuda_devices() if devices is None else list(dict.fromkeys(devices))
     if not found:
         if wanted == "cuda":
@@ -72,6 +77,12 @@ def device_lease(
                 f"a GPU is asked for and there is none ({_why_none(devices)})",
                 where="device: cuda",
                 do="run with device cpu or auto, or on a machine where `nvidia-smi -L` lists a GPU",
+            )
+        if wanted == "auto" and any(os.environ.get(name, "0") not in ("", "0") for name in _GIVEN):
+            raise UserError(
+                f"SLURM gave this job a GPU that cannot be used ({_why_none(devices)})",
+                where="device: auto",
+                do=f"install PyTorch for GPUs (`make setup`, not for the family cpu), or set {AUTO_VARIABLE}=cpu to do without",
             )
         yield "cpu"
         return

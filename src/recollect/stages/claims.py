@@ -58,13 +58,16 @@ def told(found: Sequence[dict[str, Any]], *, strict: bool) -> str:
     """Judged claims as a table of Markdown.
 
     Raises:
-        UserError: with `strict`, one does not hold.
+        UserError: with `strict`, one does not hold, or was not run.
     """
     text = table(found)
-    failing = [claim["name"] for claim in found if claim["verdict"] != "holds"]
-    if strict and failing:
-        what = f"{len(failing)} of {len(found)} claims do not hold: {', '.join(failing)}"
-        raise UserError(f"{what}\n{text}", where="claims", do="look at their figures")
+    open_ = [claim["name"] for claim in found if claim["verdict"] == "not run"]
+    failing = [claim["name"] for claim in found if claim["verdict"] not in ("holds", "not run")]
+    if strict and (failing or open_):
+        what = [f"{len(failing)} of {len(found)} claims do not hold: {', '.join(failing)}"] if failing else []
+        what += [f"of {len(open_)} of {len(found)} claims runs are missing: {', '.join(open_)}"] if open_ else []
+        do = "look at their figures" if failing else "make the runs: `snakemake claims`"
+        raise UserError("; ".join(what) + f"\n{text}", where="claims", do=do)
     return text
 
 

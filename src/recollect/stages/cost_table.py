@@ -15,7 +15,7 @@ def cost_table(cost: Forecast) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for figure, jobs in sorted(cost.plan.figures.items()):
         of = [cost.estimates[job] for job in jobs]
-        memory, _ = memory_of_largest(Plan({job: () for job in jobs}, {figure: jobs}), {})
+        memory, _ = memory_of_largest(Plan({job: () for job in jobs}, {figure: jobs}), {}, cost.processes)
         cells = [f"`{figure}`", f"{cost.count(jobs):,}"]
         cells += [said_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
         cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(cost.scratch(jobs)))]

@@ -15,6 +15,7 @@ The time of each job comes from the best that is known, and the report says how 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from recollect.stages.machines import machines
 from recollect.stages.plan import Plan, plan
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record, records
+from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job, is_large
 from recollect.stages.table import STAGES
 from recollect.stages.wall_time import joined, wall_seconds
@@ -51,21 +53,29 @@ def _is_of_today(record: Record) -> bool:
         return False
 
 
-def memory_of_largest(plan: Plan, measured: Mapping[Job, Record]) -> tuple[float, bool]:
+def memory_of_largest(
+    plan: Plan, measured: Mapping[Job, Record], together: Mapping[Job, int] | None = None
+) -> tuple[float, bool]:
     """(MB of the job that needs most, whether that was measured): what jobs of a stage took here, else what they ask for.
 
     Where only some parts of a job ran here, the others may need what the job asks for.
+
+    Args:
+        together: how many runs with memory of their own a run's job is at once; 1 where it is not named.
     """
     took: dict[str, float] = {}
     for record in measured.values():
         took[record.job.stage] = max(record.megabytes, took.get(record.job.stage, 0.0))
-    largest = (0.0, False)
-    for name, scale in {(job.stage, job.scale) for job in plan.needs}:
+    largest, most = (0.0, False), Counter[tuple[str, str]]()
+    for job in plan.needs:
+        kind = (job.stage, job.scale)
+        most[kind] = max(most[kind], (together or {}).get(job, 1))
+    for (name, scale), processes in most.items():
         stage = STAGES[name]
         steps = [part.name for part in stage.parts] or [name]
         known = [(took[step], True) for step in steps if step in took]
         if len(known) < len(steps):
-            known.append((float(stage.asks.megabytes[is_large(scale)]), False))
+            known.append((float(stage.asks.megabytes[is_large(scale)] * processes), False))
         largest = max(largest, *known)
     return largest
 
@@ -84,6 +94,7 @@ class Forecast(NamedTuple):
     memory: float  # MB of the largest job
     memory_measured: bool
     shared: Mapping[Job, Job]  # a run that shares its job -> the run by which that job is called here
+    processes: Mapping[Job, int]  # how many runs with memory of their own a run's job is at once, where several
     timed: str = ""  # the device that `make gpu` was run on, and when, where that counts
 
     def seconds(self, jobs: Iterable[Job] | None = None, *, gpu: bool | None = None) -> float:
@@ -100,6 +111,13 @@ class Forecast(NamedTuple):
         found = defaultdict[Job, float](float)
         for job in jobs:
             found[self.shared.get(job, job)] += self.estimates[job].scratch
+        return list(found.values())
+
+    def hours(self) -> list[float]:
+        """What each job of the workflow takes; seeds that train side by side are not credited with it."""
+        found = defaultdict[Job, float](float)
+        for job, estimate in self.estimates.items():
+            found[self.shared.get(job, job)] += estimate.seconds / 3600
         return list(found.values())
 
     def text(self) -> str:
@@ -149,9 +167,13 @@ def forecast(
         devices,
     )
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
-    memory, is_measured = memory_of_largest(found, ran_here)
+    at_a_time = default_selection().seeds_at_a_time
+    processes = {
+        job: packs.memories(scale, job.env, job.method, min(at_a_time, count)) for job, count in together.items()
+    }
+    memory, is_measured = memory_of_largest(found, ran_here, processes)
     on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
-    return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, on)
+    return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, on)
 
 
 def _lines(cost: Forecast) -> Iterable[str]:
@@ -184,6 +206,11 @@ def _lines(cost: Forecast) -> Iterable[str]:
     yield f"disk        {said_bytes(sum(e.disk for e in of.values()))}, and {said_bytes(largest)} of checkpoints while jobs run"
     basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
     yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"
+    limit, hours = default_selection().job_hours, cost.hours()
+    long = [each for each in hours if each > limit]
+    if long and is_large(cost.scale):
+        tries = f"on a cluster, {len(long):,} job{'s' * (len(long) > 1)} of more than the {limit:g} hours of a try"
+        yield f"tries       {tries}: `--retries {math.ceil(max(long) / limit) - 1}` is enough for the longest, of {max(long):,.0f} hours"
     yield ""
     shares = {source: sum(e.seconds for e in of.values() if e.source == source) for source in SOURCES}
     total = sum(shares.values()) or 1.0

@@ -38,8 +38,8 @@ STAGE = Stage(
     writes={"index": paths.index, "rows": paths.rows},
     settings=provenance.memory_settings,
     modules=lambda scale, env, method: ["recollect.radt.memory_index", *provenance.world_of(scale, env)],
-    # The keys, a normalised copy, and the index: three times the embeddings.
-    asks=Resources((1000, 4000), (30, 120), threads=(1, 4)),
+    # The keys, a normalised copy, and the index: three times the embeddings. Meta-World's are 3.7 GB by the forecast.
+    asks=Resources((1000, 12000), (30, 120), threads=(1, 4)),
     priority=45,
     beside="embed",
     keeps=True,

@@ -20,7 +20,7 @@ from pathlib import Path
 from recollect.settings.layers import scale_settings
 from recollect.settings.resolve import figure_reads, names
 from recollect.stages.check import kept
-from recollect.stages.inputs import figure_runs, is_trained, untrained_methods
+from recollect.stages.inputs import figure_runs, is_trained, learns_from_histories, untrained_methods
 from recollect.stages.paths import WILDCARDS
 from recollect.stages.selection import JOB_HOURS, default_selection
 from recollect.stages.stage import Job, is_ensemble, is_large
@@ -74,6 +74,19 @@ def packs(
                 if len(pack) > 1:
                     found.setdefault(pack, []).append(pair)
     return found
+
+
+def side_by_side(scale: str, env: str, method: str, most: int) -> int:
+    """How many of a pack's seeds are at work at once; `most`: as many as may.
+
+    What learns from histories fills a GPU with one, a small run a core.
+    """
+    return 1 if not is_large(scale) or learns_from_histories(scale, env, method) else most
+
+
+def memories(scale: str, env: str, method: str, most: int) -> int:
+    """How many runs with memory of their own a pack is at once: an ensemble is one process."""
+    return 1 if is_ensemble(scale, method) else side_by_side(scale, env, method, most)
 
 
 def _seeds(scale: str) -> dict[Pair, list[Seeds]]:

@@ -48,7 +48,8 @@ def record(scale: str, figures: Sequence[str]) -> str:
             tables.
     """
     _check(scale, figures)
-    rows = {RUN: list(_run(scale, figures)), CLAIMS: list(_claims(scale, figures)), NUMBERS: []}
+    runs = [row for some in _of_the_same_seeds(scale, figures) for row in _run(scale, some)]
+    rows = {RUN: runs, CLAIMS: list(_claims(scale, figures)), NUMBERS: []}
     for figure in figures:
         if figure_reads(scale, figure) == "scores":
             rows[NUMBERS] += _numbers(scale, figure)
@@ -126,12 +127,20 @@ def _in_order(scale: str, rows: dict[str, list[Row]]) -> None:
     rows[CLAIMS].sort(key=lambda row: claims.index(str(row["claim"])))
 
 
-def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
-    """What it was made with."""
-    devices, seeds = set[str](), set[int]()
+def _of_the_same_seeds(scale: str, figures: Iterable[str]) -> list[list[str]]:
+    """The figures, those together that are of the same seeds."""
+    together: dict[tuple[int, ...], list[str]] = {}
     for figure in figures:
         about = read_json(paths.figure(scale, figure, ".json"), kind="figure.json")
-        seeds |= set(about["seeds"])
+        together.setdefault(tuple(sorted(about["seeds"])), []).append(figure)
+    return list(together.values())
+
+
+def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
+    """What some figures of the same seeds were made with, as far as this machine and this working tree are those of the runs."""
+    seeds = read_json(paths.figure(scale, figures[0], ".json"), kind="figure.json")["seeds"]
+    devices = set[str]()
+    for figure in figures:
         for path in figure_inputs(scale, figure).values():
             devices.add(str(verify(path)["provenance"].get("device", "cpu")))
     known = {

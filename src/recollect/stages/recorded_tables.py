@@ -78,7 +78,7 @@ def said_of(rows: Sequence[Row], made: Made, link: str) -> str:
     for figure in shown:
         known = made[figure]
         seeds = f"seed{'' if known['seeds'].isdigit() else 's'} {known['seeds']}"
-        run = f"{seeds}, device {known['device']} ({known['processor']}), commit {known['commit']}"
+        run = f"{seeds}, device {known['device']} ({known['processor']}), recorded at commit {known['commit']}"
         together.setdefault(f"Scale `{known['scale']}`, {run}", []).append(f"`{figure}`")
     said = [f"{run}: {', '.join(figures)}" if len(together) > 1 else run for run, figures in together.items()]
     return f"{'. '.join(said)} ([numbers]({link}))."

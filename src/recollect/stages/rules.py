@@ -18,11 +18,10 @@ from typing import Any
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings.resolve import environment_mapping, section, source_family
 from recollect.stages import packs
-from recollect.stages.inputs import learns_from_histories
 from recollect.stages.packs import Seeds
 from recollect.stages.provenance import digest
 from recollect.stages.selection import JOB_HOURS, JobResources
-from recollect.stages.stage import Job, is_ensemble, is_large, job_of
+from recollect.stages.stage import Job, is_large, job_of
 from recollect.stages.table import STAGES
 
 Wildcards = Mapping[str, str]
@@ -135,17 +134,16 @@ class StageRule:
         return self._at_scale(self.stage.asks.threads, wildcards)
 
     def mem_mb(self, wildcards: Wildcards, attempt: int) -> int:
-        """RAM in MB, of all that train side by side; more at each attempt."""
-        megabytes = self._at_scale(self.stage.asks.megabytes, wildcards) * attempt
-        if not self.seeds or is_ensemble(wildcards["scale"], wildcards["method"]):
-            return megabytes
-        return megabytes * self.seeds_at_a_time(wildcards)
+        """RAM in MB, of all that train side by side. Twice as much from the second attempt on, which a time limit may have caused."""
+        one = self._at_scale(self.stage.asks.megabytes, wildcards) * min(attempt, 2)
+        return one * packs.memories(*self._shared(wildcards), self.at_a_time) if self.seeds else one
 
     def seeds_at_a_time(self, wildcards: Wildcards) -> int:
-        """How many of a pack's seeds train side by side. What learns from histories fills a GPU with one, a small run a core."""
-        fills = not is_large(wildcards["scale"])
-        fills = fills or learns_from_histories(*(wildcards[name] for name in self.stage.shared))
-        return 1 if fills else self.at_a_time
+        return packs.side_by_side(*self._shared(wildcards), self.at_a_time)
+
+    @staticmethod
+    def _shared(wildcards: Wildcards) -> tuple[str, str, str]:
+        return wildcards["scale"], wildcards["env"], wildcards["method"]
 
     def runtime(self, wildcards: Wildcards, attempt: int) -> int:
         """Wall time in minutes. What resumes needs no more at the next attempt. A pack asks for what one run does."""

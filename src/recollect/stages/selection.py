@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from recollect.helm.settings import fetched_model, token_vocabulary, trained_model
+from recollect.settings.catalogue import PAPERS
+from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
     environment_mapping,
@@ -36,7 +39,9 @@ class Selection(Frozen):
     """What `snakemake` makes when no target is named: config/config.yaml, and `--config` on the command line."""
 
     scale: str = Field(description="One of config/scales.")
-    figures: tuple[str, ...] = Field(description="Some of config/figures, one of `sets`, or `all`.")
+    figures: tuple[str, ...] = Field(
+        description="Some of config/figures, one of `sets`, a paper (radt, memory_rl, amago, helm), or `all`."
+    )
     sets: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="Figures that are asked for by one name."
     )
@@ -61,7 +66,7 @@ class Selection(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, values: Any) -> Any:
-        """`all`, a set or one figure, as `--config figures=...` gives them."""
+        """`all`, a set, a paper or one figure, as `--config figures=...` gives them."""
         chosen, sets = values.get("figures"), values.get("sets") or {}
         if isinstance(chosen, str) and isinstance(sets, Mapping):
             return {**values, "figures": _of_name(chosen, sets)}
@@ -90,7 +95,7 @@ def default_selection() -> Selection:
 
 
 def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
-    """What a command names: figures, a set of config/config.yaml, `all`, or nothing for what stands there."""
+    """What a command names: figures, a set of config/config.yaml, a paper, `all`, or nothing for what stands there."""
     default, chosen = default_selection(), list(wanted or ())
     if len(chosen) == 1:
         return _of_name(chosen[0], default.sets)
@@ -98,25 +103,47 @@ def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
 
 
 def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
-    """What `all`, a set or a figure stands for."""
-    return names("figures") if name == "all" else list(sets.get(name, [name]))
+    """What `all`, a set, a paper (`radt`, `helm`, ...) or a figure stands for."""
+    if name == "all":
+        return names("figures")
+    if name in PAPERS and name not in sets:
+        return [figure for figure in names("figures") if figure.startswith(f"{name}_")]
+    return list(sets.get(name, [name]))
 
 
+_WITH_VALUE = frozenset(  # options of Snakemake whose value may look like a target
+    "--report --report-html-path --configfile --configfiles --directory -d --snakefile -s --archive --profile --workflow-profile "
+    "--until -U --omit-from -O --allowed-rules --default-storage-prefix --local-storage-prefix --config -C".split()
+)
 _PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
 
 
-def check_targets(targets: Iterable[str]) -> None:
-    """Check the names in those targets that are paths of artifacts; others are left to Snakemake.
+def check_targets(words: Iterable[str]) -> None:
+    """Check the names in those words of a command that are paths of artifacts, and words that are the name of a figure.
+
+    Others are left to Snakemake: options, their values, names of rules, other files.
 
     Raises:
-        UserError: a target names a scale, environment, method, figure, model or data set that is not configured.
+        UserError: a target names a scale, environment, method, figure, model or data set that is not configured, or lies where
+            nothing is made; or a figure is named without its file.
     """
-    for target in targets:
+    words = list(words)
+    for word, before in zip(words, ["", *words], strict=False):
+        target = word.removeprefix("./").removesuffix(".manifest.json")
+        if before in _WITH_VALUE:
+            continue
         for place in _PLACES:
-            found = place.match(target.removeprefix("./"))
+            found = place.match(target)
             if found is not None:
                 _check_names(found)
                 break
+        else:
+            if word in names("figures"):
+                file = paths.FIGURE_FILES["pdf"](default_selection().scale, word)
+                raise UserError(f"'{word}' is a figure and no file", where="the command line", do=f"ask for {file}")
+            if target.startswith(("results/", "data/")) and not Path(target).exists():
+                do = f"{nearest(target, [place.template for place in _PLACES])} All are listed in docs/formats.md"
+                raise UserError(f"no rule makes '{word}'", where="the command line", do=do)
 
 
 def _check_names(found: Mapping[str, str]) -> None:

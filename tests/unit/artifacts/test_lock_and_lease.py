@@ -273,6 +273,26 @@ def test_visibility_is_put_back_as_it_was(tmp_path: Path, monkeypatch) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
+def test_a_job_that_slurm_gave_a_gpu_does_not_compute_on_the_cpu_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0,1")
+    with pytest.raises(UserError, match="SLURM gave this job a GPU") as refused, device_lease("auto", 1, tmp_path, []):
+        pass
+    assert "RECOLLECT_DEVICE=cpu" in refused.value.do
+    with device_lease("auto", 1, tmp_path, ["GPU-a"]) as device:
+        assert device == "cuda"
+    with device_lease("cpu", 1, tmp_path, []) as device:
+        assert device == "cpu"
+    monkeypatch.setenv("RECOLLECT_DEVICE", "cpu")
+    with device_lease("auto", 1, tmp_path, ["GPU-a"]) as device:
+        assert device == "cpu"
+    monkeypatch.delenv("RECOLLECT_DEVICE")
+    monkeypatch.setenv("SLURM_JOB_GPUS", "")
+    with device_lease("auto", 1, tmp_path, []) as device:
+        assert device == "cpu"
+
+
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path, monkeypatch) -> None:
     with device_lease("auto", 1, tmp_path, []) as device:
         assert device == "cpu"

@@ -171,6 +171,20 @@ def test_a_checkpoint_of_other_settings_is_not_used_and_this_is_said(tmp_path: P
     assert again is not None and again.step == 4
 
 
+def test_a_run_that_begins_afresh_after_all_is_as_if_it_had_never_resumed(tmp_path: Path) -> None:
+    train(make_run(tmp_path), 9)
+    run = make_run(tmp_path, "other", trust=True)
+    assert run.resume() is not None and run.resumed and run.trusted and not run.due(4, 4) and len(run.table())
+    run.begin_afresh()
+    assert not run.resumed and not run.trusted and not len(run.table())
+    assert run.due(4, 4)
+    with run.progress(10, "again") as progress:
+        assert progress.start == 0
+    run.save(4, {"w": torch.zeros(3)}, {"seen": []})
+    found = make_run(tmp_path, "other").resume()
+    assert found is not None and found.step == 4  # later ones were of a past that is not continued
+
+
 def test_checkpoints_are_due_once_per_interval_even_when_steps_jump(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     due = []

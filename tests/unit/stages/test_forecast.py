@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,8 @@ from recollect.stages.machines import Machine
 from recollect.stages.plan import Plan
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record
+from recollect.stages.rules import StageRule
+from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 from recollect.stages.train import train
@@ -148,6 +151,17 @@ def test_a_part_that_ran_here_does_not_stand_for_the_whole_job(made: Path) -> No
     known = {played: took(played, 2.0, 500.0)}
     assert memory_of_largest(alone, known) == (asks, False)  # training may need more than playing did
     assert memory_of_largest(alone, {**known, learned: took(learned, 7.0, 640.0)}) == (640.0, True)
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_the_memory_of_seeds_side_by_side_and_the_tries_of_long_jobs_are_counted() -> None:
+    rule = StageRule("run", seeds=tuple(range(10)), at_a_time=default_selection().seeds_at_a_time)
+    asked = rule.mem_mb({"scale": "paper", "env": "mini_grid_KeyCorridorS3R1", "method": "helm"}, 1)
+    helm = forecast("paper", ["helm_minigrid"], measured={})
+    assert helm.memory == asked > STAGES["run"].asks.megabytes[1]
+    mazes = forecast("paper", ["memory_rl_passive_tmaze"], measured={})
+    tries = math.ceil(max(mazes.hours()) / default_selection().job_hours)
+    assert tries > 3 and f"`--retries {tries - 1}` is enough for the longest" in mazes.text()
 
 
 def test_a_cpu_says_nothing_about_a_gpu(made: Path) -> None:

@@ -41,6 +41,7 @@ def test_what_waits_for_worlds_shares_a_gpu_and_asks_for_the_memory_of_all() -> 
     for env, method in (("random_maze", "helm"), ("tmaze_passive_50", "dqn_lstm"), ("dark_room_10x10", "radt")):
         names = {"scale": "paper", "env": env, "method": method}
         asked[method] = rule.seeds_at_a_time(names), rule.mem_mb(names, attempt=1)
+        assert rule.mem_mb(names, attempt=3) == rule.mem_mb(names, attempt=2) == 2 * rule.mem_mb(names, attempt=1)
     assert asked == {"helm": (3, 48000), "dqn_lstm": (3, 16000), "radt": (1, 16000)}  # dqn_lstm: one network for all
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from recollect.settings.still import held_still
 from recollect.stages import inputs, packs, paths, rules
 from recollect.stages.figure import spec_of
 from recollect.stages.plan import embedders, maker, plan
-from recollect.stages.selection import check_targets, default_selection, selection
+from recollect.stages.selection import check_targets, chosen_figures, default_selection, selection
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -187,6 +188,9 @@ def test_a_scale_of_ones_own_asks_for_what_it_says_and_not_for_what_it_is_called
         ("results/demo/runs/dark_room_10x10/rdat.context=25/seed_0/scores.parquet", "'radt'"),
         ("data/models/bert-base-uncase/model.safetensors", "'bert-base-uncased'"),
         ("results/papr/report.html", "'paper'"),
+        ("radt_dark_room_10x10", "results/demo/figures/radt_dark_room_10x10.pdf"),
+        ("results/demo/figure/radt_dark_room_10x10.pdf", "results/{scale}/figures/{figure}.pdf"),
+        ("results/demo/runs/dark_room_10x10/dt/seed_0/policy.safetensor", "policy.safetensors"),
     ],
 )
 def test_an_unknown_name_in_a_target_is_named_with_the_nearest(workdir: Path, target: str, hint: str) -> None:
@@ -213,6 +217,12 @@ def test_all_selects_every_configured_figure(workdir: Path) -> None:
     assert selection({"scale": "paper", "figures": "all"}).figures == tuple(names("figures"))
     one = selection({"scale": "paper", "figures": "radt_dark_room_10x10"})
     assert one.figures == ("radt_dark_room_10x10",)
+
+
+def test_a_paper_selects_its_figures_and_every_figure_is_of_one(workdir: Path) -> None:
+    papers = [selection({"scale": "paper", "figures": paper}).figures for paper in ("radt", "memory_rl", "amago", "helm")]
+    assert sorted(itertools.chain(*papers)) == names("figures") and all(papers)
+    assert chosen_figures(["helm"]) == list(papers[-1])
 
 
 @pytest.mark.parametrize(
