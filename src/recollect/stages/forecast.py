@@ -209,8 +209,9 @@ def _lines(cost: Forecast) -> Iterable[str]:
     limit, hours = default_selection().job_hours, cost.hours()
     long = [each for each in hours if each > limit]
     if long and is_large(cost.scale):
-        tries = f"on a cluster, {len(long):,} job{'s' * (len(long) > 1)} of more than the {limit:g} hours of a try"
-        yield f"tries       {tries}: `--retries {math.ceil(max(long) / limit) - 1}` is enough for the longest, of {max(long):,.0f} hours"
+        what = f"on a cluster, {len(long):,} job{'s' * (len(long) > 1)} of more than the {limit:g} hours of a try"
+        retries = math.ceil(max(long) / limit) - 1
+        yield f"tries       {what}: `--retries {retries}` is enough for the longest, of {max(long):,.0f} hours"
     yield ""
     shares = {source: sum(e.seconds for e in of.values() if e.source == source) for source in SOURCES}
     total = sum(shares.values()) or 1.0

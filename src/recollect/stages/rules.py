@@ -134,7 +134,10 @@ class StageRule:
         return self._at_scale(self.stage.asks.threads, wildcards)
 
     def mem_mb(self, wildcards: Wildcards, attempt: int) -> int:
-        """RAM in MB, of all that train side by side. Twice as much from the second attempt on, which a time limit may have caused."""
+        """RAM in MB, of all that train side by side.
+
+        Twice as much from the second attempt on, and no more: most attempts end at their time limit, and go on.
+        """
         one = self._at_scale(self.stage.asks.megabytes, wildcards) * min(attempt, 2)
         return one * packs.memories(*self._shared(wildcards), self.at_a_time) if self.seeds else one
 

@@ -112,8 +112,11 @@ def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 _WITH_VALUE = frozenset(  # options of Snakemake whose value may look like a target
-    "--report --report-html-path --configfile --configfiles --directory -d --snakefile -s --archive --profile --workflow-profile "
-    "--until -U --omit-from -O --allowed-rules --default-storage-prefix --local-storage-prefix --config -C".split()
+    (
+        *("--report", "--report-html-path", "--configfile", "--configfiles", "--config", "-C", "--directory", "-d"),
+        *("--snakefile", "-s", "--archive", "--profile", "--workflow-profile", "--until", "-U", "--omit-from", "-O"),
+        *("--allowed-rules", "--default-storage-prefix", "--local-storage-prefix"),
+    )
 )
 _PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
 

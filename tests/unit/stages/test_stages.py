@@ -220,7 +220,9 @@ def test_all_selects_every_configured_figure(workdir: Path) -> None:
 
 
 def test_a_paper_selects_its_figures_and_every_figure_is_of_one(workdir: Path) -> None:
-    papers = [selection({"scale": "paper", "figures": paper}).figures for paper in ("radt", "memory_rl", "amago", "helm")]
+    papers = [
+        selection({"scale": "paper", "figures": paper}).figures for paper in ("radt", "memory_rl", "amago", "helm")
+    ]
     assert sorted(itertools.chain(*papers)) == names("figures") and all(papers)
     assert chosen_figures(["helm"]) == list(papers[-1])
 
