@@ -85,7 +85,7 @@ def trials(plan: Plan) -> Iterator[Trial]:
 def flip(path: Path, draws: random.Random, first: int = 0, last: int | None = None) -> None:
     """Change one bit of one byte of a file, between two offsets."""
     content = bytearray(path.read_bytes())
-    content[draws.randrange(first, last or len(content))] ^= 1 << draws.randrange(7)
+    content[draws.randrange(first, last or len(content))] ^= 1 << draws.randrange(8)
     path.write_bytes(bytes(content))
 
 

@@ -19,6 +19,8 @@ from recollect.artifacts.processes import stat_of
 ROW = "a killed job goes on, and ends with the same bytes"
 COLLECTOR = "nothing of a killed job writes on"
 IN_A_ROW, SEQUENCES = 3, 4
+TRIES = 8  # until a job was hit before its end
+TOO_LATE = "what was to be attacked ended before every attempt"
 GROUP, SESSION = 2, 3  # places in what the kernel says of a process
 # They are here for other trials, or do what another job of the list does.
 LEFT_OUT = (
@@ -54,7 +56,7 @@ def kill_and_go_on(plan: Plan, name: str, draws: random.Random, folder: Path) ->
     job = JOBS[name]
     expected = plan.reference.bytes_of(name)
     kills = 0
-    for _ in range(8):  # until it was hit before its end
+    for _ in range(TRIES):
         shutil.rmtree(folder, ignore_errors=True)
         plan.reference.copy(folder, with_needs(name))
         for _ in range(IN_A_ROW):
@@ -66,7 +68,7 @@ def kill_and_go_on(plan: Plan, name: str, draws: random.Random, folder: Path) ->
         if kills:
             break
     else:
-        raise Failed("the job ended before every kill")
+        raise Failed(TOO_LATE)
     # A scoring that has ended by itself in the meantime leaves nothing to go on from.
     sealed = bool(job.checkpoints) and bool(list((folder / job.checkpoints).glob("step_*.manifest.json")))
     said = run(job.command, folder)
@@ -110,24 +112,33 @@ def compare(found: dict[str, str], expected: dict[str, str], trials: int = 1) ->
 
 
 def kill_one_of_two(draws: random.Random, plan: Plan, folder: Path) -> int:
-    """Kill the learner of a run of two processes: the one that collects writes nothing more, and ends."""
+    """Kill the learner of a run of two processes: the one that collects writes nothing more, and ends.
+
+    Raises:
+        Failed: it does, the run cannot go on, or the learner ended before every kill.
+    """
     job = train("amago_tmaze_5", "amago_transformer")
     command = (*job.command, "--set", "processes=2")
-    plan.reference.copy(folder, [])
-    process = start(command, folder, group=True)
-    end = time.monotonic() + PATIENCE
-    while process.poll() is None and not list(folder.glob("results/smoke/checkpoints/**/step_*.manifest.json")):
-        if time.monotonic() > end:
-            process.send_signal(signal.SIGKILL)
-            raise Failed("a run of two processes made no checkpoint")
-        time.sleep(0.005)
-    time.sleep(draws.uniform(0, 0.3))
-    process.send_signal(signal.SIGKILL)
-    hit = process.wait(PATIENCE) == -signal.SIGKILL
+    for _ in range(TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        plan.reference.copy(folder, [])
+        process = start(command, folder, group=True)
+        end = time.monotonic() + PATIENCE
+        while process.poll() is None and not list(folder.glob("results/smoke/checkpoints/**/step_*.manifest.json")):
+            if time.monotonic() > end:
+                process.send_signal(signal.SIGKILL)
+                raise Failed("a run of two processes made no checkpoint")
+            time.sleep(0.005)
+        time.sleep(draws.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        if process.wait(PATIENCE) == -signal.SIGKILL:
+            break
+    else:
+        raise Failed(TOO_LATE)
     time.sleep(0.05)  # the kernel closes what it held
     before = buffered(folder)
     _nothing_of(process.pid, 1)
-    if hit and buffered(folder) != before:
+    if buffered(folder) != before:
         raise Failed(f"a file was written after the learner's death: {sorted(buffered(folder) - before)}")
     said = run(command, folder)
     if said.status:

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -118,9 +117,13 @@ def kill_session(session: int) -> None:
         _send(process, signal.SIGKILL)
 
 
-def _send(process: int, number: int) -> None:
-    with suppress(ProcessLookupError):
+def _send(process: int, number: int) -> bool:
+    """Whether the process was there to get the signal."""
+    try:
         os.kill(process, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def server_of(session: int) -> list[int]:
@@ -146,46 +149,73 @@ def snakemake_of(session: int) -> list[int]:
     return [process for process, (parent, line) in found if parent == session and "snakemake" in line]
 
 
-def one_of(find: Callable[[int], list[int]]) -> Callable[[int], None]:
+Stop = Callable[[int], bool]
+"""Stops something of a session; says whether it was there."""
+
+
+def one_of(find: Callable[[int], list[int]]) -> Stop:
     """Kill one such process; waits for it, since jobs come and go."""
 
-    def stop(session: int) -> None:
+    def stop(session: int) -> bool:
         end = time.monotonic() + 30
-        while not (found := find(session)):
+        while True:
+            found = find(session)
+            if found and _send(found[0], signal.SIGKILL):
+                return True
             if time.monotonic() > end or not processes(session):
-                return
+                return False
             time.sleep(0.01)
-        _send(found[0], signal.SIGKILL)
 
     return stop
 
 
-STOPS: dict[str, tuple[Callable[[int], None], int]] = {
-    "SIGKILL to the whole group": (lambda session: os.killpg(session, signal.SIGKILL), 3),
+def group(number: int) -> Stop:
+    """Send a signal to the whole group."""
+
+    def stop(session: int) -> bool:
+        try:
+            os.killpg(session, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    return stop
+
+
+STOPS: dict[str, tuple[Stop, int]] = {
+    "SIGKILL to the whole group": (group(signal.SIGKILL), 3),
     "SIGKILL to Snakemake": (one_of(snakemake_of), 3),
-    "SIGKILL to warm": (lambda session: os.kill(session, signal.SIGKILL), 1),
+    "SIGKILL to warm": (lambda session: _send(session, signal.SIGKILL), 1),
     "SIGKILL to the process that forks": (one_of(server_of), 1),
     "SIGKILL to a fork": (one_of(forks_of), 1),
     "SIGKILL to a caller": (one_of(callers_of), 1),
-    "Ctrl-C": (lambda session: os.killpg(session, signal.SIGINT), 2),
-    "SIGTERM to the group": (lambda session: os.killpg(session, signal.SIGTERM), 1),
+    "Ctrl-C": (group(signal.SIGINT), 2),
+    "SIGTERM to the group": (group(signal.SIGTERM), 1),
 }
 LEFT_ALIVE = "SIGKILL to warm"
 
 
-def stop_and_go_on(stop: Callable[[int], None], draws: random.Random, folder: Path) -> None:
-    """Stop a tree at a random moment, and run the same command until it is done."""
+def stop_and_go_on(stop: Stop, draws: random.Random, folder: Path) -> None:
+    """Stop a tree at a random moment, and run the same command until it is done.
+
+    Raises:
+        Failed: it cannot go on, ends with other bytes, or had ended before every attempt to stop it.
+    """
     expected, seconds = undisturbed(folder.parent)
-    workflow(folder)
-    process = begin(folder)
-    time.sleep(seconds * draws.uniform(0.15, 0.9))
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            stop(process.pid)
-    if stop is STOPS[LEFT_ALIVE][0]:
-        process.wait()
-        kill_session(process.pid)  # Snakemake goes on without it, as it should
-    ended(process, folder)
+    for _ in range(kills.TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        workflow(folder)
+        process = begin(folder)
+        time.sleep(seconds * draws.uniform(0.15, 0.9))
+        hit = process.poll() is None and stop(process.pid)
+        if hit and stop is STOPS[LEFT_ALIVE][0]:
+            process.wait()
+            kill_session(process.pid)  # Snakemake goes on without it, as it should
+        ended(process, folder)
+        if hit:
+            break
+    else:
+        raise Failed(kills.TOO_LATE)
     end = time.monotonic() + 30
     while left := processes(process.pid):
         if time.monotonic() > end:
@@ -198,17 +228,27 @@ def stop_and_go_on(stop: Callable[[int], None], draws: random.Random, folder: Pa
 
 
 def second(folder: Path) -> None:
-    """A second Snakemake in the folder of a first is refused, and the first is not disturbed."""
+    """A second Snakemake in the folder of a first is refused, and the first is not disturbed.
+
+    Raises:
+        Failed: it is not, or the first had ended before every second.
+    """
     expected, _ = undisturbed(folder.parent)
-    workflow(folder)
-    first = begin(folder)
-    end = time.monotonic() + 60
-    while not list((folder / ".snakemake/locks").glob("*")) and first.poll() is None and time.monotonic() < end:
-        time.sleep(0.01)
-    other = ended(begin(folder, [str(BIN / "snakemake"), *SNAKEMAKE[1:], *TARGETS]), folder)
-    running = first.poll() is None
-    if ended(first, folder):
-        raise Failed(f"the first was disturbed: {tail(folder)}")
-    if running and not other:
+    for _ in range(kills.TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        workflow(folder)
+        first = begin(folder)
+        end = time.monotonic() + 60
+        while not list((folder / ".snakemake/locks").glob("*")) and first.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        other = ended(begin(folder, [str(BIN / "snakemake"), *SNAKEMAKE[1:], *TARGETS]), folder)
+        running = first.poll() is None
+        if ended(first, folder):
+            raise Failed(f"the first was disturbed: {tail(folder)}")
+        if running:
+            break
+    else:
+        raise Failed(kills.TOO_LATE)
+    if not other:
         raise Failed("the second worked beside the first")
     compare(results(folder), expected)

@@ -19,6 +19,7 @@ from benchmarks.stepping import PlainRoom
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.sources import ppo
+from recollect.sources.cpu.plain import perceptron
 from recollect.sources.recording import task_generators
 
 SEED = 0
@@ -47,7 +48,7 @@ class PlainPPO:
     def __init__(self, task: Task, settings: ppo.Hyperparameters) -> None:
         self.task, self.settings = task, settings
         twin = ppo.EnsemblePPO(make_world, [task], settings, SEED)  # for the initial weights
-        self.actor, self.critic = module_of(twin, 0, 5), module_of(twin, 1, 1)
+        self.actor, self.critic = perceptron(twin.networks, 0, 5), perceptron(twin.networks, 1, 1)
         self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
         self.optimiser = torch.optim.Adam(self.parameters, lr=settings.learning_rate, eps=settings.adam_epsilon)
         self.room = PlainRoom(task.data)
@@ -120,22 +121,6 @@ class PlainPPO:
         self.rollouts += 1
 
 
-def module_of(agents: ppo.EnsemblePPO, network: int, outputs: int) -> nn.Sequential:
-    """One network of an ensemble as an ordinary module."""
-    *hidden, head, head_bias = agents.networks.parameters
-    layers: list[nn.Module] = []
-    for weight, bias in zip(hidden[0::2], hidden[1::2], strict=True):
-        layers += [linear(weight[network].T, bias[network, 0]), nn.Tanh()]
-    return nn.Sequential(*layers, linear(head[network, :outputs], head_bias[network, :outputs, 0]))
-
-
-def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A linear layer with the given weights."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0])
-    layer.weight.data, layer.bias.data = weight.clone(), bias.clone()
-    return layer
-
-
 def comparisons(quick: bool) -> Iterator[Comparison]:
     """One row."""
     sizes: dict[str, Any] = {"rollout": 64, "minibatch": 16, "epochs": 2} if quick else {}
@@ -174,7 +159,8 @@ def difference(task: Task, settings: ppo.Hyperparameters) -> float:
     steps = 3 * settings.rollout
     if agents.recorder.action[:steps, 0].tolist() != plain.actions:
         return 1.0
-    pairs = [(plain.actor, module_of(agents, 0, 5)), (plain.critic, module_of(agents, 1, 1))]
+    networks = agents.networks
+    pairs = [(plain.actor, perceptron(networks, 0, 5)), (plain.critic, perceptron(networks, 1, 1))]
     return max(
         float((mine - theirs).detach().abs().max())
         for first, second in pairs

@@ -41,7 +41,7 @@ def long_run(seconds: float, quick: bool, comparisons: int = 3) -> dict[str, Any
     kept = tempfile.TemporaryDirectory()  # until the function ends
     folder = Path(kept.name)
     run = Run(
-        folder / "run", folder / "checkpoints", settings_text="", evaluate=lambda p, s: None,
+        folder / "run", folder / "checkpoints", settings_text="",
         env=settings.environment.name, method=settings.method.name, seed=settings.seed,
     )  # fmt: skip
     spent, plain_updates, plain_steps, own_steps = 0.0, [], [], []

@@ -74,6 +74,8 @@ class Setup:
         if self.tools:
             self.step("venv", "a new environment", self.make_venv, str(self.prefix), sys.version, sys.base_prefix)
         self.step("uv", "uv, the installer", self.install_uv, *read("uv"))
+        if self.family == "gpu" and self.state.get("found"):  # another family took a CPU wheel, for the same lock
+            self.state["steps"].pop("torch", None)
         self.step("torch", SIZES[self.torch], self.install_torch, *read(self.torch))
         locks = [self.family, "models", *(["cuda"] if self.torch_wants_cuda() else [])]
         inputs = [self.family, *read(*locks)]
@@ -85,15 +87,11 @@ class Setup:
         steps = (f"{name} {done}" for name, done in sorted(self.state["steps"].items()) if name != "bytecode")
         self.step("bytecode", "bytecode, so that every command starts fast", self.compile_packages, *steps)
 
-    def due(self, name: str, *inputs: str) -> bool:
-        """Whether a step was never done, was interrupted, or depends on something that changed."""
-        return self.state["running"] == name or self.state["steps"].get(name) != digest(*inputs)
-
     def step(self, name: str, said: str, action: Callable[[bool], None], *inputs: str) -> None:
         """Do one step unless nothing changed; a step that was interrupted is done with `again` set."""
-        if not self.due(name, *inputs):
-            return
         again = self.state["running"] == name
+        if not again and self.state["steps"].get(name) == digest(*inputs):
+            return
         self.done += 1
         say(f"set-up: {said}" + (" (again: it was not finished)" if again else ""))
         if self.prefix.is_dir() and name != "venv":
@@ -137,16 +135,18 @@ class Setup:
         """By pip and without what it declares: that comes from the locks.
 
         Where hashes are asked for, pip prefers an index, which lists them, to a local wheel, which does not; so a
-        wheel that its `find-links` offers (a CPU build instead of several GB) is looked for first, and alone.
+        wheel that its `find-links` offers (a CPU build instead of several GB) is looked for first, and alone; not for `gpu`.
         """
         self.state.pop("cuda", None)
         # To pip a CPU build is a torch like another, so a change of build is forced.
-        force = again or self.state.get("torch", self.torch) != self.torch
+        force = self.state.pop("found", False) or again or self.state.get("torch", self.torch) != self.torch
         self.state["torch"] = self.torch
         options = ["--no-deps", *(["--force-reinstall"] if force else []), "-r", str(LOCKS / (self.torch + ".txt"))]
-        if "find-links=" in self.pip_configuration():
+        if self.family != "gpu" and "find-links=" in self.pip_configuration():
             with contextlib.suppress(Stop):
-                return self.pip("--quiet", "--no-index", *options[:-1], LOCKS / "torch-cpu.txt")
+                self.pip("--quiet", "--no-index", *options[:-1], LOCKS / "torch-cpu.txt")
+                self.state["found"] = True
+                return say("set-up: torch is the CPU wheel that pip's find-links offers")
             say("set-up: pip's find-links offers no wheel that envs/locks/torch-cpu.txt knows; asking an index")
         if self.torch == "torch":
             return self.pip(*options)
@@ -354,10 +354,11 @@ def set_up_world(world: str, python: str) -> int:
     """Make a world's own Python; 0 when it is as its lock says."""
     worlds = sorted(path.stem for path in WORLDS.glob("*.txt"))
     if world not in worlds:
-        raise Stop(
-            f"There is no world `{world}` with a Python of its own.\n  to do: choose one of {', '.join(worlds)}."
-        )
-    WorldSetup(world, python).run()
+        raise Stop(f"`{world}` has no Python of its own.\n  to do: choose one of {', '.join(worlds)}.")
+    setup = WorldSetup(world, python)
+    if not (setup.tool.prefix / "bin" / "uv").exists():
+        raise Stop(f"There is no {setup.tool.prefix}/bin/uv to make it with.\n  to do: run `make setup` first.")
+    setup.run()
     return 0
 
 

@@ -3,8 +3,9 @@
     python workflow/metrics.py demo
 
 So `dvc metrics diff` and `dvc exp show` compare the scores of two commits, also where neither was pulled. Read are the
-figures' CSV files, which hold exactly what is drawn: the last value of every curve; a figure that is no set of curves has
-none. And the claims, as they were judged: each verdict, and the effect and interval of each contrast.
+figures' CSV files, which hold exactly what is drawn: the last value of every curve, and every bar. Of a picture (a map, a
+matrix, words) the last place would mean nothing: only the kinds of `SCORES` are read. And the claims, as they were judged:
+each verdict, and the effect and interval of each contrast.
 """
 
 from __future__ import annotations
@@ -18,16 +19,26 @@ from typing import Any
 from provenance import write_whole  # its neighbour: a script finds what stands beside it
 
 NUMBERS = {"holds": 1, "undecided": 0, "contradicted": -1, "not run": None}
-CURVE = {"panel", "method", "x", "y"}
+SCORES = {
+    "bars",
+    "curve_panels",
+    "in_context_curve",
+    "length_aggregation",
+    "result_table",
+    "throughput",
+}  # kinds of figures
 
 
 def last_values(table: Path) -> dict[str, dict[str, float]]:
-    """Panel -> method -> y at the largest x, of the methods that were run here."""
+    """Panel -> method -> y at the largest x, of the methods that were run here; nothing of a figure that shows no scores.
+
+    Args:
+        table: the CSV file of a figure. What kind of figure it is says the JSON file beside it.
+    """
+    if json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))["kind"] not in SCORES:
+        return {}
     with table.open(newline="") as file:
-        reader = csv.DictReader(file)
-        if not CURVE.issubset(reader.fieldnames or ()):
-            return {}
-        rows = [row for row in reader if ":" not in row["method"]]  # not `published:ad`, not `line:...`
+        rows = [row for row in csv.DictReader(file) if ":" not in row["method"]]  # not `published:ad`, not `line:...`
     last: dict[tuple[str, str], tuple[float, float]] = {}
     for row in rows:
         of, point = (row["panel"], row["method"]), (float(row["x"]), float(row["y"]))

@@ -37,7 +37,8 @@ def clear() -> int:
     else:
         signed = set(ALIVE.read_text().splitlines())
         for lock in LOCKS.glob("*.lock"):
-            if _signature(lock) in signed:
+            signature = _signature(lock)
+            if signature and signature in signed:
                 lock.unlink(missing_ok=True)
         if not any(LOCKS.glob("*.lock")):
             os.ftruncate(alive, 0)
@@ -53,4 +54,8 @@ def sign(alive: int, locks: Iterable[str | Path]) -> None:
 
 
 def _signature(lock: Path) -> str:
-    return f"{platform.node()} {lock.stat().st_mtime_ns} {lock.name}"
+    """Host, time and name of a lock file; empty where a Snakemake of another host has just removed it."""
+    try:
+        return f"{platform.node()} {lock.stat().st_mtime_ns} {lock.name}"
+    except OSError:
+        return ""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the attack is no part of the package
 
 import attack  # noqa: E402
-from attack import __main__, bad_input, campaign, flips, jobs, table  # noqa: E402
+from attack import __main__, bad_input, campaign, flips, jobs, kills, table, trees  # noqa: E402
 from attack.campaign import Trial  # noqa: E402
 from recollect.settings.errors import UserError  # noqa: E402
 from recollect.stages.between_marks import marks  # noqa: E402
@@ -56,6 +60,40 @@ def test_what_does_not_hold_is_counted_and_gives_a_status(
     assert "| a promise | 2 | 2 |" in said.out and "| another | 4 | 1 |" in said.out and "| all | 6 | 3 |" in said.out
     assert "FAILED taken: taken without a word" in said.err and "ZeroDivisionError" in said.err
     assert "did not end in" in said.err
+
+
+def test_trials_that_attack_nothing_do_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is to be killed or stopped has ended by then."""
+
+    def ended(*_: object, **__: object) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["true"], start_new_session=True)
+        process.wait()
+        return process
+
+    reference = SimpleNamespace(copy=lambda folder, needs: folder.mkdir(), seconds={})
+    plan: Any = SimpleNamespace(reference=reference)
+    monkeypatch.setattr(kills, "start", ended)
+    with pytest.raises(jobs.Failed, match="ended before every attempt"):
+        kills.kill_one_of_two(SimpleNamespace(uniform=lambda low, high: 0.0), plan, tmp_path / "two")  # type: ignore[arg-type]
+    monkeypatch.setattr(trees, "begin", ended)
+    monkeypatch.setattr(trees, "undisturbed", lambda place: ({}, 0.0))
+    monkeypatch.setattr(trees, "workflow", lambda folder: folder.mkdir())
+    for stop, _ in trees.STOPS.values():
+        with pytest.raises(jobs.Failed, match="ended before every attempt"):
+            trees.stop_and_go_on(stop, random.Random(0), tmp_path / "tree")
+    with pytest.raises(jobs.Failed, match="ended before every attempt"):
+        trees.second(tmp_path / "twice")
+    gone = ended().pid
+    assert not any(stop(gone) for stop, _ in trees.STOPS.values())
+
+
+def test_every_bit_of_a_byte_is_flipped(tmp_path: Path) -> None:
+    path, draws, found = tmp_path / "byte", random.Random(0), set()
+    for _ in range(99):
+        path.write_bytes(b"\0")
+        flips.flip(path, draws)
+        found.add(path.read_bytes()[0])
+    assert found == {1 << bit for bit in range(8)}
 
 
 def test_too_few_trials_are_no_whole_campaign() -> None:

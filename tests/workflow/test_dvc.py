@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from recollect.artifacts.sealed import manifest_path
+from recollect.figures.registry import kinds
 from recollect.stages import paths
 from recollect.stages.pipeline import pipeline
 from recollect.stages.plan import plan
@@ -48,6 +50,29 @@ def test_outs_of_a_stage_are_deps_of_the_next() -> None:
     assert set(runs) <= set(stages["figures"]["deps"])
     for name, stage in stages.items():
         assert all(next(iter(out.values())) == {"persist": True} for out in stage.get("outs", ())), name
+
+
+def test_the_numbers_of_figures_are_scores_and_no_pixels(tmp_path: Path) -> None:
+    figures = tmp_path / "results/demo/figures"
+    figures.mkdir(parents=True)
+    for kind in ("curve_panels", "bars", "state_visitation", "tokens", "score_rows"):
+        rows = [f"room,{name},{x},{y},,,1,1" for name, x, y in (("a", 1, 0.5), ("a", 2, 0.75), ("published:a", 2, 9))]
+        text = "\n".join(["panel,method,x,y,low,high,seeds,tasks", *rows]) + "\n"
+        (figures / f"of.{kind}.csv").write_text(text)
+        (figures / f"of.{kind}.json").write_text(json.dumps({"kind": kind}))
+    (tmp_path / "results/demo/claims.json").write_text(json.dumps({"scale": "demo", "claims": []}))
+    subprocess.run([sys.executable, ROOT / "workflow/metrics.py", "demo"], cwd=tmp_path, check=True)
+    found = json.loads((tmp_path / "metrics/demo.json").read_text())
+    assert found == {f"of.{kind}": {"room": {"a": 0.75}} for kind in ("bars", "curve_panels")}
+
+
+def test_the_kinds_that_show_scores_are_there() -> None:
+    """`SCORES` is written in a script that imports nothing of the package."""
+    tree = ast.parse((ROOT / "workflow/metrics.py").read_text())
+    chosen = next(
+        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SCORES"
+    )
+    assert ast.literal_eval(chosen.value) < set(kinds())
 
 
 def test_verdicts_are_numbers_that_dvc_shows(tmp_path: Path) -> None:

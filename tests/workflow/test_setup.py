@@ -343,6 +343,30 @@ def test_a_local_wheel_is_looked_for_before_the_registry(
     assert ["--no-index" in command for command in setup.calls] == [True, False]
 
 
+def test_a_gpu_gets_no_cpu_wheel_also_where_another_family_took_one(
+    setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup.Setup, "pip_configuration", lambda self: ":env:.find-links='/somewhere'\n")
+    setup.Setup(prefix, "base", tools=False).run()
+    assert "torch is the CPU wheel" in capsys.readouterr().out
+    for again in (1, 0):
+        setup.calls.clear()
+        setup.Setup(prefix, "gpu", tools=False).run()
+        asked = [x for x in setup.calls if "torch" in x[-1]]
+        assert [x[-1].endswith("/torch.txt") and "--force-reinstall" in x for x in asked] == [True] * again
+
+
+def test_a_world_without_the_environment_that_makes_its_python_is_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load("setup")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "check_python", lambda: None)
+    assert module.main(["--world", "procgen"]) == 1
+    said = capsys.readouterr().err
+    assert "There is no" in said and "run `make setup` first" in said
+
+
 def test_the_family_cpu_takes_torchs_cpu_wheel_from_its_own_index_and_nothing_else_in_its_place(
     setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
-"""Avalon: survival in generated 3D worlds, twenty tasks (Albrecht et al. 2022), for SHELM. Optional, and written against the
-package's interface (`avalon-rl` 1.0.2) without having been run: it needs Linux, an NVIDIA GPU and its own Godot.
+"""Avalon: survival in generated 3D worlds, twenty tasks (Albrecht et al. 2022), of which SHELM's paper plays some; its
+actions are numbers, so no method of HELM here can play it (docs/helm.md). Optional, and written against the package's
+interface (`avalon-rl` 1.0.2) without having been run: it needs Linux, an NVIDIA GPU and its own Godot.
 
 Install with `pip install avalon-rl` and `python -m avalon.install_godot_binary` in an environment of your own: it needs
 gym 0.25 and much else, so it is in no lock of ours. Where it is missing a run stops before its first job.
@@ -115,6 +116,10 @@ class Player:
         """See `replayed.Player.look`."""
         return self.seen
 
+    def close(self) -> None:
+        """End Godot."""
+        self.inner.close()
+
     def _see(self, observation: Any) -> None:
         # Godot's images stand on their heads.
         self.seen = np.ascontiguousarray(observation["rgbd"][::-1, :, : self.channels].transpose(2, 0, 1))
@@ -135,6 +140,10 @@ class Avalon(ReplayedWorld):
         self.single_observation_space = Box(0, 255, (4 if chosen.depth else 3, SIDE, SIDE), np.uint8)
         self.single_action_space = Box(-1.0, 1.0, (NUMBERS + BITS,), np.float32)
         self._play([Player(chosen, place) for place in range(len(self.tasks))])
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for player in self.players:
+            player.close()
 
 
 World = Avalon

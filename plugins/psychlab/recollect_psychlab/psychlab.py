@@ -110,6 +110,10 @@ class Player:
         """See `replayed.Player.look`."""
         return self.seen
 
+    def close(self) -> None:
+        """End the Lab."""
+        self.lab.close()
+
     def _see(self) -> None:
         seen_YXC = self.lab.observations()[SEEN]
         self.seen = np.array(seen_YXC if self.last else seen_YXC.transpose(2, 0, 1))
@@ -120,6 +124,8 @@ class Psychlab(ReplayedWorld):
 
     Observations: uint8 [B, 3, 80, 80]. Actions: the rows of `ACTIONS`; only looking matters, nobody can walk here.
     """
+
+    knows_success = False  # an episode ends after its time, whatever was answered
 
     options: Options
     options_model = Options
@@ -132,6 +138,10 @@ class Psychlab(ReplayedWorld):
         )
         self.single_action_space = Discrete(len(ACTIONS))
         self._play([Player(chosen) for _ in self.tasks])
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for player in self.players:
+            player.close()
 
 
 World = Psychlab

@@ -94,7 +94,7 @@ class Run:
 
         The table goes back to what it was at that checkpoint.
         """
-        self._frames, self._logged, self._last_saved, self.trusted = [], [], 0, []
+        self._forget()
         newest = self._chosen()
         self._cadence = Cadence(self._clock)
         if newest is not None:
@@ -110,6 +110,20 @@ class Run:
         self.resumed = True
         log.info("going on from the checkpoint of step %d", newest.step)
         return Checkpoint(newest.step, part(newest.arrays, "of"), newest.state["state"])
+
+    def begin_afresh(self) -> None:
+        """Begin at step 0 after all: something that the checkpoint of `resume` counts on is gone.
+
+        The checkpoint stays until the first one of the new beginning is saved.
+        """
+        self._forget()
+        self._cadence = Cadence(self._clock)
+        if self.live is not None:
+            self.live.begin({}, resumed=False)
+
+    def _forget(self) -> None:
+        """As if no checkpoint had ever been used."""
+        self._frames, self._logged, self._last_saved, self.trusted, self.resumed = [], [], 0, [], False
 
     def _is_own(self, checkpoint: Checkpoint) -> bool:
         return bool(checkpoint.state.get("settings") == self._settings)

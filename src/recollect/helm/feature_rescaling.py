@@ -4,7 +4,8 @@ With the batch's own statistics (the released code) what an agent's image become
 agent alone gives NaN, and agents that see the same all get the mean of the embeddings. So there are three:
 
 - `batch`: mean and unbiased std of the batch at hand, as released; refused for a batch of one.
-- `running`: mean and variance of all features so far, updated in front of each use while training (parallel Welford).
+- `running`: mean and variance of all features so far, updated in front of each use while training (parallel Welford). One
+  row of features, the first of an agent alone, has no spread yet: its deviation counts as 1.
 - `frozen`: those of a calibration, e.g. of a random policy's images, or those that a `running` one ended with.
 
 Source: HELMv2 (2022 workshop paper) and its released code; specification 3.2.
@@ -63,13 +64,14 @@ class FeatureRescaling:
         else:
             if self.statistics == "running" and update:
                 self.take_in(features_NW)
-            if self.count < 2:
+            if self.count < (1 if self.statistics == "running" else 2):
                 raise UserError(
                     f"the statistics stand on {self.count} images",
                     where=f"feature statistics: {self.statistics}",
                     do="give `take_in` the features of some images first",
                 )
-            mean_W, std_W = self.mean_W.float(), (self.squares_W / (self.count - 1)).sqrt().float()
+            variance_W = self.squares_W / (self.count - 1) if self.count > 1 else torch.ones_like(self.squares_W)
+            mean_W, std_W = self.mean_W.float(), variance_W.sqrt().float()
         return (features_NW - mean_W) / (std_W + EPSILON) * self.target_std_W + self.target_mean_W
 
     def take_in(self, features_NW: Tensor) -> None:

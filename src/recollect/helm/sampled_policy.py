@@ -198,6 +198,7 @@ class SampledPolicy(BatchedPolicy):
         if self.likeliest:
             self._action_B = self._log_BA.argmax(1)
         else:
+            # Not `action_chances`: its other stream would change every score that was published with this one.
             noise_B = (counter_rng.draw(self.seeds_B, self.draws_B) >> np.uint64(40)).astype(np.float32) * 2**-24
             self.draws_B = self.draws_B + np.uint64(1)
             self._action_B = categorical_from_uniform(self._log_BA, noise_B)

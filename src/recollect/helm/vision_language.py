@@ -11,6 +11,7 @@ tensors and does not clamp what the bicubic filter overshoots.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -102,7 +103,7 @@ class ClipModel:
             self.network.visual.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._images_at_once = BATCH if on_gpu else CPU_IMAGES
 
-    @property
+    @cached_property
     def vocabulary(self) -> ClipVocabulary:
         verify(self.folder / MERGES, kind=KIND)
         return ClipVocabulary(self.folder / MERGES)

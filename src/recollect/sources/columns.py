@@ -1,19 +1,26 @@
-"""Learning histories that grow on disk, whole episodes at a time: images of millions of steps fit into no memory."""
+"""Learning histories that grow on disk, block by block: images of millions of steps fit into no memory."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from recollect.settings.errors import UserError
 
+if TYPE_CHECKING:
+    from recollect.artifacts.checkpoints import Checkpoint
+    from recollect.sources.recording import Run
+
+log = logging.getLogger(__name__)
 GROWING = ".rows"
 _PORTION = 1 << 24  # bytes that are hashed at a time
 
@@ -75,7 +82,14 @@ class Columns:
         self._episodes = 0
 
     def append(self, task: int, rows: Rows, where: object) -> None:
-        """Add whole episodes of a task; tasks come one after the other, ascending."""
+        """Add what a task played next, in time order; tasks come one after the other, ascending.
+
+        Args:
+            where: for messages.
+
+        Raises:
+            UserError: the rows are of another kind than those before, or the disk is full.
+        """
         if task != self._task:
             assert task > self._task
             self._task, self._episodes = task, 0
@@ -100,11 +114,17 @@ class Columns:
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             if self.named:
                 self._hashes.setdefault(name, hashlib.sha256()).update(content)
-            try:
+            with self._writing():
                 self._files[name].write(content)
-            except OSError as error:
-                message = f"the rows cannot be written: {error}"
-                raise UserError(message, where=self.folder, do="free some space there") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What is written here may only reach the disk with a later flush: so errors of both are the same message."""
+        try:
+            yield
+        except OSError as error:
+            message = f"the rows cannot be written: {error}"
+            raise UserError(message, where=self.folder, do="free some space there") from error
 
     def _open(self, name: str, kept: int = 0) -> IO[bytes]:
         """The file of a column, cut to the bytes that are kept of it; it lives as long as the columns."""
@@ -119,10 +139,15 @@ class Columns:
         return self.folder / f"{name}{GROWING}"
 
     def state(self) -> dict[str, Any]:
-        """What `go_on` needs, as JSON has it; the rows so far are on the disk when this returns."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        """What `go_on` needs, as JSON has it; the rows so far are on the disk when this returns.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        with self._writing():
+            for file in self._files.values():
+                file.flush()
+                os.fsync(file.fileno())
         kinds = {name: [kind.base.str, list(kind.shape)] for name, kind in self._kinds.items()}
         hashes = {name: sha256.hexdigest() for name, sha256 in self._hashes.items()}
         known = {"length": self.length, "task": self._task, "episodes": self._episodes}
@@ -151,10 +176,33 @@ class Columns:
         return True
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The columns of `recollect.common.histories`, mapped from disk."""
+        """The columns of `recollect.common.histories`, mapped from disk.
+
+        Raises:
+            UserError: the disk is full.
+        """
         found: dict[str, np.ndarray] = {}
         for name, file in self._files.items():
-            file.flush()
+            with self._writing():
+                file.flush()
             kind = self._kinds[name]
             found[name] = np.memmap(file, kind.base, mode="r", shape=(self.length, *kind.shape))
         return found
+
+
+def begun(run: Run | None) -> tuple[Columns, Checkpoint | None]:
+    """The columns of a run, and the checkpoint that it goes on from with them.
+
+    Returns:
+        Columns in files with names beside the run's results (without a run, in files without); and the checkpoint, or None
+        for a fresh start. Where the rows that a checkpoint counts on have gone or have changed, the run starts afresh.
+    """
+    if run is None:
+        return Columns(), None
+    columns = Columns(run.folder, named=True)
+    checkpoint: Checkpoint | None = run.resume()
+    if checkpoint is not None and not columns.go_on(checkpoint.state["columns"]):
+        log.warning("%s: rows that the checkpoint counts on have gone or have changed: starting afresh", run.folder)
+        run.begin_afresh()
+        checkpoint = None
+    return columns, checkpoint

@@ -3,6 +3,7 @@
 Minari (https://minari.farama.org) is a common format of offline reinforcement learning. An episode of a dataset is one episode
 here, in the dataset's order. Which task it is of stands in its `infos`, as the whole number `task`; without, all are of task 0.
 A dataset keeps one observation more per episode than there are steps. Histories do not hold it, so the last one stands twice.
+Continuous actions of a dataset are in its environment's units; as a source they become those of the world, see `generate`.
 """
 
 from __future__ import annotations
@@ -58,20 +59,24 @@ def generate(
 ) -> dict[str, np.ndarray]:
     """The episodes of every task; see `recollect.sources.ppo.generate` for arguments and result. `seed` is not used.
 
+    Continuous actions are mapped from the bounds that the dataset declares to those of the world (mostly [-1, 1]).
+
     Raises:
-        UserError: the dataset is missing or damaged, has other tasks, or holds rows that cannot be of this world.
+        UserError: the dataset is missing or damaged, has other tasks, or holds rows that cannot be of this world; or its
+            continuous actions have no bounds, and the world's have.
     """
     where = f"Minari dataset {hyperparameters.dataset}"
-    arrays = read(hyperparameters.dataset)
+    arrays, acts = _read(hyperparameters.dataset)
     ordered = in_order(tasks)
     made = registry.make_world(world, options, ordered[:1], np.zeros(1, np.uint64))
     form = form_of(made)
+    arrays["action"] = in_units_of(made.single_action_space, arrays["action"], acts, where)
     wanted, there = {task.index for task in ordered}, set(arrays["task"].tolist())
     if wanted != there:
         message = f"the environment has the tasks {_some(wanted)}, the dataset {_some(there)}"
         do = "use a dataset of these tasks: the whole number `task` in the `infos` of an episode says of which it is"
         raise broken(message, where, do=do)
-    columns = Columns(getattr(run, "folder", None))
+    columns = Columns(None if run is None else run.folder)
     with tracked(run, len(ordered), where, "tasks") as progress:
         for done, task in enumerate(ordered):
             chosen = arrays["task"] == task.index
@@ -87,6 +92,30 @@ def generate(
     return columns.arrays()
 
 
+def in_units_of(played: Space[Any], action_N: np.ndarray, acts: Space[Any], where: object) -> np.ndarray:
+    """Actions of a dataset as a world plays them: where both are continuous, bounds become bounds.
+
+    Args:
+        played: the world's actions.
+        action_N: [N, ...], in the units of the dataset.
+        acts: what the dataset declares its actions to be.
+
+    Raises:
+        UserError: the bounds differ, and some are infinite.
+    """
+    if not isinstance(played, Box) or not isinstance(acts, Box) or played.shape != acts.shape:
+        return action_N  # what does not fit is refused with the rows
+    bounds: list[np.ndarray] = [bound.astype(np.float64) for bound in (acts.low, acts.high, played.low, played.high)]
+    low, high, to_low, to_high = bounds
+    if np.array_equal(low, to_low) and np.array_equal(high, to_high):
+        return action_N
+    if not all(np.isfinite(bound).all() for bound in bounds):
+        message = f"its actions are {acts}, the world's {played}, so that their units cannot be compared"
+        raise broken(message, where, do="use a dataset that declares finite bounds of its actions")
+    width = np.where(high > low, high - low, 1.0)
+    return np.asarray(to_low + (action_N - low) / width * (to_high - to_low))
+
+
 def _some(numbers: set[int]) -> str:
     shown = ", ".join(map(str, sorted(numbers)[:8]))
     return shown + (f", ... ({len(numbers)})" if len(numbers) > 8 else "")
@@ -98,9 +127,16 @@ def _some(numbers: set[int]) -> str:
 def read(dataset: str) -> dict[str, np.ndarray]:
     """The columns of `recollect.common.histories` of a dataset, in memory: tasks ascending, of each the dataset's order.
 
+    Continuous actions are as they stand there, in the units of the dataset.
+
     Raises:
         UserError: there is no such dataset, it is damaged, or it holds no vectors or images with plain actions.
     """
+    return _read(dataset)[0]
+
+
+def _read(dataset: str) -> tuple[dict[str, np.ndarray], Space[Any]]:
+    """The columns, and what the dataset declares its actions to be."""
     where = folder_of(dataset)
     try:
         loaded = _minari().load_dataset(dataset)
@@ -117,7 +153,7 @@ def read(dataset: str) -> dict[str, np.ndarray]:
         one["done"][-1] |= following is not None and _task(following) == task  # what another episode follows is over
         one["episode"] = np.full(len(one["done"]), counts[task], np.int32)
         counts[task] += 1
-    return {name: np.concatenate([one[name] for one in episodes]) for name in COLUMNS}
+    return {name: np.concatenate([one[name] for one in episodes]) for name in COLUMNS}, loaded.action_space
 
 
 def _task(episode: Mapping[str, np.ndarray]) -> int:

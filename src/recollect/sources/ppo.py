@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -95,7 +95,6 @@ def train_ensembles(
     *,
     seed: int,
     run: Run | None = None,
-    device: str = "cpu",
     workers: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Train one agent of a kind per task and return everything it lived through, in time order.
@@ -103,9 +102,8 @@ def train_ensembles(
     Args:
         tasks: of one split, each once; one agent is trained on each.
         run: shows progress, saves checkpoints at the ends of rollouts, and resumes bit-exactly from the newest.
-        device: where the networks live; worlds always step on the CPU.
         workers: threads that train a part of the tasks each; changes no bit of the result. None: torch's number of
-            threads on the CPU (20 times as fast as threads within each product), 1 on a GPU.
+            threads (20 times as fast as threads within each product).
 
     Returns:
         The arrays of `recollect.common.histories`, with N = tasks · transitions rows.
@@ -116,7 +114,7 @@ def train_ensembles(
     ordered = in_order(tasks)
     checkpoint = run.resume() if run is not None else None
     threads = torch.get_num_threads()
-    workers = workers or (1 if torch.device(device).type != "cpu" else threads)
+    workers = workers or threads
     shards = min(workers, len(tasks)) if checkpoint is None else int(checkpoint.state["shards"])
     bounds = np.linspace(0, len(ordered), shards + 1).astype(int)
 
@@ -125,7 +123,7 @@ def train_ensembles(
 
     ensembles = []
     for shard, (first, end) in enumerate(pairwise(bounds)):
-        ensemble = kind(make_world, ordered[first:end], hyperparameters, seed, device=device)
+        ensemble = kind(make_world, ordered[first:end], hyperparameters, seed)
         if checkpoint is not None:
             ensemble.load(part(checkpoint.arrays, str(shard)))
         ensembles.append(ensemble)
@@ -165,20 +163,20 @@ class EnsemblePPO:
         tasks: Sequence[Task],
         hyperparameters: Hyperparameters,
         seed: int,
-        *,
-        device: str = "cpu",
     ) -> None:
         self.settings, self.tasks, self.seed = hyperparameters, list(tasks), seed
-        self.device = torch.device(device)
         self.recorder = HistoryRecorder(make_world, self.tasks, hyperparameters.transitions, seed)
         observations = self.recorder.world.single_observation_space
         assert isinstance(observations, Box)
         self.inputs = Inputs(observations, hyperparameters.observation_encoding, hyperparameters.observation_scale)
         self.networks = self._build_networks()
         self.rollouts = 0
-        # On a GPU, summing gradients into a table would be in no fixed order, and rows cost nothing there.
-        self.learn_on_table = self.device.type == "cpu" and 0 < self.inputs.size <= hyperparameters.minibatch
-        self.table_NRD = self.networks.rows(self.inputs.table) if self.inputs.size else None
+        self.learn_on_table = 0 < self.inputs.size <= hyperparameters.minibatch
+
+    @cached_property
+    def table_NRD(self) -> torch.Tensor:
+        """The inputs of all possible observations, for every network; only where they can be listed."""
+        return self.networks.rows(self.inputs.table)
 
     def _build_networks(self) -> ActorCritics:
         return ActorCritics(
@@ -187,7 +185,6 @@ class EnsemblePPO:
             self.recorder.actions,
             self.settings.hidden,
             self.settings.activation,
-            self.device,
             learning_rate=self.settings.learning_rate,
             epsilon=self.settings.adam_epsilon,
         )
@@ -298,14 +295,13 @@ class EnsemblePPO:
         blocks = shuffled.reshape(-1, self.settings.minibatch, *shuffled.shape[1:])
         return np.ascontiguousarray(np.swapaxes(blocks, 1, 2))
 
-    def _descend(self, x_NRD: torch.Tensor | None, row_EB: torch.Tensor | None, *batch: torch.Tensor) -> None:
+    def _descend(self, x_NRD: torch.Tensor, row_EB: torch.Tensor | None, *batch: torch.Tensor) -> None:
         """One gradient step of every task on its own minibatch.
 
         Args:
             x_NRD: the networks' inputs: one row per transition, or (with `row_EB`) one per possible observation.
             row_EB, batch: see `output_gradients`.
         """
-        assert x_NRD is not None
         hidden, out_NAR = self.networks.forward(x_NRD)
         self.networks.backward(hidden, self._output_gradients(out_NAR, row_EB, *batch))
         self._update()
@@ -326,12 +322,11 @@ class EnsemblePPO:
     def _update(self) -> None:
         self.networks.descend(self.settings.gradient_norm)
 
-    def _policy(self, x_NRD: torch.Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+    def _policy(self, x_NRD: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities [E, R, A] and values [E, R] of the inputs."""
-        assert x_NRD is not None
         _, out_NAR = self.networks.forward(x_NRD)
         log_EAR = log_softmax(out_NAR[0::2])
-        return log_EAR.transpose(1, 2).contiguous().cpu().numpy(), out_NAR[1::2, 0].contiguous().cpu().numpy()
+        return log_EAR.transpose(1, 2).contiguous().numpy(), out_NAR[1::2, 0].contiguous().numpy()
 
 
 generate = partial(train_ensembles, EnsemblePPO)

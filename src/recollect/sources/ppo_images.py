@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -40,11 +39,10 @@ from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
-from recollect.sources.columns import Columns, Rows
+from recollect.sources.columns import Columns, Rows, begun
 from recollect.sources.ppo_settings import PPOHyperparameters
-from recollect.sources.recording import Run, in_order, tracked
+from recollect.sources.recording import Run, action_dtype, in_order, mean_of_known, tracked
 
-log = logging.getLogger(__name__)
 USES_GPU = True
 LARGEST_SCALED_REWARD = 10.0
 
@@ -93,15 +91,10 @@ def generate(
         UserError: the world does not fit, the disk has no room for the histories, or no episode of a task ended.
     """
     settings, ordered = hyperparameters, in_order(tasks)
-    folder: Path | None = getattr(run, "folder", None)
-    columns = Columns(folder, named=folder is not None)
-    checkpoint = run.resume() if run is not None else None
-    if checkpoint is not None and not columns.go_on(checkpoint.state["columns"]):
-        log.warning("%s: rows that the checkpoint counts on have gone or have changed: starting afresh", folder)
-        checkpoint = None
-    if checkpoint is None and folder is not None:
+    columns, checkpoint = begun(run)
+    if checkpoint is None and run is not None:
         shown = registry.make_world(world, options, ordered[:1], np.zeros(1, np.uint64))
-        check_room(folder, shown, settings, len(ordered))
+        check_room(run.folder, shown, settings, len(ordered))
     first = 0 if checkpoint is None else int(checkpoint.state["task"])
     total = settings.transitions * len(ordered)
     description = f"{len(ordered)} PPO agents, one after the other"
@@ -195,6 +188,7 @@ class ImagePPO:
                 do="use `algorithm: ppo`",
             )
         assert space.shape is not None
+        self.action_dtype = action_dtype(int(actions.n))
         self.last = settings.channels == "last"
         one, two, three = space.shape
         shape_CHW = (three, one, two) if self.last else (one, two, three)
@@ -214,8 +208,7 @@ class ImagePPO:
 
     def last_return(self) -> float:
         """Mean over the games of the return of their newest episode (0 before the first)."""
-        known = self.last_return_E[~np.isnan(self.last_return_E)]
-        return float(known.mean()) if known.size else 0.0
+        return mean_of_known(self.last_return_E)
 
     # ---- playing
 
@@ -254,11 +247,12 @@ class ImagePPO:
         done_E = terminated_E | truncated_E
         self.return_E += reward_E
         for e, episode in enumerate(self.open):
-            episode.append((before[e], int(action_E[e]), reward_E[e]))
+            # A copy: a view would keep the images of all games, until this one's episode ends.
+            episode.append((before[e].copy(), int(action_E[e]), reward_E[e]))
             if done_E[e]:
                 image, action, reward = zip(*episode, strict=True)
                 ends = np.arange(len(episode)) == len(episode) - 1
-                rows = Rows(np.stack(image), np.array(action, np.int8), np.array(reward, np.float32), ends)
+                rows = Rows(np.stack(image), np.array(action, self.action_dtype), np.array(reward, np.float32), ends)
                 self.columns.append(self.task.index, rows, self.task.name)
                 self.kept += 1
                 episode.clear()

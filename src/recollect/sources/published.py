@@ -19,6 +19,7 @@ from pydantic import Field
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.sources.columns import Rows
+from recollect.sources.recording import action_dtype
 
 AGAIN = "fetch the file again, or name the folder of the files that are meant"
 ROUNDING = 1e-4  # how far stored floats may lie outside of a bound
@@ -54,9 +55,7 @@ class Form:
 
     @property
     def action_dtype(self) -> np.dtype[Any]:
-        if not self.actions:
-            return np.dtype(np.float32)
-        return np.dtype(np.int8 if self.actions <= 127 else np.int16)
+        return action_dtype(self.actions)
 
 
 def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows:
@@ -71,14 +70,16 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
         raise broken("there are no rows in it", where)
     with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite, and is refused
         paid_N = reward_N.astype(np.float32)
-    whole = form.observation_dtype.kind != "f"
+        played_N = action_N if form.actions else action_N.astype(np.float32)
+        whole = form.observation_dtype.kind != "f"
+        stored_ND = observation_ND if whole else observation_ND.astype(form.observation_dtype)
     found = [
         (got, reward_N, ~np.isfinite(paid_N), "is not a finite number"),
-        (did, action_N, ~np.isfinite(action_N), "is not finite"),
+        (did, action_N, ~np.isfinite(played_N), "is not finite"),
         (ended, done_N, (done_N != 0) & (done_N != 1), "is neither 0 nor 1"),
     ]
     if observation_ND.dtype.kind == "f":
-        found.append((seen, observation_ND, ~np.isfinite(observation_ND), "is not finite"))
+        found.append((seen, observation_ND, ~np.isfinite(stored_ND), "is not finite"))
         if whole:
             found.append((seen, observation_ND, observation_ND != np.floor(observation_ND), "is no whole number"))
     if form.actions:
@@ -101,8 +102,8 @@ def rows_of(arrays: Mapping[str, np.ndarray], form: Form, where: object) -> Rows
             do = "check that the file belongs to this environment (its size, and the meaning of its columns)"
             raise broken(message, where, do=do)
 
-    observation_ND = observation_ND.astype(form.observation_dtype)
-    rows = Rows(observation_ND, action_N.astype(form.action_dtype), paid_N, done_N.astype(bool))
+    stored_ND = stored_ND.astype(form.observation_dtype, copy=False)
+    rows = Rows(stored_ND, played_N.astype(form.action_dtype, copy=False), paid_N, done_N.astype(bool))
     if form.unpaid_at is not None:
         rows.reward[rows.done & (rows.timestep == form.unpaid_at - 1)] = 0
     return rows

@@ -54,6 +54,7 @@ def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str |
         check_request(repository, commit, pinned, instead="correct `files`")
     fetched = 0
     scratch = folder / ".fetching"
+    origin = {"repository": repository, "revision": commit}
     with run_lock(folder):
         try:
             for file, sha256 in sorted(pinned.items()):
@@ -65,8 +66,7 @@ def fetch(name: str, chosen: PublishedDataSettings, index: Path, revision: str |
                     fetched += 1
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    origin = {"repository": repository, "revision": commit}
-    write_json(index, {**origin, "files": dict(sorted(pinned.items()))}, kind=KIND, provenance=origin)
+        write_json(index, {**origin, "files": dict(sorted(pinned.items()))}, kind=KIND, provenance=origin)
     said = f"{repository} at {commit}: {len(pinned)} files in {folder.as_posix()}, {fetched} of them fetched now"
     if commit != chosen.revision:
         said += f"; to pin this commit, write `revision: {commit}` in {where}"

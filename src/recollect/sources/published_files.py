@@ -80,7 +80,7 @@ def generate(
     if settings.last_reward == "zero":
         form = replace(form, unpaid_at=made.horizon)
     can_replay = settings.replay and len(form.observation_shape or ()) == 1 and form.actions > 0
-    columns = Columns(getattr(run, "folder", None))
+    columns = Columns(None if run is None else run.folder)
     counts = Counter[str]()
     firsts: list[Rows] = []
     paths: list[Path] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -30,7 +31,10 @@ class Progress:
 
 
 class Run(Protocol):
+    folder: Path  # of its results
+
     def resume(self) -> Any: ...
+    def begin_afresh(self) -> None: ...
     def due(self, step: int, every: int) -> bool: ...
     def save(self, step: int, arrays: dict[str, Any], state: dict[str, Any]) -> None: ...
     def progress(self, total: int, description: str, unit: str = "steps") -> AbstractContextManager[Progress]: ...
@@ -71,6 +75,9 @@ class HistoryRecorder:
         transitions: steps per task that there is room for.
         continuous: whether the source can play continuous actions (of one axis, bounded by [-1, 1]), too.
 
+    Raises:
+        UserError: the world's actions or observations are of a kind that no source plays.
+
     Attributes:
         actions, action_shape: number of discrete actions and (), or 0 and (A,).
         observation: [E, D], what the agents see now.
@@ -86,11 +93,10 @@ class HistoryRecorder:
         self.tasks = list(tasks)
         self.world = make_world(self.tasks, world_seeds(seed, self.tasks))
         actions = self.world.single_action_space
-        if not (isinstance(actions, Discrete) and int(actions.start) == 0) and not (
-            continuous and isinstance(actions, Box) and len(actions.shape) == 1
-        ):
+        if not (isinstance(actions, Discrete) and int(actions.start) == 0) and not (continuous and is_played(actions)):
+            plays = "discrete actions 0, 1, ..." + (" and vectors in [-1, 1]" if continuous else "")
             raise UserError(
-                f"This source of histories plays discrete actions 0, 1, ..., the world has {actions}.",
+                f"This source of histories plays {plays}; the world has {actions}.",
                 where=type(self.world).__name__,
                 do="use published histories for this environment, or `source: {algorithm: source_policies}`.",
             )
@@ -108,7 +114,7 @@ class HistoryRecorder:
         dtype = compact_dtype(observations)
         self.length = 0
         self.observations = np.zeros((transitions, count, *observations.shape), dtype)
-        acts = np.float32 if self.action_shape else np.int8 if self.actions <= 127 else np.int16
+        acts = action_dtype(self.actions)
         self.action = np.zeros((transitions, count, *self.action_shape), acts)
         self.reward = np.zeros((transitions, count), np.float32)
         self.done = np.zeros((transitions, count), bool)
@@ -134,8 +140,7 @@ class HistoryRecorder:
 
     def last_return(self) -> float:
         """Mean over the tasks of the return of their newest complete episode (0 before the first)."""
-        known = self._last_return_E[~np.isnan(self._last_return_E)]
-        return float(known.mean()) if known.size else 0.0
+        return mean_of_known(self._last_return_E)
 
     def histories(self) -> dict[str, np.ndarray]:
         """The arrays of `recollect.common.histories`: tasks one after the other, ascending by index."""
@@ -187,6 +192,26 @@ class HistoryRecorder:
         self.observation = found["observation"].astype(self.observation.dtype)
         self._return_E, self._last_return_E = found["return"].copy(), found["last_return"].copy()
         self.world.set_state(part(arrays, "world"))
+
+
+def mean_of_known(return_E: np.ndarray) -> float:
+    """The mean of returns [E] of which some are not known yet (NaN); 0 before the first."""
+    known = return_E[~np.isnan(return_E)]
+    return float(known.mean()) if known.size else 0.0
+
+
+def is_played(space: Any) -> bool:
+    """Whether actions are vectors in [-1, 1], which is all that sources play of continuous ones."""
+    return (
+        isinstance(space, Box) and len(space.shape) == 1 and bool((space.low == -1).all() and (space.high == 1).all())
+    )
+
+
+def action_dtype(actions: int) -> np.dtype[Any]:
+    """What histories store actions as: the smallest type for so many choices, float32 where there are none."""
+    if not actions:
+        return np.dtype(np.float32)
+    return np.dtype(np.int8 if actions <= 127 else np.int16)
 
 
 def compact_dtype(space: Box) -> np.dtype[Any]:

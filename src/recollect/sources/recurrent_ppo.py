@@ -71,7 +71,6 @@ class RecurrentPPO(ppo.EnsemblePPO):
             self.settings.hidden,
             self.settings.activation,
             self.settings.units,
-            self.device,
             learning_rate=self.settings.learning_rate,
             epsilon=self.settings.adam_epsilon,
         )
@@ -83,18 +82,19 @@ class RecurrentPPO(ppo.EnsemblePPO):
         values_TE = np.empty((steps + 1, count), np.float32)
         logs_TE = np.empty((steps, count), np.float32)
         self._starts: list[State] = []
-        # What is looked at once more, after the rollout: where every task stands then, and the ends of cut episodes.
-        # There is room for as many as one task can have, whatever the tasks are.
+        # What is looked at once more, after the rollout: where every task stands then, and the ends of cut episodes. A page
+        # has room for as many as the horizon can cut; a world that cuts more needs further pages. All are of one size, so
+        # that no bit of a task's depends on the others.
         room = 2 + steps // recorder.world.horizon
-        peeked_ESD = np.zeros((count, room, self.inputs.features), np.float32)
-        peeked_state, used_E = networks.zero_state(room), np.ones(count, np.int64)
+        pages = [self._page(room)]
+        used_E = np.ones(count, np.int64)
         cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
         for t in range(steps):
             if t % self.settings.segment == 0:
                 self._starts.append((networks.state[0].clone(), networks.state[1].clone()))
             out_NA1 = networks.act(self.inputs.encode(recorder.observation))
-            log_EA = log_softmax(out_NA1[0::2])[..., 0].cpu().numpy()
-            values_TE[t] = out_NA1[1::2, 0, 0].cpu().numpy()
+            log_EA = log_softmax(out_NA1[0::2])[..., 0].numpy()
+            values_TE[t] = out_NA1[1::2, 0, 0].numpy()
             action_E = categorical_from_uniform(log_EA, noise_TE[t])
             logs_TE[t] = np.take_along_axis(log_EA, action_E[:, None], axis=1)[:, 0]
             recorder.step(action_E)
@@ -104,22 +104,34 @@ class RecurrentPPO(ppo.EnsemblePPO):
             cut_M = np.flatnonzero(recorder.truncated)
             if cut_M.size:
                 place_M = used_E[cut_M]
-                peeked_ESD[cut_M, place_M] = self.inputs.encode(recorder.final_observation)[cut_M]
-                for kept, part in zip(peeked_state, networks.state, strict=True):
-                    for network in (0, 1):
-                        kept[2 * cut_M + network, place_M] = part[2 * cut_M + network, 0]
+                if place_M.max() == room * len(pages):
+                    pages.append(self._page(room))
+                seen_ED = self.inputs.encode(recorder.final_observation)
+                for number in np.unique(place_M // room):
+                    on_it = place_M // room == number
+                    task_K, column_K = cut_M[on_it], place_M[on_it] % room
+                    features_ESD, state = pages[number]
+                    features_ESD[task_K, column_K] = seen_ED[task_K]
+                    for kept, part in zip(state, networks.state, strict=True):
+                        for network in (0, 1):
+                            kept[2 * task_K + network, column_K] = part[2 * task_K + network, 0]
                 used_E[cut_M] += 1
                 cuts.append((t, cut_M, place_M))
             networks.end_episodes(done_E)
-        peeked_ESD[:, 0] = self.inputs.encode(recorder.observation)
-        for kept, part in zip(peeked_state, networks.state, strict=True):
+        features_ESD, state = pages[0]
+        features_ESD[:, 0] = self.inputs.encode(recorder.observation)
+        for kept, part in zip(state, networks.state, strict=True):
             kept[:, 0] = part[:, 0]
-        worth_ES = networks.peek(peeked_ESD, peeked_state)[1::2, 0].cpu().numpy()
+        worth_ES = np.concatenate([networks.peek(*page)[1::2, 0].numpy() for page in pages], axis=1)
         values_TE[steps] = worth_ES[:, 0]
         self._cut_worth_TE = np.zeros((steps, count), np.float32)
         for t, cut_M, place_M in cuts:
             self._cut_worth_TE[t, cut_M] = worth_ES[cut_M, place_M]
         return values_TE, logs_TE
+
+    def _page(self, room: int) -> tuple[np.ndarray, State]:
+        """Room for what is looked at once more: features [E, room, D], and states of the LSTMs."""
+        return np.zeros((len(self.tasks), room, self.inputs.features), np.float32), self.networks.zero_state(room)
 
     def _learn(self, rollout: slice, values_TE: np.ndarray, log_probabilities_TE: np.ndarray) -> None:
         settings, recorded, count = self.settings, self.recorder, len(self.tasks)

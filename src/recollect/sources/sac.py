@@ -15,9 +15,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -29,12 +27,12 @@ from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
-from recollect.sources.columns import Columns
+from recollect.sources.columns import begun
 from recollect.sources.recording import Run, in_order, tracked, world_seeds
 
-log = logging.getLogger(__name__)
 FAMILY = "sac"
 BY_TASK = True
+GOAL_SHOWN = ("goal", "shown")
 BLOCK = 1000  # steps between two settings of the generators
 
 
@@ -87,14 +85,9 @@ def generate(
     """
     agent_kind = _agent_kind()
     settings, ordered = hyperparameters, in_order(tasks)
-    shown = {**options, **settings.agent_options}
+    shown = options_of_agents(world, options, settings.agent_options)
     own = registry.make_world(world, options, ordered[:1], world_seeds(seed, ordered[:1])).single_observation_space
-    folder: Path | None = getattr(run, "folder", None)
-    columns = Columns(folder, named=folder is not None)
-    checkpoint = run.resume() if run is not None else None
-    if checkpoint is not None and not columns.go_on(checkpoint.state["columns"]):
-        log.warning("%s: rows that the checkpoint counts on have gone or have changed: starting afresh", folder)
-        checkpoint = None
+    columns, checkpoint = begun(run)
     first = 0 if checkpoint is None else int(checkpoint.state["task"])
     total = settings.transitions * len(ordered)
     with tracked(run, total, f"{len(ordered)} SAC agents, one after the other", "steps") as progress:
@@ -119,6 +112,19 @@ def generate(
         arrays["observation"] = np.array(arrays["observation"])
         arrays["observation"][:, hidden_D] = 0
     return arrays
+
+
+def options_of_agents(world: str, options: Mapping[str, Any], differing: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the world as agents see it. To show the goal says nothing of a world that never hides one.
+
+    Raises:
+        UserError: an unknown world.
+    """
+    known = registry.world_class(world).options_model.model_fields
+    return {
+        **options,
+        **{name: value for name, value in differing.items() if name in known or (name, value) != GOAL_SHOWN},
+    }
 
 
 def _agent_kind() -> Any:

@@ -23,7 +23,7 @@ from recollect.environments.base import Task
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
 from recollect.sources.columns import Rows
-from recollect.sources.recording import world_seeds
+from recollect.sources.recording import is_played, world_seeds
 
 if TYPE_CHECKING:
     from recollect.sources.sac import Hyperparameters
@@ -42,8 +42,7 @@ class OneTask(gymnasium.Env[np.ndarray, np.ndarray]):
         self.world = registry.make_world(world, options, [task], world_seeds(seed, [task]))
         seen: Any = self.world.single_observation_space
         acts: Any = self.world.single_action_space
-        fits = isinstance(seen, Box) and len(seen.shape) == 1 and isinstance(acts, Box) and len(acts.shape) == 1
-        if not fits or (acts.low != -1).any() or (acts.high != 1).any():
+        if not isinstance(seen, Box) or len(seen.shape) != 1 or not is_played(acts):
             raise UserError(
                 f"this source plays vectors with continuous actions in [-1, 1], not {seen} with {acts}",
                 where=type(self.world).__name__,

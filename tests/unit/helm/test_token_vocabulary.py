@@ -242,6 +242,20 @@ def test_frozen_statistics_do_not_move_and_one_agent_alone_is_enough(embeddings)
     assert all(np.array_equal(before[name], array) for name, array in rescaling.arrays().items())
 
 
+def test_the_first_image_of_an_agent_alone_becomes_the_mean_embedding(embeddings):
+    rescaling = FeatureRescaling.like(embeddings, "running")
+    with pytest.raises(UserError, match="stand on 0 images"):
+        rescaling(features(1), update=False)
+    torch.testing.assert_close(rescaling(features(1))[0], embeddings.mean(0), atol=1e-4, rtol=1e-4)
+    both = torch.cat([features(1), features(1, seed=1)])
+    expected = (both[1] - both.mean(0)) / both.std(0) * embeddings.std(0) + embeddings.mean(0)
+    torch.testing.assert_close(rescaling(both[1:])[0], expected, atol=1e-3, rtol=1e-3)
+    frozen = FeatureRescaling.like(embeddings, "frozen")
+    frozen.take_in(features(1))
+    with pytest.raises(UserError, match="stand on 1 images"):
+        frozen(features(1))
+
+
 def test_running_statistics_are_those_of_all_features_so_far_and_survive_a_resume(embeddings):
     rescaling = FeatureRescaling.like(embeddings, "running")
     parts = [features(n, seed=n) + n for n in (5, 1, 8, 2)]

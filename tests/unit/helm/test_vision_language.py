@@ -221,8 +221,11 @@ def small_clip(workdir, monkeypatch):
     write_arrays(path, {name: tensor.numpy() for name, tensor in network.state_dict().items()}, kind=KIND)
 
     class Words:
+        made = 0
+
         def __init__(self, path):
             verify(path)
+            Words.made += 1
 
         def tokens(self, texts):
             return [torch.tensor([58, *(ord(letter) % 50 for letter in text), 59]) for text in texts]
@@ -247,6 +250,7 @@ def test_a_clip_that_was_fetched_encodes_frames_and_texts_of_any_length_alike_in
     alone = torch.cat([model.texts([text]) for text in texts])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
     assert not torch.allclose(together[0], together[3])
+    assert vision_language.ClipVocabulary.made == 1  # it takes most of a second
     with pytest.raises(UserError, match=r"images have shape \[N, 3, H, W\]"):
         model.images(torch.zeros(5, 56, 56, 3))
 

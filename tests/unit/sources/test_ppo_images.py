@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from odd_clock import ends_the_same
 from pydantic import ValidationError
 
@@ -46,10 +48,11 @@ def settings(**chosen: Any) -> ppo_images.Hyperparameters:
     return ppo_images.Hyperparameters(**{**SMALL, **chosen})
 
 
-def generated(folder: Path | None = None, stop_at: int | None = None, **chosen: Any) -> dict[str, np.ndarray]:
-    run = None
+def generated(
+    folder: Path | None = None, stop_at: int | None = None, run: Run | None = None, **chosen: Any
+) -> dict[str, np.ndarray]:
     if folder is not None:
-        run = Run(folder / "data", folder / "checkpoints", settings_text="the same")
+        run = run or Run(folder / "data", folder / "checkpoints", settings_text="the same")
         save = run.save
 
         def killed(step: int, *what: Any) -> None:
@@ -112,9 +115,41 @@ def test_where_rows_went_missing_or_changed_after_a_kill_it_starts_afresh(
     rows = tmp_path / "data/observation.rows"
     assert damage(rows.read_bytes()) != rows.read_bytes()
     rows.write_bytes(damage(rows.read_bytes()))
-    again = generated(tmp_path)
-    assert "starting afresh" in caplog.text
+    run = Run(tmp_path / "data", tmp_path / "checkpoints", settings_text="others", trust=True)
+    again = generated(tmp_path, run=run)
+    assert "starting afresh" in caplog.text and not run.resumed and not run.trusted
     assert all(np.array_equal(array, again[name]) for name, array in generated().items())
+
+
+class Many(gymnasium.Env):
+    """Images, and more actions than fit into eight bits; an episode has 20 steps."""
+
+    observation_space, action_space = Box(0, 255, (3, 40, 40), np.uint8), Discrete(468)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.t = 0
+        return np.zeros((3, 40, 40), np.uint8), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return np.full((3, 40, 40), self.t, np.uint8), 0.0, self.t == 20, False, {}
+
+
+def test_any_number_of_actions_is_recorded_and_no_image_of_another_game_is_kept() -> None:
+    if "many/Many-v0" not in gymnasium.registry:
+        gymnasium.register("many/Many-v0", entry_point=lambda **_: Many())
+    options = {"id": "many/Many-v0", "horizon": 50}
+    (task,) = registry.tasks("gymnasium", options, "train")
+    columns = Columns()
+    agent = ppo_images.ImagePPO("gymnasium", options, task, settings(actors=8, recorded=1), 0, columns, "cpu")
+    for action in range(300, 319):
+        agent._step(np.full(8, action))
+    held = {id(image.base): image.base.nbytes for image, *_ in agent.open[0] if image.base is not None}
+    assert sum(held.values()) == 0
+    agent._step(np.full(8, 467))
+    arrays = columns.arrays()
+    assert arrays["action"].tolist() == [*range(300, 319), 467] and arrays["action"].dtype == np.int16
+    assert (arrays["observation"].reshape(20, -1) == np.arange(20)[:, None]).all()
 
 
 @pytest.mark.slow

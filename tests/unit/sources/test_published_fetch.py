@@ -20,6 +20,7 @@ from recollect.artifacts.sealed import read_json, verify
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import published_data
 from recollect.settings.schema import PublishedDataSettings
+from recollect.sources import published_fetch
 from recollect.sources.published_fetch import fetch, hashes
 from recollect.stages import inputs
 from recollect.stages.check import check
@@ -77,6 +78,19 @@ def test_what_is_wanted_is_fetched_once_checked_and_listed(hub, index):
     assert "0 of them fetched now" in fetch("room", PINNED, index)
     assert [name for name, _ in hub.asked].count("tree") == 2 and len(hub.asked) == 4
     assert index.read_bytes() == before
+
+
+def test_the_index_is_written_before_anyone_else_may_fetch(hub, index, monkeypatch):
+    held = []
+    write = published_fetch.write_json
+
+    def noting(path, *rest, **more):
+        held.append((path.parent / ".lock").read_text())  # names who holds it, and is empty otherwise
+        write(path, *rest, **more)
+
+    monkeypatch.setattr(published_fetch, "write_json", noting)
+    fetch("room", PINNED, index)
+    assert [bool(text) for text in held] == [True]
 
 
 def test_a_fetch_that_was_interrupted_goes_on_and_damage_is_mended(hub, index):

@@ -94,6 +94,24 @@ def test_next_observations_are_not_needed(tmp_path):
     assert len(NpzRecording(write(tmp_path / "task.npz", arrays), FORM).length_M) == 3
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["observations", "actions"])
+def test_what_float32_cannot_hold_is_refused(tmp_path, name):
+    arrays = published(life_of())
+    arrays = {
+        **arrays,
+        "actions": np.zeros((11, 3)),
+        "observations": np.zeros((11, 4)),
+        "next_observations": np.zeros((11, 4)),
+    }
+    form = Form((4,), np.dtype(np.float32), action_shape=(3,))
+    (rows,) = NpzRecording(write(tmp_path / "task.npz", arrays), form).read(np.arange(3))
+    assert rows.observation.dtype == rows.action.dtype == np.float32
+    arrays[name][7, 1] = 1e300
+    with pytest.raises(UserError, match=f"{name} is not finite: row 7 has"):
+        list(NpzRecording(write(tmp_path / "far.npz", arrays), form).read(np.arange(3)))
+
+
 def put(row, value, dtype=None):
     def change(array):
         array = array.astype(dtype or array.dtype)

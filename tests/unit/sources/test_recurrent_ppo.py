@@ -201,6 +201,36 @@ def test_only_episodes_that_were_cut_short_are_bootstrapped_from_their_last_obse
     assert (agents.recorder.reward[:20] == 1).all()  # what is written down is what the world paid
 
 
+class Hasty(Clock):
+    """Its episodes are cut by something else than the horizon, after as many steps as the task says."""
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        self._cut_B = self._timestep_B >= self.length_B
+        return np.ones(self.num_envs, np.float32), np.zeros(self.num_envs, bool)
+
+
+def test_a_world_may_cut_as_many_episodes_as_it_likes():
+    hasty = [Task(i, f"{length}", "train", {"length": length}) for i, length in enumerate((2, 1, 9))]
+    settings = recurrent_ppo.Hyperparameters(
+        transitions=40, rollout=20, minibatch=20, segment=10, units=6, hidden=(), epochs=1
+    )
+    agents, alone = (
+        recurrent_ppo.RecurrentPPO(lambda t, s: Hasty(t, seeds=s), some, settings, seed=0)
+        for some in (hasty, hasty[:1])
+    )
+    critics = [pair[1] for pair in as_agents(agents.networks)]
+    agents._play(20)
+    alone._play(20)
+    for e, length in enumerate((2, 1, 6)):
+        cuts = np.arange(length - 1, 20, length)
+        assert np.flatnonzero(agents._cut_worth_TE[:, e]).tolist() == cuts.tolist()
+        with torch.no_grad():
+            x_LSD = torch.arange(length + 1)[:, None, None] / 6
+            whole, _ = critics[e](x_LSD, torch.ones(length + 1, 1), (torch.zeros(1, 6), torch.zeros(1, 6)))
+        np.testing.assert_allclose(agents._cut_worth_TE[cuts, e], float(whole[-1]), atol=1e-6)
+    np.testing.assert_array_equal(agents._cut_worth_TE[:, 0], alone._cut_worth_TE[:, 0])
+
+
 def test_a_task_has_the_same_history_to_the_bit_whatever_other_tasks_are_in_the_ensemble():
     settings = {**SMALL, "transitions": 240}
     ten, alone, all_of_them = trained(range(10), **settings), trained([3], **settings), trained(range(100), **settings)

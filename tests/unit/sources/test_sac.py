@@ -135,6 +135,14 @@ def test_without_the_package_an_error_says_how_to_get_it(monkeypatch: pytest.Mon
         generated(transitions=20)
 
 
+def test_agents_see_the_goal_where_a_world_hides_one_and_a_wrong_option_stays_one() -> None:
+    default = sac.Hyperparameters().agent_options
+    assert sac.options_of_agents(WORLD, {"goal": "hidden"}, default) == {"goal": "shown"}
+    assert sac.options_of_agents("gymnasium", {"id": "Pendulum-v1"}, default) == {"id": "Pendulum-v1"}
+    wrong = {"goal": "seen", "colour": 1}
+    assert sac.options_of_agents("gymnasium", {}, wrong) == wrong  # the world refuses them
+
+
 def test_phases_that_fill_no_block_are_refused() -> None:
     with pytest.raises(ValueError, match="train_every 3"):
         sac.Hyperparameters(train_every=3, transitions=30)

@@ -67,6 +67,14 @@ def test_walking_goes_a_shortest_way():
     assert both.tolist() == [2, 1]
 
 
+def test_vectors_in_other_bounds_are_refused():
+    tasks = registry.tasks("key_to_door", {"one_hot_actions": True}, "train")[:1]
+    with pytest.raises(UserError, match=r"vectors in \[-1, 1\]; the world has Box\(0"):
+        source_policies.generate(
+            "key_to_door", {"one_hot_actions": True}, tasks, Hyperparameters(transitions=9), seed=0
+        )
+
+
 def test_a_resumed_run_plays_on_as_if_it_had_not_stopped(tmp_path):
     tasks = registry.tasks("key_door", {}, "train")[:2]
     settings = Hyperparameters(policy="noise_annealed", transitions=3500, checkpoint_every=1000)

@@ -44,13 +44,11 @@ class ActorCritics:
         actions: int,
         hidden: Sequence[int],
         activation: Literal["tanh", "relu"],
-        device: torch.device | str = "cpu",
         *,
         learning_rate: float = 0.0,
         epsilon: float = 1e-8,
         front: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        self.device = torch.device(device)
         self.count = len(draws)
         self.activation = activation
         widths = (features, *hidden)
@@ -65,7 +63,7 @@ class ActorCritics:
             blocks.append((slice(end, end + size), (2 * self.count, *shape)))
             # Blocks start at multiples of 64 numbers: each lies alike in vector registers whatever the ensemble's size.
             end += math.ceil(size / 64) * 64
-        self.flat = torch.zeros(end, device=device)
+        self.flat = torch.zeros(end)
         self.flat.grad = torch.zeros_like(self.flat)
         self.adam = Adam([("parameters", self.flat)], lr=learning_rate, eps=epsilon)
         self._buffers: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
@@ -88,7 +86,7 @@ class ActorCritics:
         head_NAH[number, :outputs] = torch.from_numpy(drawn_HA.T.copy())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {name: tensor.cpu().numpy().copy() for name, tensor in self._named().items()}
+        return {name: tensor.numpy().copy() for name, tensor in self._named().items()}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Take over weights and moments; UserError if they are of other networks."""
@@ -103,7 +101,7 @@ class ActorCritics:
         return {"parameters": self.flat, "first": first, "second": second, "steps": steps}
 
     def put(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return torch.from_numpy(np.ascontiguousarray(array))
 
     def rows(self, table_RD: np.ndarray) -> torch.Tensor:
         """The same inputs for every network: [R, D] -> [N, R, D]."""
@@ -119,7 +117,7 @@ class ActorCritics:
         for weight, bias in zip(self.parameters[:-2:2], self.parameters[1:-2:2], strict=True):
             shape = (len(weight), hidden[-1].shape[1], weight.shape[2])
             h_NRH = torch.baddbmm(bias, hidden[-1], weight, out=self._scratch(f"hidden {len(hidden)}", shape))
-            hidden.append(tanh_(h_NRH) if self.activation == "tanh" else h_NRH.relu_())
+            hidden.append(tanh(h_NRH, h_NRH) if self.activation == "tanh" else h_NRH.relu_())
         return hidden, torch.baddbmm(self.parameters[-1], self.parameters[-2], hidden[-1].transpose(1, 2))
 
     def backward(self, hidden: list[torch.Tensor], d_out_NAR: torch.Tensor, *, to_inputs: bool = False) -> torch.Tensor:
@@ -150,7 +148,7 @@ class ActorCritics:
         """Scale each task's gradient (actor and critic together) to at most `gradient_norm`; then a step of Adam."""
         blocks_EP = [gradient.view(self.count, -1) for gradient in (*self.front_gradients, *self.gradients)]
         # Added one after the other: torch's sum over a short axis would add in another order in a larger ensemble.
-        square_E = torch.zeros(self.count, device=self.device)
+        square_E = torch.zeros(self.count)
         for block_EP in blocks_EP:
             square_E += (block_EP * block_EP).sum(1)
         factor_E1 = (gradient_norm / (square_E.sqrt() + 1e-6)).clamp_(max=1.0)[:, None]
@@ -162,7 +160,7 @@ class ActorCritics:
         """A buffer that is used again at every step: fresh megabytes cost as much as the arithmetic on them."""
         key = (name, tuple(shape))
         if key not in self._buffers:
-            self._buffers[key] = torch.empty(key[1], device=self.device)
+            self._buffers[key] = torch.empty(key[1])
         return self._buffers[key]
 
 
@@ -179,10 +177,7 @@ def orthogonal(draw: np.random.Generator, inputs: int, outputs: int, gain: float
     return np.ascontiguousarray(gain * (q if inputs >= outputs else q.T), dtype=np.float32)
 
 
-def tanh_(x: torch.Tensor) -> torch.Tensor:
-    """In place. On the CPU by numpy, whose float32 tanh and exp are many times faster than torch's."""
-    if x.device.type != "cpu":
-        return x.tanh_()
-    array = x.numpy()
-    np.tanh(array, out=array)
-    return x
+def tanh(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Hyperbolic tangent into `out`, which may be `x`. By numpy, whose float32 tanh is many times faster than torch's."""
+    np.tanh(x.numpy(), out=out.numpy())
+    return out

@@ -33,7 +33,7 @@ def output_gradients(
     log_EAR = log_softmax(out_NAR[0::2])
     probability_EAR = exp(log_EAR)
     value_ER = out_NAR[1::2, 0]
-    own_row_EB = torch.arange(rows, device=out_NAR.device) if row_EB is None else row_EB
+    own_row_EB = torch.arange(rows) if row_EB is None else row_EB
     cell_EB = action_EB * rows + own_row_EB
     log_EB = log_EAR.flatten(1).gather(1, cell_EB)
     value_EB = value_ER if row_EB is None else value_ER.gather(1, row_EB)
@@ -66,13 +66,12 @@ def output_gradients(
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
-    """On the CPU by numpy, whose float32 exp is many times faster than torch's."""
-    return torch.from_numpy(np.exp(x.numpy())) if x.device.type == "cpu" else x.exp()
+    """By numpy, whose float32 exp is many times faster than torch's."""
+    return torch.from_numpy(np.exp(x.numpy()))
 
 
 def log_softmax(logits_EAR: torch.Tensor) -> torch.Tensor:
     """Log-probabilities of the actions (axis 1)."""
     shifted_EAR = logits_EAR - logits_EAR.amax(1, keepdim=True)
     total_E1R = exp(shifted_EAR).sum(1, keepdim=True)
-    on_cpu = total_E1R.device.type == "cpu"
-    return shifted_EAR.sub_(torch.from_numpy(np.log(total_E1R.numpy())) if on_cpu else total_E1R.log())
+    return shifted_EAR.sub_(torch.from_numpy(np.log(total_E1R.numpy())))

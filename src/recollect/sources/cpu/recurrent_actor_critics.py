@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from recollect.sources.cpu.actor_critics import ActorCritics, unfit
+from recollect.sources.cpu.actor_critics import ActorCritics, tanh, unfit
 
 State = tuple[torch.Tensor, torch.Tensor]
 """Output and cell [N, S, H] of every LSTM."""
@@ -37,11 +37,10 @@ class RecurrentActorCritics(ActorCritics):
         hidden: Sequence[int],
         activation: Literal["tanh", "relu"],
         units: int,
-        device: torch.device | str = "cpu",
         **adam: float,
     ) -> None:
         front = [(features + units, 4 * units), (1, 4 * units)]
-        super().__init__(draws, units, actions, hidden, activation, device, front=front, **adam)
+        super().__init__(draws, units, actions, hidden, activation, front=front, **adam)
         self.features, self.units = features, units
         self.weight, self.bias = self.front
         bound = units**-0.5
@@ -52,7 +51,7 @@ class RecurrentActorCritics(ActorCritics):
                 self.weight[n] = torch.from_numpy(weight.astype(np.float32))
                 self.bias[n] = torch.from_numpy(bias.astype(np.float32))
         # A logistic function is a hyperbolic tangent of half the argument: with these the gates are one tanh.
-        self._halves = torch.ones(4 * units, device=self.device)
+        self._halves = torch.ones(4 * units)
         self._halves[: 3 * units] = 0.5
         self.state = self.zero_state(1)
         self.refresh()
@@ -60,7 +59,7 @@ class RecurrentActorCritics(ActorCritics):
     def zero_state(self, sequences: int) -> State:
         """The state before an episode, for so many sequences of every network."""
         shape = (2 * self.count, sequences, self.units)
-        return torch.zeros(shape, device=self.device), torch.zeros(shape, device=self.device)
+        return torch.zeros(shape), torch.zeros(shape)
 
     def refresh(self) -> None:
         """Take over the weights as they are now; to be called wherever they have changed, before anything is computed."""
@@ -92,7 +91,7 @@ class RecurrentActorCritics(ActorCritics):
 
     def end_episodes(self, done_E: np.ndarray) -> None:
         """Acting in these tasks goes on from the zero state."""
-        ended_N = torch.from_numpy(np.flatnonzero(np.repeat(done_E, 2))).to(self.device)
+        ended_N = torch.from_numpy(np.flatnonzero(np.repeat(done_E, 2)))
         for part in self.state:
             part[ended_N] = 0.0
 
@@ -217,11 +216,3 @@ class RecurrentActorCritics(ActorCritics):
         new_cell_NSH += added_NSH
         tanh(new_cell_NSH, tanh_NSH)
         torch.mul(out, tanh_NSH, out=output_NSH)
-
-
-def tanh(x: torch.Tensor, out: torch.Tensor) -> None:
-    """Hyperbolic tangent into `out`; on the CPU by numpy, see `actor_critics.tanh_`."""
-    if x.device.type == "cpu":
-        np.tanh(x.numpy(), out=out.numpy())
-    else:
-        torch.tanh(x, out=out)

@@ -1,0 +1,32 @@
+"""What a killed Snakemake left is cleared, and what is another host's stays."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "workflow/stale_lock.py"
+
+
+def test_only_own_locks_are_cleared_and_one_that_goes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specification = importlib.util.spec_from_file_location("stale_lock", SCRIPT)
+    assert specification and specification.loader
+    stale_lock = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(stale_lock)
+    monkeypatch.chdir(tmp_path)
+    locks = tmp_path / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    own, other, going = (locks / name for name in ("0.input.lock", "0.output.lock", "1.input.lock"))
+    own.touch()
+    other.touch()
+    going.symlink_to(tmp_path / "nowhere")  # is listed, and has no time: as one that is removed in between
+    first = stale_lock.clear()
+    stale_lock.sign(first, [own, going])
+    os.close(first)
+    os.close(stale_lock.clear())
+    assert not own.exists() and other.exists() and going.is_symlink()
