@@ -35,10 +35,10 @@ def last_values(table: Path) -> dict[str, dict[str, float]]:
     Args:
         table: the CSV file of a figure. What kind of figure it is says the JSON file beside it.
     """
-    if json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))["kind"] not in SCORES:
-        return {}
     with table.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if ":" not in row["method"]]  # not `published:ad`, not `line:...`
+    if not rows or json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))["kind"] not in SCORES:
+        return {}
     last: dict[tuple[str, str], tuple[float, float]] = {}
     for row in rows:
         of, point = (row["panel"], row["method"]), (float(row["x"]), float(row["y"]))

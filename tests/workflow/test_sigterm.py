@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SNAKEFILE = f"""
+import os
 import sys
 import time
 
@@ -23,9 +24,10 @@ inside = JobScheduler._finish_jobs
 
 
 def slow(self):  # Snakemake calls it while it holds the lock
-    with open("inside", "w"):
-        pass
-    time.sleep(1)
+    if not os.path.exists("inside"):
+        with open("inside", "w"):
+            pass
+        time.sleep(5)  # longer than a busy machine takes to send the signal
     inside(self)
 
 

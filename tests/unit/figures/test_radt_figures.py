@@ -190,7 +190,7 @@ def test_default_figures_are_of_every_line_of_research(workdir: Path) -> None:
     for figures in (default_selection().figures, chosen_figures(["demo_all"])):
         assert {name.split("_")[0] for name in figures} == {"radt", "memory", "amago", "helm"}
     assert figure_settings("demo", "radt_dark_room_10x10").methods == ("radt", "ad", "ad.greedy", "dt")
-    published = ("radt", "radt_agnostic", "ad", "dt")
+    published = ("radt", "radt_agnostic", "ad", "dpt", "dt")
     ours = ("radt.greedy", "ad.sampled")  # each acts as the other does
     assert figure_settings("paper", "radt_dark_room_10x10").methods == published + ours
     assert set(MINE) <= set(names("figures"))
