@@ -19,6 +19,7 @@ from typing import Any
 from provenance import write_whole  # its neighbour: a script finds what stands beside it
 
 NUMBERS = {"holds": 1, "undecided": 0, "contradicted": -1, "not run": None}
+COLUMNS = {"panel", "method", "x", "y"}
 SCORES = {
     "bars",
     "curve_panels",
@@ -36,8 +37,11 @@ def last_values(table: Path) -> dict[str, dict[str, float]]:
         table: the CSV file of a figure. What kind of figure it is says the JSON file beside it.
     """
     with table.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if ":" not in row["method"]]  # not `published:ad`, not `line:...`
-    if not rows or json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))["kind"] not in SCORES:
+        reader = csv.DictReader(file)
+        if not COLUMNS.issubset(reader.fieldnames or ()):
+            return {}
+        rows = [row for row in reader if ":" not in row["method"]]  # not `published:ad`, not `line:...`
+    if json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))["kind"] not in SCORES:
         return {}
     last: dict[tuple[str, str], tuple[float, float]] = {}
     for row in rows:

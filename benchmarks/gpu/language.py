@@ -21,9 +21,7 @@ from recollect.helm import clip, vision_language, work
 from recollect.helm import settings as helm_settings
 from recollect.settings.resolve import algorithm_module
 
-FEW = (
-    WARM_UP + 3
-)  # steps of the language model, on random inputs, on which two devices are compared; the last are replays
+FEW = WARM_UP + 3  # steps on random inputs on which two devices are compared; a graph is replayed in the last
 IMAGES = 16  # of a step of as many games
 
 

@@ -10,6 +10,7 @@ import yaml
 from benchmarks.gpu.lines import AS_SET, LINES
 from benchmarks.gpu.table import Found
 from recollect.artifacts.sealed import write_bytes
+from recollect.settings.errors import UserError
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import put_between
 from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, TimedJob
@@ -17,7 +18,15 @@ from recollect.stages.stage import Job
 
 
 def write(found: Found) -> list[Path]:
-    """config/speeds/<device>.yaml, and the table of docs/scale.md made of all such files."""
+    """config/speeds/<device>.yaml, and the table of docs/scale.md made of all such files.
+
+    Raises:
+        UserError: sizes were shrunk.
+    """
+    if found.quick:
+        raise UserError(
+            "sizes were shrunk (--quick)", where=found.device, do="these are no results: measure without it"
+        )
     path = device_speeds.path_of(found.device)
     made = speeds_of(found).model_dump(mode="json")
     head = "# Written by `make gpu`: what a device does of each kind of work, per second, and what whole jobs take at that.\n"

@@ -160,6 +160,8 @@ def test_runs_of_one_device_are_one(tmp_path: Path, made: table.Found) -> None:
         said["made_up", "TF32"].rate == 7 and said["made_up", AS_SET].rate == 100 and said["search", AS_SET].rate == 1
     )
     assert found.jobs == made.jobs and found.peaks == made.peaks
+    with pytest.raises(UserError, match="shrunk"):
+        speeds.write(replace(made, quick=True))
     with pytest.raises(UserError, match="two devices"):
         table.joined([made, replace(later, device="another")])
     with pytest.raises(UserError, match="shrunk"):

@@ -60,6 +60,8 @@ def test_the_numbers_of_figures_are_scores_and_no_pixels(tmp_path: Path) -> None
         text = "\n".join(["panel,method,x,y,low,high,seeds,tasks", *rows]) + "\n"
         (figures / f"of.{kind}.csv").write_text(text)
         (figures / f"of.{kind}.json").write_text(json.dumps({"kind": kind}))
+    (figures / "of.attention_maps.csv").write_text("panel,row,column,value\nfirst,1,2,0.5\n")  # no curve and no bar
+    (figures / "of.attention_maps.json").write_text(json.dumps({"kind": "attention_maps"}))
     (tmp_path / "results/demo/claims.json").write_text(json.dumps({"scale": "demo", "claims": []}))
     subprocess.run([sys.executable, ROOT / "workflow/metrics.py", "demo"], cwd=tmp_path, check=True)
     found = json.loads((tmp_path / "metrics/demo.json").read_text())

@@ -68,7 +68,9 @@ def device_lease(
     if wanted not in ("cpu", "cuda", "auto") or pack < 1:
         what = f"device '{wanted}' with pack {pack} is not known"
         raise UserError(what, where="device", do="use cpu, cuda or auto, and a pack of at least 1")
-    if wanted == "auto" and os.environ.get(AUTO_VARIABLE) == "cpu":
+    if wanted == "auto" and (meant := os.environ.get(AUTO_VARIABLE)):
+        if meant != "cpu":
+            raise UserError(f"device '{meant}' is not known", where=AUTO_VARIABLE, do="set it to cpu, or not at all")
         wanted = "cpu"
     found = [] if wanted == "cpu" else _cuda_devices() if devices is None else list(dict.fromkeys(devices))
     if not found:

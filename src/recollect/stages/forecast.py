@@ -108,17 +108,11 @@ class Forecast(NamedTuple):
 
     def scratch(self, jobs: Iterable[Job]) -> list[float]:
         """What each job of the workflow keeps until it ends; one that several seeds share keeps that of all until then."""
-        found = defaultdict[Job, float](float)
-        for job in jobs:
-            found[self.shared.get(job, job)] += self.estimates[job].scratch
-        return list(found.values())
+        return list(_by_job({job: self.estimates[job].scratch for job in jobs}, self.shared).values())
 
     def hours(self) -> list[float]:
         """What each job of the workflow takes; seeds that train side by side are not credited with it."""
-        found = defaultdict[Job, float](float)
-        for job, estimate in self.estimates.items():
-            found[self.shared.get(job, job)] += estimate.seconds / 3600
-        return list(found.values())
+        return list(_by_job({job: each.seconds / 3600 for job, each in self.estimates.items()}, self.shared).values())
 
     def text(self) -> str:
         """For people."""
@@ -156,10 +150,7 @@ def forecast(
     estimates = {job: estimator(job) for job in found.needs}
     some = any(estimate.gpu for estimate in estimates.values())
     shared = {job: next(one for one in whole if one in found.needs) for job, whole in sharing.items()}
-    seconds = defaultdict[Job, float](float)
-    for job, estimate in estimates.items():
-        seconds[shared.get(job, job)] += estimate.seconds
-
+    seconds = _by_job({job: each.seconds for job, each in estimates.items()}, shared)
     wall = wall_seconds(
         joined(found.needs, shared),
         seconds.__getitem__,
@@ -174,6 +165,14 @@ def forecast(
     memory, is_measured = memory_of_largest(found, ran_here, processes)
     on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
     return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, on)
+
+
+def _by_job(values: Mapping[Job, float], shared: Mapping[Job, Job]) -> dict[Job, float]:
+    """Sums over the seeds that share a job of the workflow, under the run by which that job is called."""
+    found = defaultdict[Job, float](float)
+    for job, value in values.items():
+        found[shared.get(job, job)] += value
+    return found
 
 
 def _lines(cost: Forecast) -> Iterable[str]:

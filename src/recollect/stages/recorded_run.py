@@ -48,7 +48,7 @@ def record(scale: str, figures: Sequence[str]) -> str:
             tables.
     """
     _check(scale, figures)
-    runs = [row for some in _of_the_same_seeds(scale, figures) for row in _run(scale, some)]
+    runs = [row for seeds, some in _by_seeds(scale, figures).items() for row in _run(scale, some, seeds)]
     rows = {RUN: runs, CLAIMS: list(_claims(scale, figures)), NUMBERS: []}
     for figure in figures:
         if figure_reads(scale, figure) == "scores":
@@ -127,18 +127,17 @@ def _in_order(scale: str, rows: dict[str, list[Row]]) -> None:
     rows[CLAIMS].sort(key=lambda row: claims.index(str(row["claim"])))
 
 
-def _of_the_same_seeds(scale: str, figures: Iterable[str]) -> list[list[str]]:
-    """The figures, those together that are of the same seeds."""
+def _by_seeds(scale: str, figures: Iterable[str]) -> dict[tuple[int, ...], list[str]]:
+    """Seeds, ascending -> the figures that are of these."""
     together: dict[tuple[int, ...], list[str]] = {}
     for figure in figures:
         about = read_json(paths.figure(scale, figure, ".json"), kind="figure.json")
         together.setdefault(tuple(sorted(about["seeds"])), []).append(figure)
-    return list(together.values())
+    return together
 
 
-def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
+def _run(scale: str, figures: Sequence[str], seeds: Sequence[int]) -> Iterator[Row]:
     """What some figures of the same seeds were made with, as far as this machine and this working tree are those of the runs."""
-    seeds = read_json(paths.figure(scale, figures[0], ".json"), kind="figure.json")["seeds"]
     devices = set[str]()
     for figure in figures:
         for path in figure_inputs(scale, figure).values():
@@ -146,7 +145,7 @@ def _run(scale: str, figures: Sequence[str]) -> Iterator[Row]:
     known = {
         "scale": scale,
         "commit": commit() or "unknown",
-        "seeds": _said(sorted(seeds)),
+        "seeds": _said(seeds),
         "device": " and ".join(sorted(devices)) or "unknown",
         "processor": processor(),
         "python": sys.version.split()[0],

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from recollect.artifacts.run import TRAIN_SPLIT
+from recollect.artifacts.scores import LEARNING
 from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha256_of, verify
 from recollect.figures import registry
 from recollect.figures.captions import episodes_meant
@@ -31,7 +32,6 @@ from recollect.stages.paths import Place
 from recollect.stages.stage import Job
 
 FILES = {".pdf": "PDF", ".png": "PNG", ".csv": "CSV", ".json": "JSON"}
-LEARNING = "learning"  # split of evaluations on the way
 
 
 @held_still()

@@ -142,6 +142,7 @@ class StageRule:
         return one * packs.memories(*self._shared(wildcards), self.at_a_time) if self.seeds else one
 
     def seeds_at_a_time(self, wildcards: Wildcards) -> int:
+        """How many of a pack's seeds are at work at once."""
         return packs.side_by_side(*self._shared(wildcards), self.at_a_time)
 
     @staticmethod

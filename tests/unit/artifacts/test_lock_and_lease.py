@@ -287,6 +287,9 @@ def test_a_job_that_slurm_gave_a_gpu_does_not_compute_on_the_cpu_in_silence(
     monkeypatch.setenv("RECOLLECT_DEVICE", "cpu")
     with device_lease("auto", 1, tmp_path, ["GPU-a"]) as device:
         assert device == "cpu"
+    monkeypatch.setenv("RECOLLECT_DEVICE", "cuda")
+    with pytest.raises(UserError, match="'cuda' is not known"), device_lease("auto", 1, tmp_path, ["GPU-a"]):
+        pass
     monkeypatch.delenv("RECOLLECT_DEVICE")
     monkeypatch.setenv("SLURM_JOB_GPUS", "")
     with device_lease("auto", 1, tmp_path, []) as device:
