@@ -77,10 +77,19 @@ def described(stage: str, scale: str, env: str, method: str) -> dict[str, Any]:
     return STAGES[stage].provenance(Job(stage, scale, env, method), inputs={})
 
 
-def write_time(env: str, method: str, seed: int, stage: str, seconds: float, *, resumed: bool = False) -> None:
+def write_time(
+    env: str,
+    method: str,
+    seed: int,
+    stage: str,
+    seconds: float,
+    *,
+    resumed: bool = False,
+    made_with: dict[str, str] | None = None,
+) -> None:
     """What a job leaves in `logs/`."""
     job = Job(stage, SCALE, env, method, str(seed))
-    known = records.Record(job, seconds, resumed, megabytes=500.0, device="cpu", settings="")
+    known = records.Record(job, seconds, resumed, megabytes=500.0, device="cpu", settings="", made_with=made_with)
     write_json(records.place(job), known._asdict(), kind=records.KIND)
 
 

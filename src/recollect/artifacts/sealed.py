@@ -276,6 +276,15 @@ def sha256_of(path: str | Path) -> str:
     return _known_hashes[key]
 
 
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """What a file's manifest says, without reading the file.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    return _read_manifest(Path(path), "and run the same command again")
+
+
 def manifest_path(path: str | Path) -> Path:
     target = Path(path)
     return target.with_name(target.name + MANIFEST_SUFFIX)

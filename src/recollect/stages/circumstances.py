@@ -1,9 +1,12 @@
-"""What results were made with besides settings and code: a commit, a processor."""
+"""What results were made with besides settings and code: a commit, a processor, versions."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # The pages, of which nothing is made; `recollect record` writes them.
@@ -33,3 +36,26 @@ def processor() -> str:
         return names[0] if names else platform.machine()
     except OSError:
         return platform.processor() or platform.machine()
+
+
+def made_with(device: str) -> dict[str, str]:
+    """What a job of this process is made with; a commit is that of the first job here.
+
+    Args:
+        device: cpu or cuda; the name of a GPU is told where it is used.
+    """
+    return dict(_made_with(device, Path.cwd()))
+
+
+@cache
+def _made_with(device: str, folder: Path) -> dict[str, str]:
+    known = {"commit": commit(folder) or "unknown", "processor": processor(), "python": sys.version.split()[0]}
+    try:
+        known["torch"] = version("torch")
+    except PackageNotFoundError:
+        known["torch"] = "none"
+    if device != "cpu":
+        import torch
+
+        known["gpu"] = torch.cuda.get_device_name()
+    return known

@@ -67,7 +67,8 @@ def figure(scale: str, name: str) -> None:
     drawn = spec_of(scale, name).model_copy(update={"claims": judged_claims(scale, name)})
     files = list(figure_inputs(scale, name).values())
     known = STAGE.provenance(Job("figure", scale, name))
-    drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": "cpu"}
+    devices = " and ".join(provenance.devices_behind(files))
+    drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": devices}
     if LOCK.is_file():
         drawn_with["environment_lock"] = sha256_of(LOCK)
     render(drawn, files, paths.figure(scale, name), drawn_with)

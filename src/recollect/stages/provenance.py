@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recollect.artifacts.sealed import verify
+from recollect.artifacts.sealed import manifest_path, read_manifest, verify
 from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
 from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
 from recollect.settings.claims import claims_of
@@ -288,3 +288,17 @@ def describe(settings: str, code: str, inputs: Iterable[Path | None], device: st
     identity.check(manifests)
     hashes = {path.as_posix(): manifest["sha256"] for path, manifest in manifests.items()}
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}
+
+
+def devices_behind(files: Iterable[Path]) -> list[str]:
+    """On which devices files were made, and what they were made of, as far as that is here: cpu, cuda or both."""
+    found, seen, waiting = set[str](), set[Path](), list(files)
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not manifest_path(path).is_file():
+            continue
+        seen.add(path)
+        made = read_manifest(path)["provenance"]
+        found.add(str(made.get("device", "cpu")))
+        waiting += map(Path, made.get("inputs", ()))
+    return sorted(found)

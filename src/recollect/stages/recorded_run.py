@@ -7,15 +7,13 @@ are renewed where a page has marks of that scale (`<!-- recorded demo claims: be
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from recollect.artifacts.sealed import read_json, verify, write_bytes
+from recollect.artifacts.sealed import read_json, write_bytes
 from recollect.figures import captions
 from recollect.figures.spec import AGGREGATION, LINE
 from recollect.settings.claims import claims_of
@@ -23,12 +21,13 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_reads, names, scale_settings
 from recollect.stages import paths, provenance, recorded_tables, records
 from recollect.stages.between_marks import put_between
-from recollect.stages.circumstances import commit, processor
+from recollect.stages.circumstances import commit, made_with
 from recollect.stages.claims import verdicts
 from recollect.stages.figure import spec_of
 from recollect.stages.inputs import figure_inputs
 from recollect.stages.plan import plan
-from recollect.stages.recorded_tables import CLAIMS, FOLDER, NUMBERS, RUN, csv_text
+from recollect.stages.recorded_tables import CLAIMS, FOLDER, NUMBERS, RUN, RUN_AT, csv_text
+from recollect.stages.records import Record
 from recollect.stages.selection import default_selection
 from recollect.stages.table import STAGES
 
@@ -137,23 +136,32 @@ def _by_seeds(scale: str, figures: Iterable[str]) -> dict[tuple[int, ...], list[
 
 
 def _run(scale: str, figures: Sequence[str], seeds: Sequence[int]) -> Iterator[Row]:
-    """What some figures of the same seeds were made with, as far as this machine and this working tree are those of the runs."""
-    devices = set[str]()
-    for figure in figures:
-        for path in figure_inputs(scale, figure).values():
-            devices.add(str(verify(path)["provenance"].get("device", "cpu")))
+    """What some figures of the same seeds were made with, as the records of their jobs say.
+
+    Where no record says it, a processor and versions are those of this machine.
+    """
+    took = _records(scale, figures)
+    runs = [one for one in took if one.job.stage not in ("figure", "page")]  # those may be drawn anew at any time
+    files = [path for figure in figures for path in figure_inputs(scale, figure).values()]
+    here = made_with("cpu")
     known = {
         "scale": scale,
         "commit": commit() or "unknown",
+        RUN_AT: _all(runs, "commit"),
         "seeds": _said(seeds),
-        "device": " and ".join(sorted(devices)) or "unknown",
-        "processor": processor(),
-        "python": sys.version.split()[0],
-        "torch": version("torch"),
-        SECONDS: f"{_seconds(scale, figures):.0f}",
+        "device": " and ".join(provenance.devices_behind(files)) or "unknown",
+        "gpu": _all(runs, "gpu"),
+        **{what: _all(runs, what) or here[what] for what in ("processor", "python", "torch")},
+        SECONDS: f"{sum(one.seconds for one in took):.0f}",
     }
     for what, value in known.items():
-        yield {"figures": " ".join(figures), "what": what, "value": value}
+        if value:
+            yield {"figures": " ".join(figures), "what": what, "value": value}
+
+
+def _all(runs: Iterable[Record], what: str) -> str:
+    """All that jobs say of one thing that they were made with."""
+    return " and ".join(sorted({one.made_with[what] for one in runs if one.made_with and what in one.made_with}))
 
 
 def _said(seeds: Sequence[int]) -> str:
@@ -163,11 +171,11 @@ def _said(seeds: Sequence[int]) -> str:
     return " and ".join(filter(None, (", ".join(map(str, seeds[:-1])), str(seeds[-1]))))
 
 
-def _seconds(scale: str, figures: Iterable[str]) -> float:
-    """Wall time of the jobs behind some figures, one after the other, as far as their records are here."""
+def _records(scale: str, figures: Iterable[str]) -> list[Record]:
+    """What the jobs behind some figures say of themselves, as far as their records are here."""
     steps = [step for job in plan(scale, figures).needs for _, step in STAGES[job.stage].steps(job)]
     found = [records.read(records.place(step)) for step in steps]
-    return sum(one.seconds for one in found if one is not None)
+    return [one for one in found if one is not None]
 
 
 def _claims(scale: str, figures: Sequence[str]) -> Iterator[Row]:

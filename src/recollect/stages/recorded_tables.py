@@ -15,6 +15,7 @@ FOLDER = Path("docs/recorded")
 PAGES = {paper.name: paper.page for paper in PAPERS.values()}
 README = "README.md"
 RUN, CLAIMS, NUMBERS = "run", "claims", "numbers"  # files: facts of figures; a row per contrast; a row per point
+RUN_AT = "commit of the runs"  # a fact; the runs of a figure may be older than what recorded it
 COLUMNS = {
     RUN: ("figures", "what", "value"),
     CLAIMS: (
@@ -78,7 +79,9 @@ def said_of(rows: Sequence[Row], made: Made, link: str) -> str:
     for figure in shown:
         known = made[figure]
         seeds = f"seed{'' if known['seeds'].isdigit() else 's'} {known['seeds']}"
-        run = f"{seeds}, device {known['device']} ({known['processor']}), recorded at commit {known['commit']}"
+        parts = ", ".join(known[part] for part in ("gpu", "processor") if part in known)
+        run_at = f"run at commit {known[RUN_AT]}, " if known.get(RUN_AT, known["commit"]) != known["commit"] else ""
+        run = f"{seeds}, device {known['device']} ({parts}), {run_at}recorded at commit {known['commit']}"
         together.setdefault(f"Scale `{known['scale']}`, {run}", []).append(f"`{figure}`")
     said = [f"{run}: {', '.join(figures)}" if len(together) > 1 else run for run, figures in together.items()]
     return f"{'. '.join(said)} ([numbers]({link}))."

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from recollect.artifacts.sealed import check_writable, read_json, sweep, write_json
 from recollect.settings.errors import UserError
+from recollect.stages.circumstances import made_with
 from recollect.stages.provenance import digest
 from recollect.stages.stage import Job, Stage
 
@@ -31,6 +32,7 @@ class Record(NamedTuple):
         device: cpu or cuda.
         settings: a hash of the settings that it ran with.
         seeds: that were trained with it as one network, itself included; the seconds are its share of theirs.
+        made_with: commit, processor, GPU and versions at its last start; None: an older version wrote the record.
     """
 
     job: Job
@@ -40,6 +42,7 @@ class Record(NamedTuple):
     device: str
     settings: str
     seeds: int = 1
+    made_with: dict[str, str] | None = None
 
 
 def place(job: Job) -> Path:
@@ -72,6 +75,7 @@ def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> ob
     """
     for path in (*stage.makes(job), place(job)):
         check_writable(path)
+    made_with(device)  # now: files may be edited while it works
     settings, begun = digest(stage.settings_text(job)), time.perf_counter()
     returned = work()
     note(job, device, settings, seconds=(time.perf_counter() - begun) / beside, resumed=returned is True)
@@ -89,6 +93,7 @@ def note(job: Job, device: str, settings: str, *, seconds: float, resumed: bool,
         device=device,
         settings=settings,
         seeds=seeds,
+        made_with=made_with(device),
     )
     write_json(place(job), known._asdict(), kind=KIND)
 

@@ -14,6 +14,7 @@ from functools import partial
 from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.resolve import names
 from recollect.stages import evaluate, paths, train
+from recollect.stages.circumstances import made_with
 from recollect.stages.inputs import devices, has_memory, is_trained, learns_from_histories, train_inputs
 from recollect.stages.provenance import digest, embedder_of
 from recollect.stages.records import kept, note, timed
@@ -45,6 +46,7 @@ def ahead(
     wanted = [seed for seed, job in jobs.items() if not train.STAGE.is_made(job)]
     if len(wanted) < 2:
         return
+    made_with(device)  # now: files may be edited while it works
     settings, begun = digest(train.STAGE.settings_text(jobs[wanted[0]])), time.perf_counter()
     try:
         trained = train.train_together(scale, env, method, wanted, trust_checkpoint=trust_checkpoint, device=device)

@@ -11,7 +11,7 @@ import made_results
 import pytest
 from made_results import SCALE
 
-from recollect.artifacts.sealed import read_table, write_table
+from recollect.artifacts.sealed import read_json, read_table, verify, write_table
 from recollect.settings.errors import UserError
 from recollect.stages import paths, recorded_run, recorded_tables
 from recollect.stages.between_marks import between, marks, put_between
@@ -76,6 +76,37 @@ def test_verdicts_numbers_and_circumstances_are_written_down(few: str) -> None:
     points = read("numbers")
     assert [point["x"] for point in points] == ["1", "2", "3"] and {point["method"] for point in points} == {"AD"}
     assert points[-1]["of"].startswith("return: mean over seeds and tasks, by in-context episode")
+
+
+def test_a_run_that_another_machine_made_is_recorded_as_such(few: str) -> None:
+    """What the records of jobs say counts, and not the machine that records them."""
+    env, (first, second) = made_results.ROOM, ({"gpu": "NVIDIA H100", "torch": "2.9"}, {"torch": "2.10"})
+    for seed in range(5):
+        for stage in ("train", "evaluate"):
+            made = {
+                "commit": "older",
+                "processor": "Xeon",
+                "python": "3.12.1",
+                **(first if stage == "train" else second),
+            }
+            made_results.write_time(env, "ad", seed, stage, 1.0, made_with=made)
+    record(SCALE, [few])
+    known = {row["what"]: row["value"] for row in read("run")}
+    assert [known[what] for what in ("commit of the runs", "gpu", "processor")] == ["older", "NVIDIA H100", "Xeon"]
+    assert (known["python"], known["torch"]) == ("3.12.1", "2.10 and 2.9")
+    assert "(NVIDIA H100, Xeon), run at commit older, recorded at commit " in Path("docs/radt.md").read_text()
+
+
+def test_a_figure_of_runs_that_a_gpu_trained_says_so_although_a_cpu_evaluated_them(few: str) -> None:
+    scores, policy = (at(SCALE, made_results.ROOM, "ad", 0) for at in (paths.scores, paths.train_table))
+    write_table(policy, read_table(policy), kind="train", provenance={"device": "cuda", "inputs": {}})
+    known = verify(scores)["provenance"]
+    table = read_table(scores)
+    write_table(scores, table, kind="scores", provenance={**known, "inputs": {policy.as_posix(): "of it"}})
+    figure(SCALE, few)
+    assert read_json(paths.figure(SCALE, few, ".json"))["device"] == "cpu and cuda"
+    record(SCALE, [few])
+    assert "device cpu and cuda (" in Path("docs/radt.md").read_text()
 
 
 def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -> None:

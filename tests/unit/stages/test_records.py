@@ -1,0 +1,54 @@
+"""The record of a job says what it took, and what it was made with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from recollect.stages import circumstances, records
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+
+JOB = Job("train", "smoke", "dark_room_10x10", "dt", "0")
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def clone(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(root / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    git("add", "config")
+    git("commit", "-qm", "first")
+    return tmp_path
+
+
+def test_a_record_has_the_commit_that_was_there_when_the_job_began(clone: Path) -> None:
+    began = circumstances.commit()
+
+    def work() -> None:
+        (clone / "later").write_text("")
+        git("add", "later")
+        git("commit", "-qm", "second")
+
+    records.timed(STAGES["train"], JOB, "cpu", work)
+    assert began and began != circumstances.commit()
+    known = records.read(records.place(JOB))
+    assert known is not None and known.made_with is not None
+    assert known.made_with["commit"] == began and known.made_with["processor"] == circumstances.processor()
+    assert known.made_with.keys() == {"commit", "processor", "python", "torch"}
+
+
+def test_records_of_before_they_said_so_are_still_read(clone: Path) -> None:
+    records.timed(STAGES["train"], JOB, "cpu", lambda: None)
+    whole = records.read(records.place(JOB))
+    assert whole is not None
+    old = {name: value for name, value in whole._asdict().items() if name != "made_with"}
+    records.write_json(records.place(JOB), old, kind=records.KIND)
+    assert records.read(records.place(JOB)) == whole._replace(made_with=None)
