@@ -94,7 +94,17 @@ def stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
+def nothing_here() -> UserError:
+    """For where no file of the configuration is."""
+    what = "there is no configuration here, so nothing has a name"
+    return UserError(
+        what, where=config_folder().absolute(), do="run it in a clone, or name its folder: RECOLLECT_CONFIG"
+    )
+
+
 def _missing(path: Path) -> UserError:
+    if not names("scales"):
+        return nothing_here()
     group = path.parent.name
     do = plugin_that_has(group, path.stem) or f"{nearest(path.stem, names(group))} (or add the file)"
     return UserError(f"no configuration named '{path.stem}'", where=path, do=do)

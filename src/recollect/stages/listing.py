@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recollect.settings.catalogue import declaration
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales
-from recollect.settings.loading import config_folder, config_path, names, read_yaml
+from recollect.settings.loading import config_path, names, nothing_here, read_yaml
 from recollect.settings.resolve import environment_settings, method_mapping, scale_settings
 from recollect.stages.inputs import any_environment, variants_of
 from recollect.stages.selection import default_selection
@@ -28,10 +28,7 @@ def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
         UserError: a group or name is unknown, or a file is wrong.
     """
     if not names("scales"):
-        what = "there is no configuration here, so nothing has a name"
-        raise UserError(
-            what, where=config_folder().absolute(), do="run it in a clone, or name its folder: RECOLLECT_CONFIG"
-        )
+        raise nothing_here()
     if group is None:
         return "\n\n".join(_overview(name) for name in GROUPS)
     if group not in GROUPS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from recollect.settings import loading, resolve
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.seeding import generator, seed_of
+from recollect.stages.listing import listing
+from recollect.stages.selection import default_selection
 
 VALUES = st.recursive(
     st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=3),
@@ -212,3 +215,13 @@ def test_seeds_depend_on_purpose_and_keys_only() -> None:
 
 def test_nearest_lists_what_is_known_when_nothing_is_near() -> None:
     assert nearest("zzz", ["alpha", "beta"]) == "known: alpha, beta"
+
+
+def test_outside_of_a_clone_every_command_says_where_to_run_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+    for command in (listing, default_selection, partial(resolve.scale_settings, "demo")):
+        with pytest.raises(UserError, match="there is no configuration here") as refused:
+            command()
+        assert refused.value.do.startswith("run it in a clone")
