@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests/workflow/slurm"))
+# Tests press Ctrl-C in programs that they start. In the background of a script it is ignored, there and in all that is started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Your own code in `mine/` is not what these tests are about. (A test of own code names another folder.)
 os.environ["RECOLLECT_MINE"] = "no_own_code"
 
