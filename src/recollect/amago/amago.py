@@ -31,7 +31,7 @@ from recollect.amago.ensembles import ActionCritics, DiscreteCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
-from recollect.amago.terms import Draws, Heads, Judgement
+from recollect.amago.terms import Draws, Heads
 
 
 class Hyperparameters(AmagoHyperparameters):
@@ -59,32 +59,39 @@ def loss_of(
     *,
     further: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move. See `terms.loss_of`."""
-    popart = network.popart
+    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move."""
+    popart, critics = network.popart, network.critics
+    s_BTE, next_BTE = terms.read(network, window)
+    raw_BTGP = network.actor(s_BTE)
+    log_pi_BTG = terms.log_prob_of_taken(window, raw_BTGP, policy)
+    if hp.fake_filter and not hp.online_coefficient:
+        return terms.cloning_loss(window, log_pi_BTG, hp)
 
-    def next_values(next_BTE: Tensor, raw_BTGP: Tensor) -> Tensor:
-        return popart(q_of_policy(target.critics, next_BTE, raw_BTGP, policy, draws, hp.target_draws))
+    with torch.no_grad():
+        next_raw_BTGP = (target.actor if hp.use_target_actor else network.actor)(next_BTE)
+        next_CBTG = popart(q_of_policy(target.critics, next_BTE, next_raw_BTGP, policy, draws, hp.target_draws))
+    y_BTG = terms.targets(network, window, next_CBTG, draws, hp)
 
-    def judge(s_BTE: Tensor, raw_BTGP: Tensor, y_BTG: Tensor) -> Judgement:
-        if policy.kind == "discrete":
-            assert isinstance(policy, ClippedSoftmax)
-            q_CBTGA = network.critics(s_BTE)
-            one_hot_BTA = nn.functional.one_hot(window.action, policy.size) * window.real_BT1.float()  # padding: zeros
-            taken_BTA = policy.clipped(one_hot_BTA) if hp.soft_buffer_action else one_hot_BTA
-            q_CBTG = (q_CBTGA * taken_BTA[..., None, :]).sum(-1)
-            q_pi_CBTG = (q_CBTGA.detach() * policy.probabilities(raw_BTGP)).sum(-1)
-        else:
-            q_CBTG = network.critics(s_BTE, window.action[..., None, :].float())
-            q_pi_CBTG = q_of_policy(network.critics, s_BTE.detach(), raw_BTGP, policy, draws, hp.value_draws)
-        error_CBTG = popart.normalised(q_CBTG) - popart.normalise(y_BTG)
-        return Judgement(
-            critic_loss=window.mean(error_CBTG**2),
-            advantage_BTG=(q_CBTG.mean(0) - q_pi_CBTG.mean(0)).detach(),
-            gained_CBTG=popart.normalised(q_pi_CBTG) if hp.online_coefficient else None,
-            q_CBTG=popart(q_CBTG.detach()),
-        )
+    if policy.kind == "discrete":
+        assert isinstance(policy, ClippedSoftmax)
+        q_CBTGA = critics(s_BTE)
+        one_hot_BTA = nn.functional.one_hot(window.action, policy.size) * window.real_BT1.float()  # padding: zeros
+        taken_BTA = policy.clipped(one_hot_BTA) if hp.soft_buffer_action else one_hot_BTA
+        q_CBTG = (q_CBTGA * taken_BTA[..., None, :]).sum(-1)
+        q_pi_CBTG = (q_CBTGA.detach() * policy.probabilities(raw_BTGP)).sum(-1)
+    else:
+        q_CBTG = critics(s_BTE, window.action[..., None, :].float())
+        q_pi_CBTG = q_of_policy(critics, s_BTE.detach(), raw_BTGP, policy, draws, hp.value_draws)
+    critic_loss = window.mean((popart.normalised(q_CBTG) - popart.normalise(y_BTG)) ** 2)
 
-    return terms.loss_of(network, target, window, draws, hp, policy, next_values, judge, further=further)
+    weight_BTG = terms.cloning_weight(hp, (q_CBTG.mean(0) - q_pi_CBTG.mean(0)).detach())
+    gained_CBTG = popart.normalised(q_pi_CBTG) if hp.online_coefficient else None
+    actor_loss = terms.actor_loss(hp, window, weight_BTG, log_pi_BTG, gained_CBTG)
+
+    losses = {"actor_loss": actor_loss, "critic_loss": critic_loss}
+    said = (raw_BTGP, log_pi_BTG, weight_BTG, popart(q_CBTG.detach()), y_BTG, losses)
+    metrics = terms.metrics_of(network, window, policy, *said, further=further)
+    return actor_loss + hp.critic_weight * critic_loss, metrics
 
 
 def q_of_policy(

@@ -30,7 +30,7 @@ from recollect.amago.network import Network, Window, WorldShape
 from recollect.amago.policy_distributions import Distribution
 from recollect.amago.share import Draws as Numbers
 from recollect.amago.share import uniform
-from recollect.amago.terms import Draws, Heads, Judgement
+from recollect.amago.terms import Draws, Heads
 from recollect.amago.value_bins import ValueBins
 
 TEMPERATURE = 0.5  # of Gumbel-softmax
@@ -111,40 +111,46 @@ def loss_of(
     *,
     further: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move. See `terms.loss_of`."""
-    popart, bins = network.popart, hp.value_bins
+    """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move."""
+    popart, critics, bins = network.popart, network.critics, hp.value_bins
     binned = hp.critic_loss == "bins"
 
     def value(out: Tensor) -> Tensor:
         return bins.value(out) if binned else popart(out)
 
-    def next_values(next_BTE: Tensor, raw_BTGP: Tensor) -> Tensor:
-        next_KBTGA = drawn_actions(raw_BTGP, hp.target_draws, policy, draws.actions)
-        return value(target.critics(next_BTE, next_KBTGA)).mean(1)
+    s_BTE, next_BTE = terms.read(network, window)
+    raw_BTGP = network.actor(s_BTE)
+    log_pi_BTG = terms.log_prob_of_taken(window, raw_BTGP, policy)
+    if hp.fake_filter and not hp.online_coefficient:
+        return terms.cloning_loss(window, log_pi_BTG, hp)
 
-    def judge(s_BTE: Tensor, raw_BTGP: Tensor, y_BTG: Tensor) -> Judgement:
-        out = network.critics(s_BTE, seen(window.action, policy)[..., None, :])
-        if binned:
-            critic_CBTG = -(bins.label(y_BTG) * out.log_softmax(-1)).sum(-1)
-        else:
-            critic_CBTG = (popart.normalised(out) - popart.normalise(y_BTG)) ** 2
-        with torch.no_grad():
-            own_KBTGA = drawn_actions(raw_BTGP, hp.value_draws, policy, draws.actions)
-            v_BTG = value(network.critics(s_BTE, own_KBTGA)).mean((0, 1))
-            q_CBTG = value(out)
-        gained_CBTG = None
-        if hp.online_coefficient:
-            own = [differentiable(raw_BTGP, policy, draws.actions) for _ in range(hp.value_draws)]
-            gained_CBTG = value(network.critics(s_BTE.detach(), torch.stack(own), frozen=True)).mean(1)
-            gained_CBTG = popart.normalise(gained_CBTG)
-        return Judgement(
-            critic_loss=window.mean(critic_CBTG),
-            advantage_BTG=q_CBTG.mean(0) - v_BTG,
-            gained_CBTG=gained_CBTG,
-            q_CBTG=q_CBTG,
-        )
+    with torch.no_grad():
+        next_raw_BTGP = (target.actor if hp.use_target_actor else network.actor)(next_BTE)
+        next_KBTGA = drawn_actions(next_raw_BTGP, hp.target_draws, policy, draws.actions)
+        next_CBTG = value(target.critics(next_BTE, next_KBTGA)).mean(1)
+    y_BTG = terms.targets(network, window, next_CBTG, draws, hp)
 
-    return terms.loss_of(network, target, window, draws, hp, policy, next_values, judge, further=further)
+    out = critics(s_BTE, seen(window.action, policy)[..., None, :])
+    if binned:
+        critic_loss = window.mean(-(bins.label(y_BTG) * out.log_softmax(-1)).sum(-1))
+    else:
+        critic_loss = window.mean((popart.normalised(out) - popart.normalise(y_BTG)) ** 2)
+
+    with torch.no_grad():
+        own_KBTGA = drawn_actions(raw_BTGP, hp.value_draws, policy, draws.actions)
+        v_BTG = value(critics(s_BTE, own_KBTGA)).mean((0, 1))
+        q_CBTG = value(out)
+    weight_BTG = terms.cloning_weight(hp, q_CBTG.mean(0) - v_BTG)
+    gained_CBTG = None
+    if hp.online_coefficient:
+        own = [differentiable(raw_BTGP, policy, draws.actions) for _ in range(hp.value_draws)]
+        gained_CBTG = popart.normalise(value(critics(s_BTE.detach(), torch.stack(own), frozen=True)).mean(1))
+    actor_loss = terms.actor_loss(hp, window, weight_BTG, log_pi_BTG, gained_CBTG)
+
+    losses = {"actor_loss": actor_loss, "critic_loss": critic_loss}
+    said = (raw_BTGP, log_pi_BTG, weight_BTG, q_CBTG, y_BTG, losses)
+    metrics = terms.metrics_of(network, window, policy, *said, further=further)
+    return actor_loss + hp.critic_weight * critic_loss, metrics
 
 
 class Agent(agent.Agent):

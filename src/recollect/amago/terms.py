@@ -1,11 +1,10 @@
-"""What the losses of AMAGO's two agents share: their frame, draws, targets, the actor's loss, and what is logged.
+"""What the losses of AMAGO's two agents share: draws, targets, the actor's loss, and what is logged.
 
 Source: AMAGO (arXiv 2310.09971), specification 1.8. Axes: C critics, K drawn ones, B windows, T transitions, G discounts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,66 +57,16 @@ class Draws:
         return cls(index_KBTG.to(device, non_blocking=True), numbers)
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What a method's critics say of a batch.
-
-    Attributes:
-        critic_loss: how far they are from the targets (scalar, a `Window.mean`).
-        advantage_BTG: of the buffer's actions over the policy; a constant.
-        gained_CBTG: normalised values of what the policy does, with gradient; None: there is no policy gradient.
-        q_CBTG: returns that they expect of the buffer's actions; a constant, for the log.
-    """
-
-    critic_loss: Tensor
-    advantage_BTG: Tensor
-    gained_CBTG: Tensor | None
-    q_CBTG: Tensor
-
-
-def loss_of(
-    network: Network,
-    target: Heads,
-    window: Window,
-    draws: Draws,
-    hp: AgentHyperparameters,
-    policy: Distribution,
-    next_values: Callable[[Tensor, Tensor], Tensor],
-    judge: Callable[[Tensor, Tensor, Tensor], Judgement],
-    *,
-    further: bool,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The frame of both losses: the loss (scalar) and metrics (`further`: all of them). PopArt's statistics move.
-
-    Args:
-        next_values: (states after each transition, a policy's raw outputs there) -> returns [C, B, T, G] that the target
-            critics expect.
-        judge: (states, raw outputs of the policy there, targets [B, T, G]) -> what the critics say.
-    """
+def read(network: Network, window: Window) -> tuple[Tensor, Tensor]:
+    """States [B, T, E] that actions were chosen in, and those that they led to (constants)."""
     s_BLE = network.states(window)
-    s_BTE, next_BTE = s_BLE[:, :-1], s_BLE[:, 1:].detach()
-    raw_BTGP = network.actor(s_BTE)
-    log_pi_BTG = log_prob_of_taken(window, raw_BTGP, policy)
-    if hp.fake_filter and not hp.online_coefficient:  # everything is cloned, and nothing needs critics
-        loss = -hp.offline_coefficient * window.mean(log_pi_BTG)
-        return loss, window.share.totals({"actor_loss": loss.detach()})
+    return s_BLE[:, :-1], s_BLE[:, 1:].detach()
 
-    y_BTG = targets(network, target, window, next_BTE, draws, hp, next_values)
-    judged = judge(s_BTE, raw_BTGP, y_BTG)
-    weight_BTG = cloning_weight(hp, judged.advantage_BTG)
-    actor = actor_loss(hp, window, weight_BTG, log_pi_BTG, judged.gained_CBTG)
-    metrics = {  # all but the losses of the discount that acts, the last one
-        "actor_loss": actor.detach(),
-        "critic_loss": judged.critic_loss.detach(),
-        "cloned": window.mean(weight_BTG),
-        "q": window.mean(judged.q_CBTG.mean(0)[..., -1:]),
-        "target": window.mean(y_BTG[..., -1:]),
-        "log_prob": window.mean(log_pi_BTG[..., -1:].detach()),
-    }
-    metrics = window.share.totals(metrics) | {"popart_deviation": network.popart.deviation[-1]}
-    if further:
-        metrics |= further_metrics(network, window, policy, raw_BTGP, judged.q_CBTG, y_BTG)
-    return actor + hp.critic_weight * judged.critic_loss, metrics
+
+def cloning_loss(window: Window, log_pi_BTG: Tensor, hp: AgentHyperparameters) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss and metrics where everything is cloned, and nothing needs critics."""
+    loss = -hp.offline_coefficient * window.mean(log_pi_BTG)
+    return loss, window.share.totals({"actor_loss": loss.detach()})
 
 
 def log_prob_of_taken(window: Window, raw_BTGP: Tensor, policy: Distribution) -> Tensor:
@@ -133,19 +82,9 @@ def value_of_drawn(q_CBTG: Tensor, index_KBTG: Tensor, hp: AgentHyperparameters)
 
 
 @torch.no_grad()
-def targets(
-    network: Network,
-    target: Heads,
-    window: Window,
-    next_BTE: Tensor,
-    draws: Draws,
-    hp: AgentHyperparameters,
-    next_values: Callable[[Tensor, Tensor], Tensor],
-) -> Tensor:
-    """What critics should say [B, T, G]; PopArt's statistics move."""
-    actor = target.actor if hp.use_target_actor else network.actor
-    raw_BTGP = actor(next_BTE)
-    value_BTG = value_of_drawn(next_values(next_BTE, raw_BTGP), draws.index_KBTG, hp)
+def targets(network: Network, window: Window, next_CBTG: Tensor, draws: Draws, hp: AgentHyperparameters) -> Tensor:
+    """What critics should say [B, T, G]; PopArt's statistics move. `next_CBTG`: returns that the target critics expect."""
+    value_BTG = value_of_drawn(next_CBTG, draws.index_KBTG, hp)
     discount_G = torch.tensor(hp.discounts).to(value_BTG.device, non_blocking=True)
     y_BTG = window.reward_BT[..., None] + discount_G * (1.0 - window.done_BT[..., None]) * value_BTG
     network.popart.update(y_BTG, window.mask_BL[:, 1:])
@@ -175,6 +114,31 @@ def actor_loss(
     if q_pi_CBTG is not None:
         actor_BTG = actor_BTG - hp.online_coefficient * q_pi_CBTG.amin(0)
     return window.mean(actor_BTG, last_steps=hp.actor_mask == "upstream")
+
+
+def metrics_of(
+    network: Network,
+    window: Window,
+    policy: Distribution,
+    raw_BTGP: Tensor,
+    log_pi_BTG: Tensor,
+    weight_BTG: Tensor,
+    q_CBTG: Tensor,
+    y_BTG: Tensor,
+    losses: dict[str, Tensor],
+    *,
+    further: bool,
+) -> dict[str, Tensor]:
+    """For the log: the losses over all discounts, the rest of the one that acts, the last. `q_CBTG`: returns."""
+    metrics = {
+        **{name: loss.detach() for name, loss in losses.items()},
+        "cloned": window.mean(weight_BTG),
+        "q": window.mean(q_CBTG.mean(0)[..., -1:]),
+        "target": window.mean(y_BTG[..., -1:]),
+        "log_prob": window.mean(log_pi_BTG[..., -1:].detach()),
+    }
+    metrics = window.share.totals(metrics) | {"popart_deviation": network.popart.deviation[-1]}
+    return metrics | further_metrics(network, window, policy, raw_BTGP, q_CBTG, y_BTG) if further else metrics
 
 
 @torch.no_grad()

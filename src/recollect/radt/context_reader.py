@@ -10,11 +10,10 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from recollect.artifacts.fingerprint import code_fingerprint
@@ -24,12 +23,11 @@ from recollect.common.contract import Inputs
 from recollect.common.histories import Histories
 from recollect.common.index import FlatIndex
 from recollect.common.transfer import sent
-from recollect.radt import dt
 from recollect.radt.approximate import approximate_search
 from recollect.radt.chunks import Chunks, chunk_settings, memory_of
 from recollect.radt.embedders import Embedder
 from recollect.radt.experience import Experience
-from recollect.radt.retrieval import RetrievalSettings, Retrieved, retrieve, statistics
+from recollect.radt.retrieval import Retrieved, retrieve, statistics
 from recollect.radt.supervised import ExperienceStore
 from recollect.radt.training_memory import Queries, TrainingMemory
 from recollect.radt.value_windows import ValueWindows
@@ -37,33 +35,15 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
-
-class ReadingSettings(dt.Hyperparameters):
-    """DT's, and what its training windows read besides. Defaults are RA-DT's for Dark-Room 10x10."""
-
-    retrieval: RetrievalSettings = RetrievalSettings()
-    queries: Literal["computed", "nearest_key"] = Field("computed", description="Where training queries come from.")
-    query_dropout: float = Field(0.2, description="Share of state tokens zeroed in a computed query.")
-    context_drop: float = Field(0.0, description="Share of training windows that read nothing.")
-    null_document: float = Field(
-        0.0, ge=0, le=1, description="Share of retrieved windows of training that are read as an empty document."
-    )
-    values: Literal["cut", "full", "dynamic"] = Field(
-        "cut",
-        description="What is read around a cut. cut: what the episode has of `past` and `future`; full: moved inwards at "
-        "the ends of an episode; dynamic: as cut, in training with both ends at random.",
-    )
-    neighbours: str | None = Field(
-        None,
-        description="A folder: the entries of all training steps are looked up ahead and kept there for other runs.",
-    )
+if TYPE_CHECKING:
+    from recollect.radt.radt import Hyperparameters
 
 
 class ContextReader:
     def __init__(
         self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
     ) -> None:
-        self.chosen: ReadingSettings = settings.method.hyperparameters
+        self.chosen: Hyperparameters = settings.method.hyperparameters
         self.chunks_settings = chunk_settings(memory_of(settings))
         self.store = store
         self.histories = histories

@@ -20,20 +20,22 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
+from recollect.common.masked_mean import masked_mean
 from recollect.common.precision import Precision
 from recollect.common.transformer import TransformerSettings
 from recollect.common.weights import load_arrays
+from recollect.radt import actions
 from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy
 from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, NetworkOptions
 from recollect.radt.experience import Experience
-from recollect.radt.losses import action_loss as action_loss  # what DT, AD, DPT and RA-DT learn by
-from recollect.radt.losses import loss_of_steps as loss_of_steps
 from recollect.radt.supervised import AnyPolicy, Optimisation, open_experience, train_policy
 from recollect.radt.windows import EpisodesBy, WindowSampler
 from recollect.settings.errors import UserError
@@ -158,6 +160,82 @@ class Hyperparameters(Frozen):
             "episodes_by": self.episodes_by,
             "top": self.top_episodes,
         }
+
+
+# ---- the loss, which AD, DPT and RA-DT learn by, too. It is written twice: on CPUs the real steps are gathered first, and nothing
+# is computed of the others; on other devices how many are real is not known to the host, so padding counts with weight zero.
+
+IGNORED = -100  # a target that cross-entropy leaves out
+
+
+def loss_of_steps(predicted_NA: Tensor, action_N: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean loss of N steps, and how right they are.
+
+    Args:
+        predicted_NA: logits [N, A] of discrete actions, or what `ContinuousHead` gives.
+        action_N: integers [N], or floats [N, A] with NaN in dimensions that do not count.
+    """
+    if action_N.is_floating_point():
+        # Dimensions that a task lacks are left out; from here on N counts single numbers.
+        counts_NA = ~action_N.isnan()
+        predicted_NA = predicted_NA[counts_NA]
+        action_N = action_N[counts_NA]
+        if predicted_NA.dim() == 1:
+            error_N = predicted_NA.detach() - action_N
+            return F.mse_loss(predicted_NA, action_N), {"action_error": error_N.abs().mean()}
+        action_N = actions.tokens_of(action_N, predicted_NA.shape[-1])
+    loss = F.cross_entropy(predicted_NA, action_N)
+    return loss, {name: right_N.float().mean() for name, right_N in _right(predicted_NA, action_N).items()}
+
+
+def loss_of_masked_steps(predicted_NA: Tensor, action_N: Tensor, real_N: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """`loss_of_steps` of the steps where the mask is True, without asking a device which these are."""
+    if action_N.is_floating_point():
+        counts_NA = real_N[:, None] & ~action_N.isnan()
+        action_N = torch.where(counts_NA, action_N, 0.0)
+        if predicted_NA.dim() == 2:
+            error_NA = predicted_NA - action_N
+            return masked_mean(error_NA.square(), counts_NA), {
+                "action_error": masked_mean(error_NA.detach().abs(), counts_NA)
+            }
+        action_N = actions.tokens_of(action_N, predicted_NA.shape[-1]).flatten()
+        predicted_NA, real_N = predicted_NA.flatten(0, 1), counts_NA.flatten()
+    loss = cross_entropy_where(real_N, predicted_NA, action_N)
+    return loss, {
+        name: masked_mean(right_N.float(), real_N) for name, right_N in _right(predicted_NA, action_N).items()
+    }
+
+
+def _right(logits_NA: Tensor, action_N: Tensor) -> dict[str, Tensor]:
+    """Whether each action is the likeliest, and whether it is among the best five, where there are more than five."""
+    logits_NA = logits_NA.detach()
+    right = {"action_accuracy": logits_NA.argmax(-1) == action_N}
+    if logits_NA.shape[-1] > 5:
+        best_N5 = logits_NA.topk(5, -1).indices
+        right["action_accuracy_top5"] = (best_N5 == action_N[:, None]).any(-1)
+    return right
+
+
+def cross_entropy_where(real: Tensor, logits: Tensor, target: Tensor) -> Tensor:
+    """Mean cross-entropy of logits [..., A] to targets [...] where the mask is True."""
+    wanted = torch.where(real, target, IGNORED)
+    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), ignore_index=IGNORED)
+
+
+def gathers(window: Experience) -> bool:
+    """Whether real steps are gathered; see above."""
+    return window.mask.device.type == "cpu"
+
+
+def action_loss(logits_BTA: Tensor, window: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean loss of the actions over all real timesteps of the windows; see `loss_of_steps`."""
+    logits_NA = logits_BTA.flatten(0, 1)
+    action_N = window.action.flatten(0, 1)
+    real_N = window.mask.flatten()
+    if not gathers(window):
+        return loss_of_masked_steps(logits_NA.float(), action_N, real_N)
+    place_N = real_N.nonzero(as_tuple=True)[0]
+    return loss_of_steps(logits_NA[place_N].float(), action_N[place_N])
 
 
 class DecisionTransformerPolicy(InContextPolicy):

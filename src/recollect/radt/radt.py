@@ -20,10 +20,10 @@ Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -41,41 +41,86 @@ from recollect.radt import dt
 from recollect.radt.acting import ActionSelection, InContextPolicy
 from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
-from recollect.radt.chunks import chunk_settings, finished_chunks, memory_of
-from recollect.radt.context_reader import ContextReader, ReadingSettings
-from recollect.radt.decision_transformer import DecisionTransformer
+from recollect.radt.chunks import chunk_settings, memory_of
+from recollect.radt.context_reader import ContextReader
+from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
-from recollect.radt.episode_log import EpisodeLog
-from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
+from recollect.radt.episodic_memory import EpisodicSettings, Hits
 from recollect.radt.experience import Experience
-from recollect.radt.losses import Batch as Batch
-from recollect.radt.losses import radt_loss as radt_loss
+from recollect.radt.own_episodes import OwnEpisodes
+from recollect.radt.retrieval import RetrievalSettings
 from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
-from recollect.settings.schema import Settings
+from recollect.settings.schema import ReturnSettings, Settings
 
 Memory = MemorySettings  # what `memory:` of a method of this algorithm may hold
 RETRIEVAL_STREAM = 0x5EED_3E77  # keeps a row's draws of what it reads apart from its others
 
 
-class Hyperparameters(ReadingSettings):
-    """What training reads, and how RA-DT acts. Defaults are the paper's for Dark-Room 10x10."""
+class Hyperparameters(dt.Hyperparameters):
+    """DT's, what training windows read besides, and how RA-DT acts. Defaults are the paper's for Dark-Room 10x10."""
 
     network: dt.Network = dt.Network(return_embedding="bins")
+    retrieval: RetrievalSettings = RetrievalSettings()
+    queries: Literal["computed", "nearest_key"] = Field("computed", description="Where training queries come from.")
+    query_dropout: float = Field(0.2, description="Share of state tokens zeroed in a computed query.")
+    context_drop: float = Field(0.0, description="Share of training windows that read nothing.")
+    null_document: float = Field(
+        0.0, ge=0, le=1, description="Share of retrieved windows of training that are read as an empty document."
+    )
+    values: Literal["cut", "full", "dynamic"] = Field(
+        "cut",
+        description="What is read around a cut. cut: what the episode has of `past` and `future`; full: moved inwards at "
+        "the ends of an episode; dynamic: as cut, in training with both ends at random.",
+    )
+    neighbours: str | None = Field(
+        None,
+        description="A folder: the entries of all training steps are looked up ahead and kept there for other runs.",
+    )
     selection: ActionSelection = Field("top_half", description="Released: sample from the best half of the logits.")
     return_loss: float = Field(1.0, description="Weight of the return-to-go loss (released Dark configs; 0 elsewhere).")
     acting: EpisodicSettings = EpisodicSettings()
     retrieve_every: int = Field(1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others).")
 
 
+@dataclass(frozen=True)
+class Batch:
+    window: Experience
+    context: Experience
+    has_context_B: Tensor
+    notes: dict[str, float] = field(default_factory=dict)  # of what was retrieved, to be logged
+
+
+def radt_loss(
+    model: Callable[..., Any], batch: Batch, weight: float, returns: ReturnSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Action cross-entropy and, where the network predicts it, return-to-go cross-entropy at the state token."""
+    logits_BTA, return_logits_BTR = model(batch.window, batch.context, batch.has_context_B)
+    loss, metrics = dt.action_loss(logits_BTA, batch.window)
+    if return_logits_BTR is not None and weight:
+        bin_BT = bins_of(batch.window.return_to_go, returns.low, returns.high, returns.bins)
+        of_returns = return_loss(return_logits_BTR, bin_BT, batch.window)
+        loss = loss + weight * of_returns
+        metrics["return_loss"] = of_returns.detach()
+    metrics["with_context"] = batch.has_context_B.float().mean()
+    return loss, metrics
+
+
+def return_loss(logits_BTR: Tensor, bin_BT: Tensor, window: Experience) -> Tensor:
+    """Mean cross-entropy of return-to-go bins over all real timesteps of the windows."""
+    if not dt.gathers(window):
+        return dt.cross_entropy_where(window.mask, logits_BTR.float(), bin_BT)
+    return F.cross_entropy(logits_BTR[window.mask].float(), bin_BT[window.mask])
+
+
 class RetrievalPolicy(InContextPolicy):
     """Plays with its own earlier episodes as memory; the context is re-read every `retrieve_every` steps."""
 
     found = ("hits", "context", "has_context_B", "changed_B")
-    acting = (*InContextPolicy.acting, "memory", "log", "queries", "reading", "acted", *found)
+    acting = (*InContextPolicy.acting, "own", "queries", "reading", "acted", *found)
 
     def __init__(
         self,
@@ -98,98 +143,47 @@ class RetrievalPolicy(InContextPolicy):
 
     def begin(self, rows: int) -> None:
         # What is read: the memory, how queries are embedded, and what the network has computed of its context.
-        self._make_memory(rows)
+        like = {
+            "observation": self.observation,
+            "return_to_go": self.reward,
+            "action": self.action,
+            "reward": self.reward,
+        }
+        self.own = OwnEpisodes(
+            self.embedder,
+            self.chunks,
+            self.chosen.acting,
+            like,
+            self.no_action,
+            episodes=self.episodes,
+            shown=self.demonstrations,
+        )
         self.queries = SteppedQueries.of(self.embedder, rows, self.horizon, self.cache_dtype)
         self.reading = CachedReading(self.network, rows, min(self.chosen.context, self.horizon), self.cache_dtype)
-        self.shown: dict[str, Tensor] | None = None
-        if self.demonstrations is not None:
-            self.shown = self.demonstrate(self.demonstrations, rows)
         # What each row has found so far: nothing.
         self.acted = 0  # calls of `act`
-        self.shown_B = np.full(rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
-        self.context = self.context_of(self.hits)
+        self.context = self.own.windows(self.hits)
         self.has_context_B = torch.zeros(rows, dtype=torch.bool, device=self.device)
         self.changed_B = np.zeros(rows, bool)  # whose context is another than at the last step
 
-    def _make_memory(self, rows: int) -> None:
-        """The memory, one for each row or one for all, and the log of the episodes that its entries point into."""
-        acting = self.chosen.acting
-        memories, episodes_each = rows, self.episodes
-        tasks_logged, episodes_logged = rows, self.episodes
-        if acting.shared:
-            memories, episodes_each = 1, rows * self.episodes
-        if self.demonstrations is not None:
-            shared_episodes = len(self.demonstrations.length_N)
-            episodes_each += shared_episodes if acting.shared else acting.demonstration_episodes
-            tasks_logged += len(self.demonstrations.names)  # they stand behind the rows
-            episodes_logged = max(episodes_logged, acting.demonstration_episodes)
-        entries_per_episode = math.ceil(self.horizon / self.chunks.stride)
-        capacity = episodes_each * entries_per_episode
-        self.memory = EpisodicMemory(memories, capacity, self.embedder.width, acting, self.device)
-        fields = {
-            "observation": (tuple(self.observation.shape[2:]), self.observation.dtype),
-            "return_to_go": ((), torch.float32),
-            "action": (tuple(self.action.shape[2:]), self.action.dtype),
-            "reward": ((), torch.float32),
-        }
-        self.log = EpisodeLog(fields, tasks_logged, episodes_logged, self.horizon, self.device)
-
-    def demonstrate(self, shown: Demonstrations, rows: int) -> dict[str, Tensor]:
-        """Log all demonstrations; the entries that they make, in the order in which they were played."""
-        rounds = []
-        for episodes in shown.rounds():
-            place_M = sent(episodes, self.device)
-            owner_M = sent(rows + shown.task_N[episodes], self.device)
-            fields = {name: getattr(shown.steps, name)[place_M] for name in self.log.fields}
-            rounds.append(self.entries(owner_M, shown.length_N[episodes], fields))
-        entries = {}
-        for name in rounds[0]:
-            entries[name] = torch.cat([columns[name] for columns in rounds])
-        return entries
-
     def brief(self, tasks: Sequence[Task]) -> None:
         super().brief(tasks)
-        if self.demonstrations is not None:
-            self.shown_B = self.demonstrations.of(tasks)
-            self.show(np.ones(len(tasks), bool))
-
-    def show(self, mask_B: np.ndarray) -> None:
-        """Put the demonstrations of these rows' tasks into their memory, or all into the shared one."""
-        assert self.shown is not None
-        if self.chosen.acting.shared:
-            self.memory.add(torch.zeros_like(self.shown["owner_M"]), **self.shown)
-            return
-        for row in np.flatnonzero(mask_B & (self.shown_B >= 0)):
-            owner = len(mask_B) + int(self.shown_B[row])
-            own_M = self.shown["owner_M"] == owner
-            entries = {name: column[own_M] for name, column in self.shown.items()}
-            memory_M = torch.full_like(entries["owner_M"], int(row))
-            self.memory.add(memory_M, **entries)
+        self.own.brief(tasks)
 
     def forget(self, mask_B: np.ndarray) -> None:
-        mask = torch.from_numpy(mask_B)
         if self.queries is not None:
             self.queries.clear(mask_B)
-        self.has_context_B = self.has_context_B & ~mask.to(self.device)
+        self.has_context_B = self.has_context_B & ~sent(mask_B, self.device)
         self.changed_B |= mask_B
-        if self.chosen.acting.shared:  # what a row has stored is everyone's
-            return
-        self.memory.reset(mask)
-        demonstrated = len(self.log.count_E) - len(mask)
-        self.log.reset(F.pad(mask, (0, demonstrated)))
-        if self.shown is not None and mask_B.any():
-            self.show(mask_B)
-
-    def shelf(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows) if self.chosen.acting.shared else rows
+        self.own.forget(mask_B)
 
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """Store the windows of the episodes that have just ended, with the returns that they really had."""
         if self.queries is not None:
             self.queries.clear(np.isin(np.arange(len(self.seeds_B)), rows))
         if self.chosen.acting.shared:  # a row that plays on after its last episode adds nothing
-            has_room = self.log.count_E.cpu().numpy()[rows] < self.episodes
+            has_room = self.own.log.count_E.cpu().numpy()[rows] < self.episodes
             rows, lengths = rows[has_room], lengths[has_room]
         if len(rows) == 0:
             return
@@ -203,48 +197,12 @@ class RetrievalPolicy(InContextPolicy):
             "action": where(real_MT, self.action[row_M], self.no_action),
             "reward": reward_MT,
         }
-        entries = self.entries(row_M, lengths, fields)
-        self.memory.add(self.shelf(entries["owner_M"]), **entries)
-
-    def entries(self, owner_E: Tensor, lengths: np.ndarray, fields: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Log one whole episode for each owner; the M memory entries that they make, as `EpisodicMemory.add` takes them."""
-        slot_E = self.log.write(owner_E, fields)
-        total_return = fields["return_to_go"][:, 0].cpu().numpy()
-        cut = finished_chunks(lengths, total_return, self.chunks)
-
-        def column(values: np.ndarray) -> Tensor:
-            return sent(values, self.device)
-
-        episode_M = column(cut.task)
-        owner_M, slot_M = owner_E[episode_M], slot_E[episode_M]
-        seen = self.logged(owner_M, slot_M, column(cut.key_first), column(cut.key_end), self.chunks.context)
-        return {
-            # Not normalised here: the episodic memory does that, or not (`acting.similarity`).
-            "key_MD": self.embedder.keys(seen, normalise=False),
-            "slot_M": slot_M,
-            "owner_M": owner_M,
-            "first_M": column(cut.value_first),
-            "end_M": column(cut.value_end),
-            "last_M": column(cut.last),
-            "total_return_M": column(cut.total_return),
-        }
-
-    def logged(self, owner_M: Tensor, slot_M: Tensor, first_M: Tensor, end_M: Tensor, length: int) -> Experience:
-        """Windows [first, end) of logged episodes."""
-        fields, mask_MT = self.log.windows(owner_M, slot_M, first_M, end_M, length)
-        return Experience(
-            observation=fields["observation"] * mask_MT[..., None],
-            return_to_go=fields["return_to_go"] * mask_MT,
-            action=where(mask_MT, fields["action"], self.no_action),
-            reward=fields["reward"] * mask_MT,
-            timestep=fields["timestep"] * mask_MT,
-            mask=mask_MT,
-        )
+        self.own.add(row_M, lengths, fields)
 
     def retrieve(self, row_N: np.ndarray, query_BD: Tensor) -> None:
         rows = sent(row_N, self.device)
         all_own = len(row_N) == len(self.seeds_B) and not self.chosen.acting.shared
-        hits = self.memory.search(query_BD, None if all_own else self.shelf(rows), self._chances(row_N))
+        hits = self.own.memory.search(query_BD, None if all_own else self.own.shelf(rows), self._chances(row_N))
         found_B = hits.found_BK.any(1)
         other_B = self.hits.differ(rows, hits)
         other_B = other_B | (self.has_context_B[rows] != found_B)
@@ -254,17 +212,10 @@ class RetrievalPolicy(InContextPolicy):
         self.changed_B[row_N[other_N]] = True
         other = sent(other_N, self.device)
         changed = rows[other]
-        context = self.context_of(hits.select(other))
+        context = self.own.windows(hits.select(other))
         for name in Experience.__dataclass_fields__:
             getattr(self.context, name)[changed] = getattr(context, name)
         self.has_context_B[changed] = found_B[other]
-
-    def context_of(self, hits: Hits) -> Experience:
-        """The windows that were found for each row, one behind the other [B, K T]; padding where nothing was found."""
-        places = (hits.owner_BK, hits.slot_BK, hits.first_BK, hits.end_BK)
-        owner_M, slot_M, first_M, end_M = (place_BK.flatten() for place_BK in places)
-        windows = self.logged(owner_M, slot_M, first_M, end_M, self.chunks.value_length)
-        return windows.map(lambda field: field.unflatten(0, hits.found_BK.shape).flatten(1, 2))
 
     def _chances(self, row_N: np.ndarray) -> np.ndarray | None:
         """Numbers in (0, 1) that decide what these rows draw from memory [B, K]; None where nothing is drawn."""
@@ -278,7 +229,7 @@ class RetrievalPolicy(InContextPolicy):
     def logits(self) -> Tensor:
         query_BD = None if self.queries is None else self.queries.append(self.now())
         due_B = self.step_B % self.chosen.retrieve_every == 0  # the first step of an episode always is
-        if due_B.any() and self.memory.most:
+        if due_B.any() and self.own.memory.most:
             row_N = np.flatnonzero(due_B)
             if query_BD is None:
                 seen = self.window(self.chunks.context).select(sent(row_N, self.device))
@@ -299,7 +250,7 @@ class RetrievalPolicy(InContextPolicy):
         if factor is None:
             return targets
         rows = sent(np.flatnonzero(mask_B), self.device)
-        highest = self.memory.best_return(self.shelf(rows)).double().cpu().numpy() * self.reward_scale
+        highest = self.own.memory.best_return(self.own.shelf(rows)).double().cpu().numpy() * self.reward_scale
         return np.where(highest > 0, np.round(factor * highest), targets)
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:

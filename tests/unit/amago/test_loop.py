@@ -94,15 +94,7 @@ def test_targets_look_beyond_a_limit_of_steps_if_asked_and_never_beyond_an_end(t
     window = agent.network.window(batch, 1.0, torch.device("cpu"))
     B, T = window.reward_BT.shape
     draws = Draws.of(agent.hp, 0, 0, B, T, "cpu")
-    y_BTG = targets(
-        agent.network,
-        agent.target,
-        window,
-        torch.zeros(B, T, 16),
-        draws,
-        agent.hp,
-        lambda state, raw: torch.ones(2, B, T, 2),
-    )
+    y_BTG = targets(agent.network, window, torch.ones(2, B, T, 2), draws, agent.hp)
     y_B = y_BTG[torch.arange(B), torch.as_tensor(last_B - 1), -1].numpy()
     np.testing.assert_allclose(y_B, np.where(succeeded_B, 1.0, 0.99 * (truncation == "bootstrap")), rtol=1e-6)
 

@@ -193,7 +193,7 @@ def test_memory_starts_empty_and_lasts_over_the_episodes_of_a_task(tiny: Any) ->
     class Counting(Watched):
         def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
             action_B = super().act(observation_BD, reward_B, done_B)
-            counts.append(policy.memory.count_E.tolist())
+            counts.append(policy.own.memory.count_E.tolist())
             return action_B
 
     for _ in range(2):  # the second evaluation begins with nothing again

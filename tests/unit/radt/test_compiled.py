@@ -13,7 +13,7 @@ from test_radt import batch
 from recollect.common.attention import FusedAttention
 from recollect.common.compiled import compiled
 from recollect.common.transformer import Transformer
-from recollect.radt import losses
+from recollect.radt import dt, radt
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import ExperienceStore
 
@@ -42,7 +42,7 @@ def test_a_compiled_loss_gives_the_loss_and_the_gradients_up_to_rounding(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the path of a GPU, that gathers nothing, without dropout."""
-    monkeypatch.setattr(losses, "gathers", lambda window: False)
+    monkeypatch.setattr(dt, "gathers", lambda window: False)
     monkeypatch.setattr(
         Transformer, "attention", lambda self, x, mask=None, context=None: FusedAttention(x, mask, context, self.heads)
     )
@@ -51,10 +51,10 @@ def test_a_compiled_loss_gives_the_loss_and_the_gradients_up_to_rounding(
     network, histories = room.network(of).train(), room.histories(lengths=(12, 3))
     store = ExperienceStore(histories, actions=5)
     windows: list[Experience] = [batch(histories, store, step, size=10)[0] for step in (0, 1)]
-    one = losses.Batch(*windows, torch.arange(10) % 3 > 0)
+    one = radt.Batch(*windows, torch.arange(10) % 3 > 0)
 
-    def loss_of(one: losses.Batch) -> Any:
-        return losses.radt_loss(network, one, 1.0, room.environment.returns)
+    def loss_of(one: radt.Batch) -> Any:
+        return radt.radt_loss(network, one, 1.0, room.environment.returns)
 
     found = []
     for function in (loss_of, compiled(loss_of, "cpu")):

@@ -66,22 +66,22 @@ def test_the_memory_holds_each_tasks_own_demonstrations_before_anything_is_playe
     started(policy)
     for b, task in ((0, 0), (2, 2)):
         wanted = entries(recorded_episodes(histories, task, 2), policy.embedder)
-        assert int(policy.memory.count_E[b]) == len(wanted) > 0
+        assert int(policy.own.memory.count_E[b]) == len(wanted) > 0
         for place, (key, total, last, value) in enumerate(wanted):
-            torch.testing.assert_close(policy.memory.keys_ECD[b, place].float(), key, atol=1e-5, rtol=0)
-            assert float(policy.memory.total_return_EC[b, place]) == total
-            assert int(policy.memory.last_EC[b, place]) == last
+            torch.testing.assert_close(policy.own.memory.keys_ECD[b, place].float(), key, atol=1e-5, rtol=0)
+            assert float(policy.own.memory.total_return_EC[b, place]) == total
+            assert int(policy.own.memory.last_EC[b, place]) == last
             owner, slot, first, end = (
-                int(getattr(policy.memory, f"{name}_EC")[b, place]) for name in ("owner", "slot", "first", "end")
+                int(getattr(policy.own.memory, f"{name}_EC")[b, place]) for name in ("owner", "slot", "first", "end")
             )
-            logged = policy.log.fields
+            logged = policy.own.log.fields
             assert logged["observation"][owner, slot, first:end].tolist() == (
                 value.observation[0][value.mask[0]].tolist()
             )
             assert logged["return_to_go"][owner, slot, first:end].tolist() == (
                 value.return_to_go[0][value.mask[0]].tolist()
             )
-    assert int(policy.memory.count_E[1]) == 0  # nobody showed this task
+    assert int(policy.own.memory.count_E[1]) == 0  # nobody showed this task
 
 
 def test_demonstrations_are_read_in_the_first_step_of_the_first_episode(
@@ -110,29 +110,29 @@ def test_own_episodes_stand_beside_demonstrations_and_a_new_task_starts_with_the
 
     def check(step: int, recorded: list[Recorded]) -> None:
         nonlocal before
-        before = policy.memory.count_E.tolist() if before is None else before
+        before = policy.own.memory.count_E.tolist() if before is None else before
 
     play(policy, 24, ENDS, check=check)
     assert before == [5, 0, 5]  # 12 and 7 steps, cut every 4
-    assert policy.memory.count_E.tolist() == [5 + 7, 7, 5 + 6]
-    assert policy.memory.owner_EC[0, 5:12].tolist() == [0] * 7
-    assert policy.memory.slot_EC[0, 5:12].tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert policy.own.memory.count_E.tolist() == [5 + 7, 7, 5 + 6]
+    assert policy.own.memory.owner_EC[0, 5:12].tolist() == [0] * 7
+    assert policy.own.memory.slot_EC[0, 5:12].tolist() == [0, 0, 1, 1, 1, 2, 2]
     policy.reset(np.array([True, True, False]))
-    assert policy.memory.count_E.tolist() == [5, 0, 11] and policy.log.count_E[:2].tolist() == [0, 0]
+    assert policy.own.memory.count_E.tolist() == [5, 0, 11] and policy.own.log.count_E[:2].tolist() == [0, 0]
 
 
 def test_demonstrations_of_another_split_are_not_shown(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = started(taught(tiny, tmp_path, monkeypatch, split="train")[0])
-    assert policy.memory.count_E.tolist() == [0, 0, 0]
+    assert policy.own.memory.count_E.tolist() == [0, 0, 0]
 
 
 def test_a_shared_memory_holds_the_demonstrations_of_all_tasks_for_everyone(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = started(taught(tiny, tmp_path, monkeypatch, shared=True, split="train")[0])
-    assert policy.memory.count_E.tolist() == [10]
+    assert policy.own.memory.count_E.tolist() == [10]
     policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
     assert policy.has_context_B.all()
 
@@ -180,17 +180,17 @@ def test_a_shared_memory_forgets_nothing_and_a_row_that_plays_on_adds_nothing(ti
     policy = tiny().policy(tiny().settings("radt", acting=EpisodicSettings(shared=True)))
     ends = [{1, 3, 5, 7, 9, 11}, {8}]  # row 0 ends six episodes, and there is room for four
     play(policy, 14, ends)
-    assert policy.log.count_E.tolist() == [4, 1]
-    assert int(policy.memory.count_E[0]) == 4 * 1 + 3  # of two steps each, and of nine
+    assert policy.own.log.count_E.tolist() == [4, 1]
+    assert int(policy.own.memory.count_E[0]) == 4 * 1 + 3  # of two steps each, and of nine
     policy.reset(np.array([True, False]))
-    assert int(policy.memory.count_E[0]) == 7
+    assert int(policy.own.memory.count_E[0]) == 7
 
 
 def test_a_shared_memory_serves_a_whole_evaluation(tiny: Any) -> None:
     room = tiny(episodes=3)
     policy = room.policy(room.settings("radt", acting=EpisodicSettings(shared=True)))
     returns = play_in_context(policy, room.environment, _tasks(room)[:3], seed=0)
-    assert returns.shape == (3, 3) and int(policy.memory.count_E[0]) > 0
+    assert returns.shape == (3, 3) and int(policy.own.memory.count_E[0]) > 0
 
 
 def _tasks(room: Any) -> list[Task]:

@@ -15,7 +15,7 @@ import torch
 from test_radt import batch, reader_of
 
 from recollect.radt import dpt, radt
-from recollect.radt.losses import action_loss
+from recollect.radt.dt import action_loss
 from recollect.radt.supervised import ExperienceStore, Gradients, Optimisation, make_optimiser, read_back
 from recollect.radt.windows import DistillationSampler, QuerySampler, WindowSampler
 

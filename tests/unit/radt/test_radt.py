@@ -145,7 +145,7 @@ def test_the_first_episode_reads_nothing(tiny: Any) -> None:
     def compared() -> torch.Tensor:
         found = logits()
         torch.testing.assert_close(found, policy.network(policy.window(6))[0][:, -1], atol=2e-5, rtol=0)
-        assert not policy.has_context_B.any() and not policy.memory.count_E.any()
+        assert not policy.has_context_B.any() and not policy.own.memory.count_E.any()
         return found
 
     policy.logits = compared
@@ -158,16 +158,16 @@ def test_the_memory_holds_every_chunk_of_the_finished_episodes_with_their_real_r
     for b, row in enumerate(recorded):
         wanted = entries(row.ended(), policy.embedder)
         lengths = [len(episode) for episode in row.ended()]
-        assert int(policy.memory.count_E[b]) == len(wanted) == sum(-(-length // STRIDE) for length in lengths)
+        assert int(policy.own.memory.count_E[b]) == len(wanted) == sum(-(-length // STRIDE) for length in lengths)
         for place, (key, total, last, value) in enumerate(wanted):
-            torch.testing.assert_close(policy.memory.keys_ECD[b, place].float(), key, atol=1e-5, rtol=0)
-            assert float(policy.memory.total_return_EC[b, place]) == total
-            assert int(policy.memory.last_EC[b, place]) == last
-            slot, first, end = (int(getattr(policy.memory, f"{n}_EC")[b, place]) for n in ("slot", "first", "end"))
-            assert policy.log.fields["observation"][b, slot, first:end].tolist() == (
+            torch.testing.assert_close(policy.own.memory.keys_ECD[b, place].float(), key, atol=1e-5, rtol=0)
+            assert float(policy.own.memory.total_return_EC[b, place]) == total
+            assert int(policy.own.memory.last_EC[b, place]) == last
+            slot, first, end = (int(getattr(policy.own.memory, f"{n}_EC")[b, place]) for n in ("slot", "first", "end"))
+            assert policy.own.log.fields["observation"][b, slot, first:end].tolist() == (
                 value.observation[0][value.mask[0]].tolist()
             )
-            assert policy.log.fields["return_to_go"][b, slot, first:end].tolist() == (
+            assert policy.own.log.fields["return_to_go"][b, slot, first:end].tolist() == (
                 value.return_to_go[0][value.mask[0]].tolist()
             )
     assert [len(row.ended()) for row in recorded] == [3, 3, 2]
@@ -314,7 +314,7 @@ def test_a_row_that_begins_another_task_remembers_nothing(tiny: Any) -> None:
     policy = tiny().policy(tiny().settings("radt"))
     play(policy, 24, ENDS)
     policy.reset(np.array([False, True, False]))
-    assert policy.memory.count_E.tolist() == [7, 0, 6]
+    assert policy.own.memory.count_E.tolist() == [7, 0, 6]
     policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
     assert policy.has_context_B.tolist() == [True, False, True]
 

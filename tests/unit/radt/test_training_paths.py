@@ -15,14 +15,9 @@ from recollect.artifacts.run import Run
 from recollect.radt import radt
 from recollect.radt.actions import NONE
 from recollect.radt.ahead import batches
+from recollect.radt.dt import action_loss, cross_entropy_where, loss_of_masked_steps, loss_of_steps
 from recollect.radt.experience import Experience, numbers_learned
-from recollect.radt.losses import (
-    action_loss,
-    cross_entropy_where,
-    loss_of_masked_steps,
-    loss_of_steps,
-    return_loss,
-)
+from recollect.radt.radt import return_loss
 from recollect.radt.supervised import ExperienceStore, Gradients, Optimisation, train_supervised
 from recollect.radt.windows import WindowSampler
 from recollect.settings.errors import UserError

@@ -92,18 +92,18 @@ def of(*methods: str, stages: tuple[str, ...] = ("train", "evaluate")) -> set[st
 def test_a_docstring_or_a_comment_changes_nothing(source: Path) -> None:
     before = codes()
     edit(
-        source / "radt/losses.py",
+        source / "radt/dt.py",
         '"""Mean loss of the actions',
         '"""The mean loss of the actions',
     )
     line = "    loss = F.cross_entropy("
-    edit(source / "radt/losses.py", line, "    # What is learned.\n" + line)
+    edit(source / "radt/dt.py", line, "    # What is learned.\n" + line)
     assert not changed(before, codes())
 
 
 def test_the_loss_of_dt_concerns_those_who_use_it(source: Path) -> None:
     before = codes()
-    edit(source / "radt/losses.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(")
+    edit(source / "radt/dt.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(")
     # AD and RA-DT have it too; RA-DT's keys come from DT's network, the other's from a language model.
     assert changed(before, codes()) == of("dt", "ad", "radt", "radt_agnostic") | {"embed radt"}
 

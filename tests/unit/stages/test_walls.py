@@ -116,7 +116,7 @@ def test_an_edit_of_a_loss_makes_its_own_runs_stale(
     assert stale("amago/terms.py", "import torch\n", "import torch\nMORE = 1\n") == of_algorithm(
         modules, "amago", "amago_multi_task"
     )
-    assert stale("radt/losses.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(") == of_algorithm(
+    assert stale("radt/dt.py", "    loss = F.cross_entropy(", "    loss = 2 * F.cross_entropy(") == of_algorithm(
         modules, "dt", "ad", "dpt", "radt"
     )
 
