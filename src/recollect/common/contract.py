@@ -105,7 +105,7 @@ class Facts:
     """What a sequence model must know of an environment.
 
     observation_size: entries of an observation; observation_values: number of values of each entry, empty where the
-    observation is not made of small whole numbers; actions: number of discrete actions, 0 where they are continuous;
+    observation is not made of small whole numbers from 0 on; actions: number of discrete actions, 0 where they are continuous;
     horizon: longest episode; observation_bounds: (low, high) of each entry, empty where one is unbounded;
     action_size: how many numbers a continuous action is, else 0; own_actions: of each train task, how many of them
     are its own (the first ones); image_shape: of observations that are images (bytes with three axes) and that no
@@ -132,7 +132,7 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
     bounds: tuple[tuple[float, float], ...] = ()
     if environment.images is not None:
         size = environment.images.width
-    elif high is not None and np.issubdtype(space.dtype, np.integer):
+    elif high is not None and np.issubdtype(space.dtype, np.integer) and not np.any(getattr(space, "low", 0)):
         values = tuple(int(v) + 1 for v in np.ravel(high))
     elif isinstance(space, Box) and space.is_bounded():
         bounds = tuple(

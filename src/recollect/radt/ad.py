@@ -67,7 +67,7 @@ class DistillationPolicy(InContextPolicy):
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None
         self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
-        if self.network.goes_on:
+        if self.network.goes_on and self.context >= self.horizon:  # else steps leave the window, as in training
             self.cached = CachedSteps(self.network, rows, 2 * self.horizon, self.cache_dtype)
         else:
             nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
@@ -110,9 +110,8 @@ class DistillationPolicy(InContextPolicy):
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen = settings.method.hyperparameters
-    steps = 2 * facts.horizon  # of the two episodes while acting
-    if chosen.network.padding != "hidden":
-        steps = 2 * chosen.context  # what is further back is left out, as in training
+    # Of the two episodes while acting; what is further back is left out, as in training.
+    steps = 2 * (min(chosen.context, facts.horizon) if chosen.network.padding == "hidden" else chosen.context)
     return chosen.network.build(
         settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps, window=2 * chosen.context
     )

@@ -122,7 +122,7 @@ class Network(NetworkOptions):
     def observation_tables(self, environment: EnvironmentSettings, facts: Facts) -> tuple[int, ...]:
         """How many values each entry of an observation has in its table; empty where observations stand in none."""
         values = facts.observation_values
-        needs = "small whole numbers"
+        needs = "small whole numbers from 0 on"
         if self.observation_embedding == "binned":
             values = (self.observation_bins,) * len(facts.observation_bounds)
             needs = "numbers between bounds"

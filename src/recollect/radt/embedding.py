@@ -58,6 +58,13 @@ def _embedder(
     if kind == "method":
         of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
         module = algorithm_module(of.method.algorithm, where=f"config/methods/{name}.yaml", does="network")
+        learned = of.method.hyperparameters.context
+        if memory.key_context > learned:
+            raise UserError(
+                f"key windows have {memory.key_context} steps, and the windows that '{name}' learns from {learned}",
+                where=f"memory.key_context of '{settings.method.name}' in '{settings.environment.name}'",
+                do=f"set memory.key_context to {learned} or less, or the context of '{name}' to {memory.key_context}",
+            )
         network = module.build_network(of, facts)
         if not arrays:
             arrays = read_arrays(inputs.need("embedder_policy"), kind="policy")

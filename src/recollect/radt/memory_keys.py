@@ -12,7 +12,7 @@ from recollect.common.contract import Inputs, facts_of
 from recollect.common.encoding import encode_in_parts
 from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import load_embedder
-from recollect.radt.supervised import ExperienceStore, open_histories
+from recollect.radt.supervised import open_experience
 from recollect.settings.schema import Settings
 
 BATCH = 256
@@ -48,13 +48,7 @@ def memory_entries(
     """
     memory, facts = memory_of(settings), facts_of(settings.environment)
     embedder = load_embedder(settings, inputs, facts)
-    histories = open_histories(inputs.need("histories"), facts)
-    store = ExperienceStore(
-        histories,
-        actions=facts.actions,
-        device=inputs.device,
-        reward_scale=settings.method.hyperparameters.reward_scale,
-    )
+    histories, store = open_experience("histories", settings, inputs, facts)
     table = histories.episodes
     cut = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
     chunks = evenly_spaced(cut, memory.max_entries_per_task)

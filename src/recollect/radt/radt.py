@@ -54,6 +54,7 @@ from recollect.radt.retrieval import RetrievalSettings
 from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
+from recollect.settings.errors import UserError
 from recollect.settings.schema import ReturnSettings, Settings
 
 Memory = MemorySettings  # what `memory:` of a method of this algorithm may hold
@@ -301,6 +302,12 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)
     histories, store = open_experience("histories", settings, inputs, facts)
+    if facts.action_size and chosen.return_loss and chosen.optimisation.micro_batches > 1:
+        raise UserError(
+            "the loss of returns is a mean over steps, that of actions here over numbers: parts of a batch weigh otherwise",
+            where="hyperparameters: optimisation.micro_batches",
+            do="set optimisation.micro_batches: 1, or return_loss: 0 as published for continuous actions",
+        )
     embedder = load_embedder(settings, inputs, facts)
     reader = ContextReader(settings, inputs, store, histories, embedder)
     sampler = WindowSampler(histories, **chosen.sampling(settings.seed))
