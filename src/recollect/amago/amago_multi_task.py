@@ -22,14 +22,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from recollect.amago import agent, processes, terms
+from recollect.amago import agent, loop, terms
 from recollect.amago.agent import critic_options, distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network, Window, WorldShape
 from recollect.amago.policy_distributions import Distribution
-from recollect.amago.share import Draws as Numbers
-from recollect.amago.share import uniform
+from recollect.amago.share import Numbers, uniform
 from recollect.amago.terms import Draws, Heads
 from recollect.amago.value_bins import ValueBins
 
@@ -158,5 +157,5 @@ class Agent(agent.Agent):
     loss = staticmethod(loss_of)
 
 
-train = partial(processes.train, Agent)
+train = partial(loop.train, Agent)
 load_policy = partial(policy_of, Agent)

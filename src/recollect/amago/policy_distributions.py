@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from recollect.amago.share import Draws, own, uniform
+from recollect.amago.share import Numbers, own, uniform
 from recollect.common.draws import categorical_from_weights
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
@@ -50,7 +50,7 @@ class Distribution:
         """Actions, a function of the uniform numbers."""
         raise NotImplementedError
 
-    def several(self, raw: Tensor, count: int, draws: Draws) -> list[Tensor]:
+    def several(self, raw: Tensor, count: int, draws: Numbers) -> list[Tensor]:
         """So many draws of actions, where rows need no streams of their own. No gradient passes through them."""
         numbers = uniform(draws, (count, *raw.shape[:-1], self.uniforms), rows=1).to(raw.device, non_blocking=True)
         return [self.drawn(raw, uniform_N) for uniform_N in numbers]
@@ -63,7 +63,7 @@ class Distribution:
         """Log probabilities or densities [...] of actions."""
         raise NotImplementedError
 
-    def reparameterised(self, raw: Tensor, draws: Draws) -> Tensor:
+    def reparameterised(self, raw: Tensor, draws: Numbers) -> Tensor:
         """What critics read [..., A]: probabilities of discrete actions, or a draw through which gradients pass."""
         numbers = uniform(draws, (*raw.shape[:-1], self.uniforms)).to(raw.device, non_blocking=True)
         return self.drawn(raw, numbers).to(raw.dtype)
@@ -93,7 +93,7 @@ class ClippedSoftmax(Distribution):
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
         return self.probabilities(raw).gather(-1, action[..., None].long())[..., 0].log()
 
-    def reparameterised(self, raw: Tensor, draws: Draws) -> Tensor:
+    def reparameterised(self, raw: Tensor, draws: Numbers) -> Tensor:
         """The probabilities: nothing is drawn."""
         return self.probabilities(raw)
 
@@ -202,7 +202,7 @@ class Beta(Distribution):
         return torch.as_tensor(2.0 * shares_NA - 1.0).to(raw).view(*raw.shape[:-1], self.size)
 
     @torch.no_grad()
-    def several(self, raw: Tensor, count: int, draws: Draws) -> list[Tensor]:
+    def several(self, raw: Tensor, count: int, draws: Numbers) -> list[Tensor]:
         return [self.reparameterised(raw, draws) for _ in range(count)]
 
     def mode(self, raw: Tensor) -> Tensor:
@@ -215,7 +215,7 @@ class Beta(Distribution):
         scale = torch.lgamma(first + second) - torch.lgamma(first) - torch.lgamma(second)
         return ((first - 1) * x.log() + (second - 1) * (1 - x).log() + scale - math.log(2.0)).sum(-1)
 
-    def reparameterised(self, raw: Tensor, draws: Draws) -> Tensor:
+    def reparameterised(self, raw: Tensor, draws: Numbers) -> Tensor:
         """Two gamma numbers, whose share has the distribution. Drawn on the CPU."""
         first, second = (torch._standard_gamma(part.cpu(), own(draws)).to(raw.device) for part in self._parts(raw))
         return 2.0 * first / (first + second).clamp(min=1e-30) - 1.0

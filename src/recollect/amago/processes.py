@@ -45,7 +45,6 @@ from recollect.artifacts.lock import SharedLock, dies_with_parent
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.artifacts.threads import use_threads
-from recollect.common.contract import Inputs
 from recollect.environments.base import World
 from recollect.environments.registry import make_world, tasks
 from recollect.settings.errors import UserError
@@ -90,7 +89,7 @@ class Stop(Exception):
     """The learner wants no more, or is gone."""
 
 
-class _Learner:
+class LearnersEpoch:
     """What the collector knows of the learner: the epoch that it is at.
 
     Args:
@@ -133,11 +132,11 @@ def collect(
     """What a collector does until it has played all epochs, or its learner is gone.
 
     Args:
-        pipe: see `_Learner`; gets (steps that every actor has played, `Collector.ended`) after each epoch.
+        pipe: see `LearnersEpoch`; gets (steps that every actor has played, `Collector.ended`) after each epoch.
         actor_steps: how many of these steps are played already.
         part: None: all of it.
     """
-    learner = _Learner(pipe)
+    learner = LearnersEpoch(pipe)
     (whole,) = parts(settings.method.hyperparameters.actors, 1)
     with suppress(Stop):
         learner.look()  # it may have ended while this process began
@@ -152,7 +151,13 @@ def world_of_part(environment: EnvironmentSettings, seed: int, actors: range) ->
 
 
 def play(
-    agent: type[Agent], settings: Settings, folder: Path, learner: _Learner, actor_steps: int, threads: int, part: Part
+    agent: type[Agent],
+    settings: Settings,
+    folder: Path,
+    learner: LearnersEpoch,
+    actor_steps: int,
+    threads: int,
+    part: Part,
 ) -> None:
     """All epochs, see `collect`. Raises Stop if the learner is gone."""
     use_threads(threads)
@@ -179,7 +184,7 @@ def play(
             learner.pipe.send((collector.actor_steps, ended))
 
 
-def write(store: TrajectoryFiles, finished: list[Trajectory], learner: _Learner, turn: Any) -> None:
+def write(store: TrajectoryFiles, finished: list[Trajectory], learner: LearnersEpoch, turn: Any) -> None:
     """Add a file; where others do so too, behind the last of theirs. Raises Stop if the learner is gone."""
     if turn is None:
         learner.look()
@@ -205,7 +210,7 @@ class _Helper:
     steps: int
 
 
-class Learner(Trainer):
+class TrainerWithCollectors(Trainer):
     """A trainer whose data come from other processes."""
 
     def __init__(self, agent: type[Agent], settings: Settings, device: torch.device | str, run: Run) -> None:
@@ -300,10 +305,3 @@ class Learner(Trainer):
         finally:
             self.end()
         return self.finished()
-
-
-def train(agent: type[Agent], settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    """Train an agent of this class by acting, with one process or with several."""
-    hp: AmagoHyperparameters = settings.method.hyperparameters
-    trainer = Learner if hp.processes > 1 else Trainer
-    return trainer(agent, settings, inputs.device, run).train()

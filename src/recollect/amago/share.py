@@ -45,7 +45,7 @@ class Share:
     def alone(self) -> bool:
         return self.of == 1
 
-    def draws(self, seed: int) -> Draws:
+    def draws(self, seed: int) -> Numbers:
         """Random numbers for rows of a batch."""
         return torch.Generator().manual_seed(seed) if self.alone else RowsOfDraws(seed, self)
 
@@ -111,10 +111,10 @@ class RowsOfDraws:
         self.own = torch.Generator().manual_seed(seed_of("rows of a device", seed, share.rank))
 
 
-Draws = torch.Generator | RowsOfDraws
+Numbers = torch.Generator | RowsOfDraws
 
 
-def uniform(draws: Draws, shape: Sequence[int], *, rows: int = 0) -> Tensor:
+def uniform(draws: Numbers, shape: Sequence[int], *, rows: int = 0) -> Tensor:
     """Numbers in [0, 1), on the CPU. `rows`: the axis of `shape` that is the batch's."""
     if isinstance(draws, torch.Generator):
         return torch.rand(tuple(shape), generator=draws)
@@ -123,7 +123,7 @@ def uniform(draws: Draws, shape: Sequence[int], *, rows: int = 0) -> Tensor:
     return torch.rand(whole, generator=draws.whole).narrow(rows, part.start, part.stop - part.start)
 
 
-def own(draws: Draws) -> torch.Generator:
+def own(draws: Numbers) -> torch.Generator:
     """A generator for what cannot be drawn row by row."""
     return draws if isinstance(draws, torch.Generator) else draws.own
 

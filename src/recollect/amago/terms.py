@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from recollect.amago.hyperparameters import AgentHyperparameters
 from recollect.amago.network import Network, Window
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
-from recollect.amago.share import ALONE, Share, uniform
-from recollect.amago.share import Draws as Numbers
+from recollect.amago.share import ALONE, Numbers, Share, uniform
 from recollect.settings.seeding import seed_of
 
 # Of filters other than the binary one (released code, head: agent.py, `exp_filter` and `leaky_relu_filter`).

@@ -22,8 +22,8 @@ from recollect.amago.batch import Batch, padded
 from recollect.amago.images import random_shift
 from recollect.amago.network import WorldShape
 from recollect.amago.policy_distributions import Beta
-from recollect.amago.share import ALONE, Draws, RowsOfDropout, Share, own, uniform
-from recollect.amago.terms import Draws as DrawsOfLoss
+from recollect.amago.share import ALONE, Numbers, RowsOfDropout, Share, own, uniform
+from recollect.amago.terms import Draws
 from recollect.amago.timestep_encoders import StepShape
 from recollect.common.cpu.dropout import Dropout
 from recollect.settings.errors import UserError
@@ -174,8 +174,8 @@ def test_numbers_are_those_of_the_rows_in_the_whole_batch() -> None:
     rows.reseed(4)
     for _ in range(3):
         assert torch.equal(rows.keep((3, 7, 2), 0.3), plain.keep((5, 7, 2), 0.3)[2:])
-    index = DrawsOfLoss.of(small(), 3, 0, 5, 4, "cpu").index_KBTG
-    assert torch.equal(DrawsOfLoss.of(small(), 3, 0, 3, 4, "cpu", share).index_KBTG, index[:, 2:])
+    index = Draws.of(small(), 3, 0, 5, 4, "cpu").index_KBTG
+    assert torch.equal(Draws.of(small(), 3, 0, 3, 4, "cpu", share).index_KBTG, index[:, 2:])
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -191,7 +191,7 @@ def test_what_is_not_drawn_row_by_row_differs_between_devices() -> None:
     raw = torch.zeros(3, 4)
     first, second = (Beta(2).reparameterised(raw, Share(rank, 2, 6).draws(1)) for rank in range(2))
     assert not torch.equal(first, second)
-    plain: Draws = ALONE.draws(1)
+    plain: Numbers = ALONE.draws(1)
     assert own(plain) is plain
 
 
