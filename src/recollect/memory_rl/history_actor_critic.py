@@ -24,7 +24,8 @@ from recollect.common.replay import Batch
 from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, reseed_dropout
-from recollect.memory_rl.networks import OnlineHyperparameters, make_encoder, make_history_network
+from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.networks import make_encoder, make_history_network
 from recollect.memory_rl.off_policy import Learner
 from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.errors import UserError

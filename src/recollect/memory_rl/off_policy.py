@@ -36,7 +36,7 @@ from recollect.common.replay import Batch, EpisodeReplay
 from recollect.common.rollout import Episodes, play_episodes, score_episodes
 from recollect.common.target_learner import TargetLearner
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
-from recollect.memory_rl.networks import OnlineHyperparameters
+from recollect.memory_rl.hyperparameters import OnlineHyperparameters
 from recollect.memory_rl.one_actor import OneActor, play_alone
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
