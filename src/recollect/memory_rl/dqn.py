@@ -28,8 +28,9 @@ from recollect.memory_rl import ensemble
 from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.networks import make_history_network
-from recollect.memory_rl.off_policy import Learner, train_learner, trainer_of
+from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.settings.schema import Settings
 
 

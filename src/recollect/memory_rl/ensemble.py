@@ -27,6 +27,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.masked_mean import masked_means
+from recollect.common.polyak import follow
 from recollect.common.precision import tf32
 from recollect.common.replay import STORES, EpisodeReplay
 from recollect.common.rollout import Episodes
@@ -34,7 +35,8 @@ from recollect.common.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.common.transfer import sent
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
-from recollect.memory_rl.off_policy import Learner, OnlineTrainer, trainer_of
+from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -60,8 +62,8 @@ class Ensemble:
         for name in ("parameters", "first", "second", "steps", "decays"):
             joint = [tensor for member in members for tensor in getattr(member.learner.optimiser, name)]
             setattr(self.adam, name, joint)
-        self.followed = [tensor for member in members for tensor in member.learner._followed]
-        self.targets = [tensor for member in members for tensor in member.learner._targets]
+        self.followed = [tensor for member in members for tensor in member.learner.followed]
+        self.targets = [tensor for member in members for tensor in member.learner.targets]
         self.drawn_2R = torch.zeros(2, len(members) * self.hp.batch_size, dtype=torch.int64, device=self.device)
         place_S = torch.arange(len(members), device=self.device)
         self.first_row_R1 = (place_S * first.replay.capacity).repeat_interleave(self.hp.batch_size)[:, None]
@@ -128,8 +130,8 @@ class Ensemble:
             factors = factor_S.repeat_interleave(norms.shape[1]).unbind(0)
             torch._foreach_mul_(gradients, factors)
         self.adam.step()
+        follow(self.targets, self.followed, self.hp.polyak)
         with torch.no_grad():
-            torch._foreach_lerp_(self.targets, self.followed, self.hp.polyak)
             self._add({**metrics, "gradient_norm": norm_S})
 
     def _add(self, metrics: dict[str, Tensor]) -> None:

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import Mean, masked_mean
+from recollect.common.polyak import follow
 from recollect.common.replay import Batch
 from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, reseed_dropout
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.networks import make_encoder, make_history_network
-from recollect.memory_rl.off_policy import Learner
 from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -134,10 +135,10 @@ class ActorCriticLearner(Learner):
             reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
             reseed_dropout(self.online, seed_of("dropout", self.seed, counter, part))
             *both, seen = self.losses(batch, counter)
-            norms.append(self.compute_gradients(both[turn], self.gradient_clip))
+            norms.append(self.optimiser.backward(both[turn], clip=self.gradient_clip))
             self.optimiser.step()
             metrics |= {name: value for name, value in seen.items() if (name in CRITIC_METRICS) == (turn == 0)}
-        self.follow()
+        follow(self.targets, self.followed, self.polyak)
         return {**metrics, "gradient_norm": torch.hypot(*norms)}
 
 
