@@ -19,8 +19,8 @@ import torch
 from safetensors import safe_open
 
 from recollect.common.contract import Facts
-from recollect.common.replay import Batch
 from recollect.memory_rl import continuous_actor_critic, dqn, sac, sacd, td3
+from recollect.memory_rl.replay import Batch
 
 FIRST = 4  # numbers of each array after the updates
 with safe_open(Path(__file__).with_name("memory_rl_updates.safetensors"), framework="np") as file:

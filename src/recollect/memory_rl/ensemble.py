@@ -1,7 +1,7 @@
 """Runs of one method that differ in their seed, trained together: one batched update for all.
 
 Each member is a run as it is alone (`OnlineTrainer`): it plays, is judged and saves by itself, from its own random streams,
-into its own replay. Its updates are made together with the others', on stacked weights (`recollect.common.stacked`), and
+into its own replay. Its updates are made together with the others', on stacked weights (`recollect.memory_rl.stacked`), and
 read and write the very tensors of the members. So members need not be at the same place of their runs, a run that was
 begun alone goes on in an ensemble, and the other way round. Where all are at the same place, they also play together.
 
@@ -29,14 +29,14 @@ from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.masked_mean import masked_means
 from recollect.common.polyak import follow
 from recollect.common.precision import tf32
-from recollect.common.replay import STORES, EpisodeReplay
 from recollect.common.rollout import Episodes
-from recollect.common.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.common.transfer import sent
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
+from recollect.memory_rl.replay import STORES, EpisodeReplay
+from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of

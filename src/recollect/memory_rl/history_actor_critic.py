@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.polyak import follow
-from recollect.common.replay import Batch
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, reseed_dropout
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.networks import make_encoder, make_history_network
+from recollect.memory_rl.replay import Batch
 from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of

@@ -13,9 +13,9 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.optimiser import Adam
 from recollect.common.polyak import follow
-from recollect.common.replay import Batch
 from recollect.memory_rl.history_policy import HistoryNetwork, reseed_dropout
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
 
 

@@ -30,12 +30,12 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.precision import tf32
-from recollect.common.replay import EpisodeReplay
 from recollect.common.rollout import Episodes, play_episodes, score_episodes
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.one_actor import OneActor, play_alone
+from recollect.memory_rl.replay import EpisodeReplay
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 

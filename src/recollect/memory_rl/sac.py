@@ -22,11 +22,11 @@ from torch.nn import functional
 
 from recollect.common.contract import Facts
 from recollect.common.masked_mean import masked_mean
-from recollect.common.replay import Batch
 from recollect.memory_rl import continuous_actor_critic as continuous
 from recollect.memory_rl import history_actor_critic as history
 from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.off_policy import train_learner, trainer_of
+from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
 
 LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0

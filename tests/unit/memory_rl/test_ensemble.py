@@ -14,11 +14,11 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
-from recollect.common.stacked import StackedLSTM
 from recollect.memory_rl import dqn, sacd
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.memory_rl.playing_together import SideBySide, apart
+from recollect.memory_rl.stacked import StackedLSTM
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve, scale_settings
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
