@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -202,6 +202,104 @@ class Captured:
             log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
 
 
+class Together:
+    """Runs that differ in their seed on their way to their ends; what befalls one of them stops no other.
+
+    Attributes:
+        trainers: of the runs that go on, by the place of the run.
+        failed: what broke, by the place of the run that it broke.
+        made: updates of every run that was begun, by its place.
+    """
+
+    def __init__(
+        self,
+        learner: Callable[..., Learner],
+        settings: Sequence[Settings],
+        inputs: Inputs,
+        runs: Sequence[Run],
+        finished: Callable[[int, HistoryPolicy], None],
+    ) -> None:
+        self.learner, self.settings, self.device = learner, settings, inputs.device
+        self.runs, self.finished = runs, finished
+        self.trainers: dict[int, OnlineTrainer] = {}
+        self.failed: dict[int, Exception] = {}
+        self.made: dict[int, int] = {}
+
+    def train(self) -> None:
+        """Train each run to its end, or to where it breaks."""
+        self._each(self._begin, range(len(self.runs)))
+        self._count()
+        planned = sum(trainer.planned_updates for trainer in self.trainers.values())
+        title, start = f"training {len(self.made)} seeds together", sum(self.made.values())
+        with tf32(False, self.device), Progress(planned, title, "updates", start=start) as progress:
+            self._catch_up(None)
+            while self.trainers:
+                self._update(progress)
+
+    def _update(self, progress: Progress) -> None:
+        """Make updates until a run has ended or failed, as those that are left are a smaller ensemble."""
+        going = list(self.trainers)
+        ensemble = Ensemble(list(self.trainers.values()))
+        while list(self.trainers) == going:
+            ensemble.update()
+            self._count()
+            progress.update(sum(self.made.values()))
+            if any(self.runs[place].due(self.made[place], ensemble.hp.checkpoint_every) for place in going):
+                self._each(self._save, going)
+            self._catch_up(ensemble)
+
+    def _catch_up(self, ensemble: Ensemble | None) -> None:
+        """Do all that comes before the next update of each run; those that have ended leave."""
+        while True:
+            self._each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
+            waiting = [place for place, trainer in self.trainers.items() if not trainer.at.updates_due]
+            if not waiting:
+                return
+            all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
+            episodes = ensemble.play() if ensemble is not None and all_wait else None
+            if episodes is None:
+                self._each(self._advance, waiting)
+                continue
+            for place, own in zip(waiting, episodes, strict=True):
+                self._attempt(place, partial(self.trainers[place].take, self.runs[place], own))
+
+    def _count(self) -> None:
+        self.made |= {place: trainer.at.updates for place, trainer in self.trainers.items()}
+
+    def _each(self, work: Callable[[int], None], places: Iterable[int]) -> None:
+        for place in places:
+            self._attempt(place, partial(work, place))
+
+    def _attempt(self, place: int, work: Callable[[], None]) -> None:
+        """Do what one run does by itself; where that fails, it alone stops."""
+        try:
+            with self.runs[place].going_on():
+                work()
+        except Exception as error:
+            self.failed[place] = error
+            self.trainers.pop(place, None)
+
+    def _begin(self, place: int) -> None:
+        trainer = trainer_of(self.learner, self.settings[place], self.device)
+        checkpoint = self.runs[place].resume()
+        if checkpoint is not None:
+            trainer.load(checkpoint.arrays, checkpoint.state)
+        self.trainers[place] = trainer
+
+    def _advance(self, place: int) -> None:
+        self.trainers[place].advance(self.runs[place])
+
+    def _save(self, place: int) -> None:
+        trainer = self.trainers[place]
+        if not trainer.done:
+            self.runs[place].save(trainer.at.updates, *trainer.saved())
+
+    def _end(self, place: int) -> None:
+        trainer = self.trainers.pop(place)
+        trainer.learner.network.eval()
+        self.finished(place, trainer.policy)
+
+
 def train_together(
     learner: Callable[..., Learner],
     settings: Sequence[Settings],
@@ -221,68 +319,6 @@ def train_together(
     Raises:
         UserError: the method's updates cannot be made together.
     """
-    trainers: dict[int, OnlineTrainer] = {}  # those that go on
-    failed: dict[int, Exception] = {}
-
-    def attempt(place: int, work: Callable[[], None]) -> None:
-        """Do what one member does by itself; where that fails, it alone stops."""
-        try:
-            with runs[place].going_on():
-                work()
-        except Exception as error:
-            failed[place] = error
-            trainers.pop(place, None)
-
-    def begin(place: int) -> None:
-        trainer = trainer_of(learner, settings[place], inputs.device)
-        checkpoint = runs[place].resume()
-        if checkpoint is not None:
-            trainer.load(checkpoint.arrays, checkpoint.state)
-        trainers[place] = trainer
-
-    def end(place: int) -> None:
-        trainer = trainers.pop(place)
-        trainer.learner.network.eval()
-        finished(place, trainer.policy)
-
-    def catch_up(ensemble: Ensemble | None) -> None:
-        """All that comes before the next update of each; runs that have ended leave."""
-        while True:
-            every(end, [place for place, trainer in trainers.items() if trainer.done])
-            waiting = [place for place, trainer in trainers.items() if not trainer.at.updates_due]
-            if not waiting:
-                return
-            all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
-            episodes = ensemble.play() if ensemble is not None and all_wait else None
-            if episodes is None:
-                every(lambda place: trainers[place].advance(runs[place]), waiting)
-                continue
-            for place, own in zip(waiting, episodes, strict=True):
-                attempt(place, partial(trainers[place].take, runs[place], own))
-
-    def save(place: int) -> None:
-        if not trainers[place].done:
-            runs[place].save(trainers[place].at.updates, *trainers[place].saved())
-
-    def every(work: Callable[[int], None], places: Sequence[int]) -> None:
-        for place in places:
-            attempt(place, partial(work, place))
-
-    every(begin, range(len(runs)))
-    made = {place: trainer.at.updates for place, trainer in trainers.items()}
-    planned = sum(trainer.planned_updates for trainer in trainers.values())
-    progress_line = Progress(planned, f"training {len(made)} seeds together", "updates", start=sum(made.values()))
-    with tf32(False, inputs.device), progress_line as progress:
-        catch_up(None)
-        while trainers:
-            going = list(trainers)
-            ensemble = Ensemble([trainers[place] for place in going])
-            while list(trainers) == going:  # one that has ended or failed leaves a smaller ensemble
-                ensemble.update()
-                made |= {place: trainer.at.updates for place, trainer in trainers.items()}
-                progress.update(sum(made.values()))
-                every_updates = ensemble.hp.checkpoint_every
-                if any(runs[place].due(made[place], every_updates) for place in going):
-                    every(save, going)
-                catch_up(ensemble)
-    return failed
+    together = Together(learner, settings, inputs, runs, finished)
+    together.train()
+    return together.failed
