@@ -111,7 +111,7 @@ class SACD(ActorCriticLearner):
 
     @property
     def stacks(self) -> bool:
-        return not self.critics_step_first
+        return not self.critics_step_first and self.hp.target_entropy is None  # a learned temperature is not stacked
 
     def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         return losses_of(self.online, self.target, batch, self.hp, self.mean)
