@@ -21,11 +21,11 @@ from torch.nn import functional as F
 
 from benchmarks.harness import Comparison, Side
 from benchmarks.weights import lively
-from recollect.common.replay import Batch
 from recollect.common.rollout import play_episodes
 from recollect.memory_rl.dqn import Hyperparameters, loss_of, make_trainer
 from recollect.memory_rl.history_policy import HistoryNetwork, tokens
 from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.replay import Batch
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
 

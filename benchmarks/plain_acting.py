@@ -15,8 +15,8 @@ from torch import Tensor
 
 from recollect.radt.decision_transformer import DecisionTransformer, Experience
 from recollect.radt.embedders import DomainSpecificEmbedder
+from recollect.radt.memory_settings import MemorySettings
 from recollect.radt.radt import Hyperparameters
-from recollect.radt.settings import MemorySettings
 
 
 @dataclass

@@ -19,8 +19,8 @@ import torch
 from safetensors import safe_open
 
 from recollect.common.contract import Facts
-from recollect.common.replay import Batch
-from recollect.memory_rl import dqn, history_actor_critic, sac, sacd, td3
+from recollect.memory_rl import continuous_actor_critic, dqn, sac, sacd, td3
+from recollect.memory_rl.replay import Batch
 
 FIRST = 4  # numbers of each array after the updates
 with safe_open(Path(__file__).with_name("memory_rl_updates.safetensors"), framework="np") as file:
@@ -208,7 +208,7 @@ def test_six_updates_are_those_of_the_released_class(case: str, monkeypatch: pyt
             assert x.shape == queue[0].shape
             return queue.pop(0)
 
-        monkeypatch.setattr(history_actor_critic, "noise_like", recorded)
+        monkeypatch.setattr(continuous_actor_critic, "noise_like", recorded)
         metrics = learner.step(batch, k)
         for name in set(expected) & set(metrics):
             assert float(metrics[name]) == pytest.approx(expected[name][k], rel=2e-4, abs=2e-5), (name, k)

@@ -15,7 +15,7 @@ from recollect.common.language_models import load_language_model
 from recollect.radt import ad, dpt, dt, radt
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
-from recollect.radt.settings import MemorySettings
+from recollect.radt.memory_settings import MemorySettings
 from recollect.settings.schema import (
     EnvironmentSettings,
     EvaluationSettings,

@@ -358,7 +358,7 @@ def model_of(where: str, page: str) -> list[type[BaseModel]]:
         worlds = ("key_door", "KeyDoorOptions") if page == "docs/radt.md" else ours
         return [getattr(importlib.import_module(f"recollect.environments.{worlds[0]}"), worlds[1])]
     if "memory" in where:
-        return [importlib.import_module("recollect.radt.settings").MemorySettings]
+        return [importlib.import_module("recollect.radt.memory_settings").MemorySettings]
     algorithms = ["radt"] if page == "docs/radt.md" else re.findall(r"\b(?:sacd|td3|sac)\b", where) or ["dqn"]
     return [
         importlib.import_module(module_of("method", algorithm, where="docs")).Hyperparameters

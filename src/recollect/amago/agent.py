@@ -17,10 +17,11 @@ from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution, make_distribution
 from recollect.amago.share import ALONE, Share, SharedAdam
 from recollect.amago.terms import Draws, Heads
+from recollect.artifacts.checkpoints import joined, part
 from recollect.common.contract import Inputs
 from recollect.common.optimiser import Adam
+from recollect.common.polyak import follow
 from recollect.common.precision import tf32
-from recollect.common.target_learner import TargetLearner
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -44,7 +45,7 @@ def critic_options(hp: AgentHyperparameters, seed: int) -> dict[str, Any]:
     return {"critics": hp.critics, "hidden": hp.head, "activation": hp.inputs.activation, "draws": draws}
 
 
-class Agent(TargetLearner):
+class Agent:
     """Network, targets, AdamW and one update. All that changes is in `arrays`."""
 
     make: Callable[..., Network]
@@ -69,13 +70,10 @@ class Agent(TargetLearner):
         if not share.alone:
             self.network.to_share(share)
             adam = partial(SharedAdam, share)
-        super().__init__(
-            {"network": self.network, "target": self.target},
-            adam(self.network.named_parameters(), lr=hp.learning_rate, weight_decay=hp.weight_decay),
-            followed=[self.network.actor, self.network.critics],
-            targets=[self.target],
-            polyak=hp.polyak,
-        )
+        self.optimiser = adam(self.network.named_parameters(), lr=hp.learning_rate, weight_decay=hp.weight_decay)
+        self.modules = {"network": self.network, "target": self.target}
+        self.targets: list[Tensor] = list(self.target.parameters())
+        self.followed: list[Tensor] = [*self.network.actor.parameters(), *self.network.critics.parameters()]
         self._warmup = 10 * hp.updates_per_epoch if hp.warmup is None else hp.warmup
 
     def policy(self) -> AmagoPolicy:
@@ -95,16 +93,25 @@ class Agent(TargetLearner):
         B, T = window.reward_BT.shape
         draws = Draws.of(hp, self.seed, counter, B, T, self.device, self.share)
         loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution, further=further)
-        norm = self.compute_gradients(loss, hp.gradient_clip)
+        norm = self.optimiser.backward(loss, clip=hp.gradient_clip)
         if hp.targets_first:
-            self.follow()
+            follow(self.targets, self.followed, hp.polyak)
         self.optimiser.lr = hp.learning_rate * min(1.0, (counter + 1) / max(1, self._warmup))
         self.optimiser.step()
         if not hp.targets_first:
-            self.follow()
+            follow(self.targets, self.followed, hp.polyak)
         if further:
             metrics["learning_rate"] = torch.tensor(self.optimiser.lr, dtype=torch.float64)
         return {**metrics, "gradient_norm": norm}
+
+    def arrays(self) -> dict[str, Any]:
+        states = {name: module.state_dict() for name, module in self.modules.items()}
+        return joined(**states, adam=self.optimiser.arrays())
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        for name, module in self.modules.items():
+            module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
+        self.optimiser.load(part(arrays, "adam"))
 
 
 def policy_of(agent: type[Agent], settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:

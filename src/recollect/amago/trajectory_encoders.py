@@ -26,8 +26,8 @@ from recollect.amago.ring_cache import Place, RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
 from recollect.common.cpu.dropout import Dropout
 from recollect.common.cpu.kernels import Linear
-from recollect.common.encodings import sinusoid
 from recollect.common.feedforward import default_init
+from recollect.common.positional_codes import sinusoid
 from recollect.common.precision import Precision, in_bfloat16
 from recollect.common.rotary import turned
 from recollect.common.sequence_models import (

@@ -50,6 +50,20 @@ class Adam:
     def gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
+    def backward(self, loss: Tensor, *, clip: float | None = None) -> Tensor:
+        """Compute the gradients of a loss (scalar), instead of those that stand, and clip them to the norm `clip`.
+
+        Returns:
+            the norm of all of them before that, scalar, on the device.
+        """
+        self.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = self.gradients()
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if clip is not None:
+            torch._foreach_mul_(gradients, (clip / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
     @torch.no_grad()
     def step(self) -> None:
         for weight_decay in sorted(set(self.decays)):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from recollect.common import language_models
-from recollect.common.encoding import encode_in_parts
+from recollect.common.parts_on_disk import encode_in_parts
 from recollect.helm.settings import TokenVocabularySettings, prompt_templates
 from recollect.helm.token_vocabulary import embedded, usable
 from recollect.helm.vision_language import ClipModel, vision_language_model

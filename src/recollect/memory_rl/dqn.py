@@ -23,12 +23,14 @@ from torch import Tensor
 
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
 from recollect.common.masked_mean import Mean, masked_mean
-from recollect.common.replay import Batch
 from recollect.memory_rl import ensemble
 from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
-from recollect.memory_rl.networks import OnlineHyperparameters, make_history_network
-from recollect.memory_rl.off_policy import Learner, train_learner, trainer_of
+from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.networks import make_history_network
+from recollect.memory_rl.off_policy import train_learner, trainer_of
+from recollect.memory_rl.replay import Batch
 from recollect.settings.schema import Settings
 
 

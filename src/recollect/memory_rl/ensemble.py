@@ -1,7 +1,7 @@
 """Runs of one method that differ in their seed, trained together: one batched update for all.
 
 Each member is a run as it is alone (`OnlineTrainer`): it plays, is judged and saves by itself, from its own random streams,
-into its own replay. Its updates are made together with the others', on stacked weights (`recollect.common.stacked`), and
+into its own replay. Its updates are made together with the others', on stacked weights (`recollect.memory_rl.stacked`), and
 read and write the very tensors of the members. So members need not be at the same place of their runs, a run that was
 begun alone goes on in an ensemble, and the other way round. Where all are at the same place, they also play together.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -27,14 +27,16 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.masked_mean import masked_means
+from recollect.common.polyak import follow
 from recollect.common.precision import tf32
-from recollect.common.replay import STORES, EpisodeReplay
 from recollect.common.rollout import Episodes
-from recollect.common.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.common.transfer import sent
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
-from recollect.memory_rl.off_policy import Learner, OnlineTrainer, trainer_of
+from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
+from recollect.memory_rl.replay import STORES, EpisodeReplay
+from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -60,8 +62,8 @@ class Ensemble:
         for name in ("parameters", "first", "second", "steps", "decays"):
             joint = [tensor for member in members for tensor in getattr(member.learner.optimiser, name)]
             setattr(self.adam, name, joint)
-        self.followed = [tensor for member in members for tensor in member.learner._followed]
-        self.targets = [tensor for member in members for tensor in member.learner._targets]
+        self.followed = [tensor for member in members for tensor in member.learner.followed]
+        self.targets = [tensor for member in members for tensor in member.learner.targets]
         self.drawn_2R = torch.zeros(2, len(members) * self.hp.batch_size, dtype=torch.int64, device=self.device)
         place_S = torch.arange(len(members), device=self.device)
         self.first_row_R1 = (place_S * first.replay.capacity).repeat_interleave(self.hp.batch_size)[:, None]
@@ -128,8 +130,8 @@ class Ensemble:
             factors = factor_S.repeat_interleave(norms.shape[1]).unbind(0)
             torch._foreach_mul_(gradients, factors)
         self.adam.step()
+        follow(self.targets, self.followed, self.hp.polyak)
         with torch.no_grad():
-            torch._foreach_lerp_(self.targets, self.followed, self.hp.polyak)
             self._add({**metrics, "gradient_norm": norm_S})
 
     def _add(self, metrics: dict[str, Tensor]) -> None:
@@ -200,6 +202,104 @@ class Captured:
             log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
 
 
+class Together:
+    """Runs that differ in their seed on their way to their ends; what befalls one of them stops no other.
+
+    Attributes:
+        trainers: of the runs that go on, by the place of the run.
+        failed: what broke, by the place of the run that it broke.
+        made: updates of every run that was begun, by its place.
+    """
+
+    def __init__(
+        self,
+        learner: Callable[..., Learner],
+        settings: Sequence[Settings],
+        inputs: Inputs,
+        runs: Sequence[Run],
+        finished: Callable[[int, HistoryPolicy], None],
+    ) -> None:
+        self.learner, self.settings, self.device = learner, settings, inputs.device
+        self.runs, self.finished = runs, finished
+        self.trainers: dict[int, OnlineTrainer] = {}
+        self.failed: dict[int, Exception] = {}
+        self.made: dict[int, int] = {}
+
+    def train(self) -> None:
+        """Train each run to its end, or to where it breaks."""
+        self._each(self._begin, range(len(self.runs)))
+        self._count()
+        planned = sum(trainer.planned_updates for trainer in self.trainers.values())
+        title, start = f"training {len(self.made)} seeds together", sum(self.made.values())
+        with tf32(False, self.device), Progress(planned, title, "updates", start=start) as progress:
+            self._catch_up(None)
+            while self.trainers:
+                self._update(progress)
+
+    def _update(self, progress: Progress) -> None:
+        """Make updates until a run has ended or failed, as those that are left are a smaller ensemble."""
+        going = list(self.trainers)
+        ensemble = Ensemble(list(self.trainers.values()))
+        while list(self.trainers) == going:
+            ensemble.update()
+            self._count()
+            progress.update(sum(self.made.values()))
+            if any(self.runs[place].due(self.made[place], ensemble.hp.checkpoint_every) for place in going):
+                self._each(self._save, going)
+            self._catch_up(ensemble)
+
+    def _catch_up(self, ensemble: Ensemble | None) -> None:
+        """Do all that comes before the next update of each run; those that have ended leave."""
+        while True:
+            self._each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
+            waiting = [place for place, trainer in self.trainers.items() if not trainer.at.updates_due]
+            if not waiting:
+                return
+            all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
+            episodes = ensemble.play() if ensemble is not None and all_wait else None
+            if episodes is None:
+                self._each(self._advance, waiting)
+                continue
+            for place, own in zip(waiting, episodes, strict=True):
+                self._attempt(place, partial(self.trainers[place].take, self.runs[place], own))
+
+    def _count(self) -> None:
+        self.made |= {place: trainer.at.updates for place, trainer in self.trainers.items()}
+
+    def _each(self, work: Callable[[int], None], places: Iterable[int]) -> None:
+        for place in places:
+            self._attempt(place, partial(work, place))
+
+    def _attempt(self, place: int, work: Callable[[], None]) -> None:
+        """Do what one run does by itself; where that fails, it alone stops."""
+        try:
+            with self.runs[place].going_on():
+                work()
+        except Exception as error:
+            self.failed[place] = error
+            self.trainers.pop(place, None)
+
+    def _begin(self, place: int) -> None:
+        trainer = trainer_of(self.learner, self.settings[place], self.device)
+        checkpoint = self.runs[place].resume()
+        if checkpoint is not None:
+            trainer.load(checkpoint.arrays, checkpoint.state)
+        self.trainers[place] = trainer
+
+    def _advance(self, place: int) -> None:
+        self.trainers[place].advance(self.runs[place])
+
+    def _save(self, place: int) -> None:
+        trainer = self.trainers[place]
+        if not trainer.done:
+            self.runs[place].save(trainer.at.updates, *trainer.saved())
+
+    def _end(self, place: int) -> None:
+        trainer = self.trainers.pop(place)
+        trainer.learner.network.eval()
+        self.finished(place, trainer.policy)
+
+
 def train_together(
     learner: Callable[..., Learner],
     settings: Sequence[Settings],
@@ -219,68 +319,6 @@ def train_together(
     Raises:
         UserError: the method's updates cannot be made together.
     """
-    trainers: dict[int, OnlineTrainer] = {}  # those that go on
-    failed: dict[int, Exception] = {}
-
-    def attempt(place: int, work: Callable[[], None]) -> None:
-        """Do what one member does by itself; where that fails, it alone stops."""
-        try:
-            with runs[place].going_on():
-                work()
-        except Exception as error:
-            failed[place] = error
-            trainers.pop(place, None)
-
-    def begin(place: int) -> None:
-        trainer = trainer_of(learner, settings[place], inputs.device)
-        checkpoint = runs[place].resume()
-        if checkpoint is not None:
-            trainer.load(checkpoint.arrays, checkpoint.state)
-        trainers[place] = trainer
-
-    def end(place: int) -> None:
-        trainer = trainers.pop(place)
-        trainer.learner.network.eval()
-        finished(place, trainer.policy)
-
-    def catch_up(ensemble: Ensemble | None) -> None:
-        """All that comes before the next update of each; runs that have ended leave."""
-        while True:
-            every(end, [place for place, trainer in trainers.items() if trainer.done])
-            waiting = [place for place, trainer in trainers.items() if not trainer.at.updates_due]
-            if not waiting:
-                return
-            all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
-            episodes = ensemble.play() if ensemble is not None and all_wait else None
-            if episodes is None:
-                every(lambda place: trainers[place].advance(runs[place]), waiting)
-                continue
-            for place, own in zip(waiting, episodes, strict=True):
-                attempt(place, partial(trainers[place].take, runs[place], own))
-
-    def save(place: int) -> None:
-        if not trainers[place].done:
-            runs[place].save(trainers[place].at.updates, *trainers[place].saved())
-
-    def every(work: Callable[[int], None], places: Sequence[int]) -> None:
-        for place in places:
-            attempt(place, partial(work, place))
-
-    every(begin, range(len(runs)))
-    made = {place: trainer.at.updates for place, trainer in trainers.items()}
-    planned = sum(trainer.planned_updates for trainer in trainers.values())
-    progress_line = Progress(planned, f"training {len(made)} seeds together", "updates", start=sum(made.values()))
-    with tf32(False, inputs.device), progress_line as progress:
-        catch_up(None)
-        while trainers:
-            going = list(trainers)
-            ensemble = Ensemble([trainers[place] for place in going])
-            while list(trainers) == going:  # one that has ended or failed leaves a smaller ensemble
-                ensemble.update()
-                made |= {place: trainer.at.updates for place, trainer in trainers.items()}
-                progress.update(sum(made.values()))
-                every_updates = ensemble.hp.checkpoint_every
-                if any(runs[place].due(made[place], every_updates) for place in going):
-                    every(save, going)
-                catch_up(ensemble)
-    return failed
+    together = Together(learner, settings, inputs, runs, finished)
+    together.train()
+    return together.failed

@@ -5,14 +5,12 @@ Source: Memory-RL (Ni et al. 2023), sections 2.4 and 2.5 of our specification. D
 - One Adam for everything. It steps each parameter by itself, so with one encoder this equals the released code. Separate
   encoders: there the critics step first, and the actor reads critics that are one update newer (`critics_first`).
 - The target is a copy of what the method's formula reads of it.
-- Networks of continuous methods are as those of the discrete ones, or as in the released JAX code (`network`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -20,14 +18,14 @@ from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import Mean, masked_mean
-from recollect.common.replay import Batch
-from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence
+from recollect.common.polyak import follow
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, reseed_dropout
-from recollect.memory_rl.networks import OnlineHyperparameters, make_encoder, make_history_network
-from recollect.memory_rl.off_policy import Learner
+from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.networks import make_encoder, make_history_network
+from recollect.memory_rl.replay import Batch
 from recollect.memory_rl.sequence import HistoryEncoder
-from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
@@ -133,10 +131,10 @@ class ActorCriticLearner(Learner):
             reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
             reseed_dropout(self.online, seed_of("dropout", self.seed, counter, part))
             *both, seen = self.losses(batch, counter)
-            norms.append(self.compute_gradients(both[turn], self.gradient_clip))
+            norms.append(self.optimiser.backward(both[turn], clip=self.gradient_clip))
             self.optimiser.step()
             metrics |= {name: value for name, value in seen.items() if (name in CRITIC_METRICS) == (turn == 0)}
-        self.follow()
+        follow(self.targets, self.followed, self.polyak)
         return {**metrics, "gradient_norm": torch.hypot(*norms)}
 
 
@@ -160,80 +158,6 @@ def first_tokens(parts: tuple[Tensor, Tensor, Tensor], n: int) -> tuple[Tensor, 
     return action[:, :n], reward[:, :n], observation[:, :n]
 
 
-@contextmanager
-def frozen(module: nn.Module, freeze: bool) -> Iterator[None]:
-    """While inside, what is computed with the module gives its parameters no gradient (if `freeze`)."""
-    if freeze:
-        module.requires_grad_(False)
-    try:
-        yield
-    finally:
-        module.requires_grad_(True)
-
-
-# ---- continuous actions (td3, sac)
-
-
-class ContinuousHyperparameters(ActorCriticHyperparameters):
-    """What td3 and sac share besides; see also `ActorCriticHyperparameters`."""
-
-    freeze_all: bool = Field(
-        True,
-        description="A shared encoder learns from the critics' loss only: the actor's gives it no gradient at all (and "
-        "`freeze_critic` is on). Separate encoders: no effect, each learns from its own loss. Paper's figures: yes.",
-    )
-
-    network: Literal["torch", "flax"] = Field(
-        "torch",
-        description="`torch`: as the discrete methods have it; `flax`: as the released code of continuous tasks has it. "
-        "Every matrix (of an LSTM each gate's) begins orthogonal and every bias 0, a gate has one bias that learns instead "
-        "of two, whose sum Adam moves twice as far, and a token begins with the observation. Paper: flax.",
-    )
-
-    @property
-    def observation_first(self) -> bool:
-        return self.network == "flax"
-
-    @property
-    def freezes(self) -> bool:
-        """Whether critics are constants in the actor's loss."""
-        return self.freeze_critic or self.freeze_all or not self.shared_encoder
-
-    @property
-    def freezes_encoder(self) -> bool:
-        """Whether the actor's loss gives its encoder no gradient; an encoder of its own has no other teacher."""
-        return self.freeze_all and self.shared_encoder
-
-
-@torch.no_grad()
-def initialised(model: ActorCritic, hp: ContinuousHyperparameters, *, seed: int) -> ActorCritic:
-    """The model with the weights that it begins with, see `network`."""
-    if hp.network == "torch":
-        return model
-    draws = torch.Generator().manual_seed(seed_of("orthogonal weights", seed))
-    encoders = [model.actor.encoder]
-    if model.critic_encoder is not None:
-        encoders.append(model.critic_encoder)
-    plain: list[nn.Module] = [model.actor.head, model.critics]
-    for encoder in encoders:
-        plain.append(encoder.embedder)
-        if isinstance(encoder.sequence, FeedForwardSequence):
-            plain.append(encoder.sequence)
-        if isinstance(encoder.sequence, RecurrentSequence):
-            for name, parameter in encoder.sequence.cells.named_parameters():
-                if name.startswith("weight"):
-                    for gate in parameter.split(encoder.sequence.output_width):
-                        nn.init.orthogonal_(gate, generator=draws)
-                elif name.startswith("bias_ih"):
-                    parameter.requires_grad_(False)  # it stays 0, and the other is the one that learns
-    for part in plain:
-        for layer in part.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight, generator=draws)
-                layer.bias.zero_()
-    return model
-
-
 def critic_losses(
     q1_BT: Tensor, q2_BT: Tensor, y_BT: Tensor, mask_BT: Tensor, mean: Mean = masked_mean
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -244,23 +168,3 @@ def critic_losses(
         "q1": mean(q1_BT.detach(), mask_BT),
         "q2": mean(q2_BT.detach(), mask_BT),
     }
-
-
-def least_q(online: ActorCritic, h_BTH: Tensor, action_BTA: Tensor, hp: ContinuousHyperparameters) -> Tensor:
-    """The smaller critic's value [B, T] of the actor's actions, for its loss."""
-    with frozen(online.critics, hp.freezes):
-        return torch.minimum(*online.q(h_BTH.detach() if hp.freezes else h_BTH, action_BTA))
-
-
-def noise_like(x: Tensor, draws: torch.Generator) -> Tensor:
-    """Standard normal numbers, drawn on the CPU so that they are the same on every device."""
-    return torch.randn(x.shape, generator=draws).to(x.device)
-
-
-def need_continuous(facts: Facts, method: str) -> None:
-    if not facts.action_size:
-        raise UserError(
-            f"{method} gives continuous actions, and this world's are a number of choices",
-            where="method",
-            do="use a method for discrete actions (dqn, sacd), or another environment",
-        )

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from recollect.common.batched_policy import BatchedPolicy
-from recollect.common.replay import Batch
 from recollect.common.sequence_models import SequenceModel
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.memory_rl.heads import Head
+from recollect.memory_rl.replay import Batch
 from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.seeding import seed_of
 

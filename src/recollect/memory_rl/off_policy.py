@@ -23,79 +23,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.learning_curve import log_learning, make_worlds
-from recollect.common.masked_mean import Mean, masked_mean
-from recollect.common.optimiser import Adam
 from recollect.common.precision import tf32
-from recollect.common.replay import Batch, EpisodeReplay
 from recollect.common.rollout import Episodes, play_episodes, score_episodes
-from recollect.common.target_learner import TargetLearner
-from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, reseed_dropout
-from recollect.memory_rl.networks import OnlineHyperparameters
+from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
+from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.one_actor import OneActor, play_alone
+from recollect.memory_rl.replay import EpisodeReplay
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
-
-
-class Learner(TargetLearner):
-    """Networks, Adam and one update; a method adds its loss and how it explores. `network` is what acts."""
-
-    mean: Mean = staticmethod(masked_mean)
-    """Of a loss over a batch; where the batch is that of several members (`recollect.memory_rl.ensemble`), of each."""
-
-    @property
-    def stacks(self) -> bool:
-        """Whether the loss of several members in one batch is what `mean` and stacked networks make of `loss`."""
-        return False
-
-    def __init__(
-        self,
-        hp: OnlineHyperparameters,
-        network: HistoryNetwork,
-        online: nn.Module,
-        target: nn.Module,
-        *,
-        seed: int,
-        device: torch.device | str,
-    ) -> None:
-        self.seed = seed
-        self.network = network
-        self.gradient_clip = hp.gradient_clip
-        self.online, self.target = online.to(device), target.to(device)
-        self.target.requires_grad_(False)
-        super().__init__(
-            {"online": self.online, "target": self.target},
-            Adam(self.online.named_parameters(), lr=hp.learning_rate),
-            followed=[self.online.get_submodule(name) for name, _ in self.target.named_children()],
-            targets=list(self.target.children()),
-            polyak=hp.polyak,
-        )
-
-    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss (scalar) and metrics, on the device; a function of the arrays, the batch and the counter."""
-        raise NotImplementedError
-
-    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """Actions [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
-        raise NotImplementedError
-
-    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
-        """The action that `explore` takes of one row's discrete outputs."""
-        return int(self.explore(torch.from_numpy(outputs_A)[None], np.array([count]), draws)[0])
-
-    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
-        reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
-        loss, metrics = self.loss(batch, counter)
-        metrics["gradient_norm"] = self.compute_gradients(loss, self.gradient_clip)
-        self.optimiser.step()
-        self.follow()
-        return metrics
 
 
 @dataclass

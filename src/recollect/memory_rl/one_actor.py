@@ -24,8 +24,8 @@ from recollect.common.cpu.dropout import Dropout
 from recollect.common.rollout import Episodes, VectorWorld
 from recollect.common.sequence_models import RecurrentSequence
 from recollect.common.transformer import Block, Transformer
-from recollect.common.transformer_sequence import TransformerSequence
 from recollect.memory_rl.history_policy import HistoryNetwork
+from recollect.memory_rl.transformer_sequence import TransformerSequence
 
 Vector = np.ndarray
 _ROOT, _CUBE = math.sqrt(2 / math.pi), 0.044715  # of the tanh form of GELU

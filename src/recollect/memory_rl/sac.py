@@ -22,16 +22,17 @@ from torch.nn import functional
 
 from recollect.common.contract import Facts
 from recollect.common.masked_mean import masked_mean
-from recollect.common.replay import Batch
+from recollect.memory_rl import continuous_actor_critic as continuous
 from recollect.memory_rl import history_actor_critic as history
 from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.off_policy import train_learner, trainer_of
+from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
 
 LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
 
 
-class Hyperparameters(history.ContinuousHyperparameters):
+class Hyperparameters(continuous.ContinuousHyperparameters):
     alpha: float = Field(0.1, gt=0, description="First temperature. Paper: 0.1.")
     target_entropy: float | None = Field(
         None,
@@ -40,9 +41,9 @@ class Hyperparameters(history.ContinuousHyperparameters):
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> history.ActorCritic:
-    history.need_continuous(facts, "sac")
+    continuous.need_continuous(facts, "sac")
     model = history.ActorCritic(hp, facts, 2 * facts.action_size, seed=seed, log_alpha=math.log(hp.alpha))
-    return history.initialised(model, hp, seed=seed)
+    return continuous.initialised(model, hp, seed=seed)
 
 
 def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +70,7 @@ def losses_of(
     means_BTA = outputs_BTA[..., :action_size]
     with torch.no_grad():
         target.train(hp.dropout_in_targets)
-        next_BTA, next_log_BT = drawn(outputs_BTA, history.noise_like(means_BTA, draws))
+        next_BTA, next_log_BT = drawn(outputs_BTA, continuous.noise_like(means_BTA, draws))
         next_q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
         value_BT = next_q_BT - alpha * next_log_BT
         y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT[:, 1:]
@@ -80,8 +81,8 @@ def losses_of(
     q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
     critic_loss, metrics = history.critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
 
-    action_BTA, log_pi_BT = drawn(present_BTA, history.noise_like(means_BTA[:, :n], draws))
-    least_BT = history.least_q(online, critic_BTH, action_BTA, hp)
+    action_BTA, log_pi_BT = drawn(present_BTA, continuous.noise_like(means_BTA[:, :n], draws))
+    least_BT = continuous.least_q(online, critic_BTH, action_BTA, hp)
     actor_loss = masked_mean(alpha * log_pi_BT - least_BT, mask_BT)
     entropy = -masked_mean(log_pi_BT.detach(), mask_BT)
     goal = -float(action_size) if hp.target_entropy is None else hp.target_entropy

@@ -24,7 +24,6 @@ from torch import Tensor
 from recollect.common.contract import Facts, need_discrete
 from recollect.common.draws import categorical_from_weights
 from recollect.common.masked_mean import Mean, masked_mean
-from recollect.common.replay import Batch
 from recollect.memory_rl import ensemble
 from recollect.memory_rl.history_actor_critic import (
     ActorCritic,
@@ -36,6 +35,7 @@ from recollect.memory_rl.history_actor_critic import (
 )
 from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.off_policy import train_learner, trainer_of
+from recollect.memory_rl.replay import Batch
 
 SMALLEST_PROBABILITY = 1e-8
 
@@ -111,7 +111,7 @@ class SACD(ActorCriticLearner):
 
     @property
     def stacks(self) -> bool:
-        return not self.critics_step_first
+        return not self.critics_step_first and self.hp.target_entropy is None  # a learned temperature is not stacked
 
     def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         return losses_of(self.online, self.target, batch, self.hp, self.mean)

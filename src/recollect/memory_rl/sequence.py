@@ -17,7 +17,7 @@ from recollect.common.feedforward import TokenEmbedder
 from recollect.common.precision import Precision, autocast
 from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence, SequenceModel
 from recollect.common.transformer import TransformerSettings
-from recollect.common.transformer_sequence import TransformerSequence
+from recollect.memory_rl.transformer_sequence import TransformerSequence
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of

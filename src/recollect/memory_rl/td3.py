@@ -19,22 +19,23 @@ from torch import Tensor
 
 from recollect.common.contract import Facts
 from recollect.common.masked_mean import masked_mean
-from recollect.common.replay import Batch
+from recollect.memory_rl import continuous_actor_critic as continuous
 from recollect.memory_rl import history_actor_critic as history
 from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.off_policy import train_learner, trainer_of
+from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
 
 
-class Hyperparameters(history.ContinuousHyperparameters):
+class Hyperparameters(continuous.ContinuousHyperparameters):
     exploration_noise: float = Field(0.1, ge=0, description="Added to actions while collecting. Paper: 0.1.")
     target_noise: float = Field(0.2, ge=0, description="Added to the target's actions. Paper: 0.2.")
     target_noise_clip: float = Field(0.5, ge=0, description="Largest such noise. Paper: 0.5.")
 
 
 def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> history.ActorCritic:
-    history.need_continuous(facts, "td3")
-    return history.initialised(history.ActorCritic(hp, facts, facts.action_size, seed=seed), hp, seed=seed)
+    continuous.need_continuous(facts, "td3")
+    return continuous.initialised(history.ActorCritic(hp, facts, facts.action_size, seed=seed), hp, seed=seed)
 
 
 def losses_of(
@@ -47,7 +48,7 @@ def losses_of(
         target.train(hp.dropout_in_targets)
         hbar_BTH = target.actor.encoder(*parts)
         action_BTA = target.actor.greedy(target.actor.head(hbar_BTH))
-        noise_BTA = hp.target_noise * history.noise_like(action_BTA, draws)
+        noise_BTA = hp.target_noise * continuous.noise_like(action_BTA, draws)
         action_BTA += noise_BTA.clamp(-hp.target_noise_clip, hp.target_noise_clip)
         reads_BTH = hbar_BTH if hp.shared_encoder else target.critic_states(parts)
         value_BT = torch.minimum(*target.q(reads_BTH, action_BTA.clamp(-1.0, 1.0)))[:, 1:]
@@ -58,7 +59,7 @@ def losses_of(
     q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
     critic_loss, metrics = history.critic_losses(q1_BT, q2_BT, y_BT, batch.mask_BT)
     chosen_BTA = online.actor.greedy(online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH))
-    actor_loss = -masked_mean(history.least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
+    actor_loss = -masked_mean(continuous.least_q(online, critic_BTH, chosen_BTA, hp), batch.mask_BT)
     return critic_loss, actor_loss, {**metrics, "actor_loss": actor_loss.detach()}
 
 

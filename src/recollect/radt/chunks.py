@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from recollect.radt.settings import MemorySettings
+from recollect.radt.memory_settings import MemorySettings
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen, Settings
 

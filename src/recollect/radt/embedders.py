@@ -23,8 +23,8 @@ from recollect.common.precision import Precision, autocast
 from recollect.radt.actions import NONE
 from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.experience import Experience
+from recollect.radt.memory_settings import MemorySettings
 from recollect.radt.pooling import Pooling, pooled
-from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
 from recollect.settings.schema import ReturnSettings
 from recollect.settings.seeding import seed_of

@@ -16,8 +16,8 @@ from recollect.common.transfer import sent
 from recollect.radt.acting import CachedSteps
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
 from recollect.radt.experience import Experience
+from recollect.radt.memory_settings import MemorySettings
 from recollect.radt.pooling import pooled
-from recollect.radt.settings import MemorySettings
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, language_model, resolve
 from recollect.settings.schema import Settings

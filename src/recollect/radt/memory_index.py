@@ -9,7 +9,7 @@ import torch
 from recollect.common.index import FlatIndex
 from recollect.radt.chunks import Chunks
 from recollect.radt.deduplication import deduplicate
-from recollect.radt.settings import MemorySettings
+from recollect.radt.memory_settings import MemorySettings
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from recollect.common.contract import Inputs, facts_of
-from recollect.common.encoding import encode_in_parts
+from recollect.common.parts_on_disk import encode_in_parts
 from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import load_embedder
 from recollect.radt.supervised import open_experience

@@ -49,9 +49,9 @@ from recollect.radt.embedders import Embedder
 from recollect.radt.embedding import SteppedQueries, load_embedder
 from recollect.radt.episodic_memory import EpisodicSettings, Hits
 from recollect.radt.experience import Experience
+from recollect.radt.memory_settings import MemorySettings
 from recollect.radt.own_episodes import OwnEpisodes
 from recollect.radt.retrieval import RetrievalSettings
-from recollect.radt.settings import MemorySettings
 from recollect.radt.supervised import open_experience, train_policy
 from recollect.radt.windows import WindowSampler
 from recollect.settings.errors import UserError

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
-from recollect.common.compiled import compiled
 from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
 from recollect.common.optimiser import Adam
@@ -31,6 +30,7 @@ from recollect.common.transformer import Transformer
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
 from recollect.radt.ahead import batches
+from recollect.radt.compiled import compiled
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience, numbers_learned
 from recollect.settings.errors import UserError
@@ -251,13 +251,13 @@ class Gradients:
         if parts == 1 or self.learned_of is None:
             return self._add(batch, None)
         whole = self.learned_of(batch)
-        bounds = [len(whole.mask) * part // parts for part in range(parts + 1)]
+        bounds = [len(whole.mask) * place // parts for place in range(parts + 1)]
         numbers = numbers_learned(whole)
         sums: dict[str, Tensor] = {}
         for first, past in pairwise(bounds):
-            part = map_tensors(batch, itemgetter(slice(first, past)))
-            share = numbers_learned(self.learned_of(part)) / numbers
-            for name, value in self._add(part, share).items():
+            rows = map_tensors(batch, itemgetter(slice(first, past)))
+            share = numbers_learned(self.learned_of(rows)) / numbers
+            for name, value in self._add(rows, share).items():
                 sums[name] = value * share + sums.get(name, 0.0)
         return sums
 

@@ -16,7 +16,7 @@ def embed(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
-    from recollect.common.encoding import remove_parts
+    from recollect.common.parts_on_disk import remove_parts
     from recollect.radt.chunks import memory_of
     from recollect.radt.memory_keys import memory_entries
 

@@ -17,9 +17,9 @@ def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
     """Encode the images of an environment's learning histories."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
-    from recollect.common.encoding import encode_in_parts, remove_parts
     from recollect.common.histories import Histories
     from recollect.common.image_encoders.registry import ImageEncoder
+    from recollect.common.parts_on_disk import encode_in_parts, remove_parts
 
     images = environment_settings(scale, env).images
     if images is None:
@@ -48,7 +48,7 @@ STAGE = Stage(
     settings=provenance.image_settings,
     modules=lambda *of: [
         "recollect.common.histories",
-        "recollect.common.encoding",
+        "recollect.common.parts_on_disk",
         "recollect.common.image_encoders.registry",
         *provenance.image_encoder_module(*of),
     ],

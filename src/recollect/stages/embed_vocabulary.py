@@ -18,7 +18,7 @@ def embed_vocabulary(scale: str, name: str, *, device: str = "cpu") -> None:
     """Embed the words that a vision-language model and a language model share."""
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
-    from recollect.common.encoding import remove_parts
+    from recollect.common.parts_on_disk import remove_parts
     from recollect.helm.token_vocabulary import KIND
     from recollect.helm.vocabulary_embedding import embedded_words
 

@@ -170,7 +170,7 @@ def test_an_unknown_module_and_a_broken_file_are_said(root: Path) -> None:
 
 def test_science_counts_and_plumbing_does_not() -> None:
     found = set(reachable("recollect.memory_rl.dqn", "recollect.environments.tmaze"))
-    assert {"recollect.memory_rl.dqn", "recollect.common.replay", "recollect.settings.seeding"} <= found
+    assert {"recollect.memory_rl.dqn", "recollect.common.optimiser", "recollect.settings.seeding"} <= found
     plumbing = (
         "settings.errors",
         "settings.schema",

@@ -268,7 +268,7 @@ def test_a_run_stopped_at_odd_moments_of_an_odd_clock_ends_with_the_same_bytes(t
 
 def made(rate: float = 1.0, module: str = "aa", file: str = "11") -> dict[str, Any]:
     settings = json.dumps({"method": {"rate": rate}})
-    parts = {"settings": settings, "modules": {"recollect.common.replay": module}, "inputs": {"data/h": file}}
+    parts = {"settings": settings, "modules": {"recollect.memory_rl.replay": module}, "inputs": {"data/h": file}}
     return {"settings_text": repr(parts), "made_of": parts}
 
 
@@ -290,7 +290,7 @@ def test_checkpoints_of_another_making_are_set_aside_and_what_differs_is_said(tm
     (aside,) = (tmp_path / "checkpoints" / "set_aside").iterdir()
     said = caplog.text
     assert "step 8" in said and str(aside) in said and "--trust-checkpoint" in said and "2 such generations" in said
-    for word in ("method.rate from 1.0 to 2.0", "code of recollect.common.replay", "input data/h"):
+    for word in ("method.rate from 1.0 to 2.0", "code of recollect.memory_rl.replay", "input data/h"):
         assert word in said
     assert {"step_000008.safetensors", "step_000004.safetensors", "buffer/fifo/0.safetensors"} <= set(files_in(aside))
     assert not kept.exists() and not growing.exists() and demonstration.exists()
@@ -324,7 +324,7 @@ def test_a_trusted_checkpoint_is_gone_on_with_and_this_is_written_down(tmp_path:
     found = told.resume()
     assert found is not None and found.step == 8
     (record,) = told.trusted
-    assert record["step"] == 8 and "code of recollect.common.replay" in record["differs"]
+    assert record["step"] == 8 and "code of recollect.memory_rl.replay" in record["differs"]
     train(told, 13)
     # Killed again, with the option or without it: on from its own checkpoint, and still written down.
     for trust in (False, True):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from recollect.common.optimiser import Adam
+from recollect.common.polyak import follow
 
 
 def gradients(step: int) -> list[torch.Tensor]:
@@ -74,3 +76,25 @@ def test_a_step_has_the_bits_of_torchs_fused_adamw_with_groups_of_other_decay() 
         own.step()
         reference.step()
         assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+
+
+@pytest.mark.parametrize("clip", [None, 0.5, 100.0])
+def test_gradients_of_a_loss_take_the_place_of_old_ones_and_are_clipped_as_torch_does(clip: float | None) -> None:
+    ours, theirs = module(), module()
+    optimiser = Adam(ours.named_parameters(), lr=0.01)
+    ours.weight.grad = torch.ones(3, 4)
+    x = torch.arange(8.0).reshape(2, 4)
+    norm = optimiser.backward((ours(x) ** 2).mean(), clip=clip)
+    (theirs(x) ** 2).mean().backward()
+    wanted = torch.nn.utils.clip_grad_norm_(theirs.parameters(), float("inf") if clip is None else clip)
+    torch.testing.assert_close(norm, wanted)
+    assert 0.5 < float(norm) < 100.0
+    for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+
+
+def test_targets_go_their_share_of_the_way() -> None:
+    targets, followed = [torch.zeros(2), torch.ones(1)], [torch.full((2,), 4.0), torch.zeros(1)]
+    follow(targets, followed, 0.25)
+    assert [target.tolist() for target in targets] == [[1.0, 1.0], [0.75]]
+    assert [tensor.tolist() for tensor in followed] == [[4.0, 4.0], [0.0]]

@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from recollect.common.contract import Facts
-from recollect.common.replay import Batch
 from recollect.memory_rl import dqn, sac, sacd, td3
+from recollect.memory_rl.replay import Batch
 from recollect.settings.resolve import resolve
 
 CONFIG = Path(__file__).resolve().parents[3] / "config/methods"

@@ -16,9 +16,9 @@ from playing import play
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
 from recollect.common.learning_curve import make_worlds
-from recollect.common.replay import Batch
 from recollect.memory_rl import sac, td3
-from recollect.memory_rl.history_actor_critic import noise_like
+from recollect.memory_rl.continuous_actor_critic import noise_like
+from recollect.memory_rl.replay import Batch
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 

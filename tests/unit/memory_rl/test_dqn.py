@@ -18,10 +18,10 @@ from recollect.artifacts.finite import check_arrays
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.learning_curve import make_worlds
-from recollect.common.replay import Batch
 from recollect.memory_rl import dqn
 from recollect.memory_rl.dqn import DQN, Hyperparameters, epsilon, loss_of, make_network, make_trainer
 from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.replay import Batch
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 from recollect.settings.seeding import generator

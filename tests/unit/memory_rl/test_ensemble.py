@@ -14,11 +14,11 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
-from recollect.common.stacked import StackedLSTM
 from recollect.memory_rl import dqn, sacd
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.memory_rl.playing_together import SideBySide, apart
+from recollect.memory_rl.stacked import StackedLSTM
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve, scale_settings
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
@@ -356,10 +356,31 @@ def test_a_damaged_checkpoint_costs_its_own_run_some_steps_and_the_others_nothin
     ("changes", "said"),
     [
         ({"sequence": {"positions": "learned"}}, "the weights of a Positions"),
-        ({"algorithm": sacd, "target_entropy": 0.5}, "the weights of a ActorCritic"),
+        ({"algorithm": sacd, "target_entropy": 0.5}, "the update of SACD"),
         ({"algorithm": sacd, "shared_encoder": False, "critics_first": True}, "the update of SACD"),
     ],
 )
 def test_what_cannot_be_trained_together_is_said(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         Ensemble(begun("gpt", **changes))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        (dqn, {}),
+        (sacd, {}),
+        (sacd, {"shared_encoder": False}),
+        (sacd, {"target_encoder": True}),
+        (sacd, {"critics_first": True}),
+        (sacd, {"shared_encoder": False, "critics_first": True}),
+        (sacd, {"target_entropy": 0.5}),
+    ],
+)
+def test_a_method_says_that_it_stacks_where_it_is_stacked(algorithm: Any, changes: dict[str, Any]) -> None:
+    learners = [algorithm.make_trainer(settings_of(seed, "ff", algorithm, **changes)).learner for seed in SEEDS]
+    if learners[0].stacks:
+        assert stacked_learner(learners).mean is not learners[0].mean
+    else:
+        with pytest.raises(UserError, match="the update of SACD"):
+            stacked_learner(learners)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recollect.common.stacked import StackedLSTM
 from recollect.memory_rl import dqn
 from recollect.memory_rl.ensemble import Ensemble
+from recollect.memory_rl.stacked import StackedLSTM
 from recollect.memory_rl.work import kernels
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 

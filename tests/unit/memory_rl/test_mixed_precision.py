@@ -10,10 +10,10 @@ import torch
 
 from recollect.common.contract import Facts
 from recollect.common.precision import in_bfloat16
-from recollect.common.replay import Batch
 from recollect.memory_rl import dqn, sac, sacd, td3
 from recollect.memory_rl.history_policy import HistoryPolicy
 from recollect.memory_rl.networks import make_encoder
+from recollect.memory_rl.replay import Batch
 
 METHODS = {"dqn": dqn, "sacd": sacd, "td3": td3, "sac": sac}
 DISCRETE = Facts(observation_size=75, observation_values=(), actions=4, horizon=5, image_shape=(3, 5, 5))

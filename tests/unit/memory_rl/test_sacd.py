@@ -17,8 +17,8 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.learning_curve import make_worlds
-from recollect.common.replay import Batch
 from recollect.memory_rl import dqn, sacd
+from recollect.memory_rl.replay import Batch
 from recollect.memory_rl.sacd import SACD, Hyperparameters, losses_of, make_actor_critic, make_trainer
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings

@@ -12,7 +12,7 @@ import pytest
 
 from recollect.common.contract import facts_of
 from recollect.radt import ad, dt, radt
-from recollect.radt.settings import MemorySettings
+from recollect.radt.memory_settings import MemorySettings
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 

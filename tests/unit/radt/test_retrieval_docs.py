@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from recollect.radt import radt
-from recollect.radt.settings import MemorySettings
+from recollect.radt.memory_settings import MemorySettings
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/radt.md"
 

@@ -17,9 +17,9 @@ import yaml
 
 from recollect.artifacts.sealed import manifest_path, read_arrays, read_table, verify, write_arrays
 from recollect.common.contract import facts_of, world_as_met
-from recollect.common.encoding import encode_in_parts
 from recollect.common.histories import Histories
 from recollect.common.image_encoders.registry import ImageEncoder
+from recollect.common.parts_on_disk import encode_in_parts
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.settings.errors import UserError
@@ -88,9 +88,9 @@ SCALE = {"description": "Pictures.", "seeds": [0], "methods": {m: {"hyperparamet
 KILLED = """
 import functools, os, sys, time
 os.environ["RECOLLECT_MINE"] = sys.argv[1]
-from recollect.common import encoding
+from recollect.common import parts_on_disk
 from recollect.stages import embed_images, stage
-encode_in_parts = encoding.encode_in_parts
+encode_in_parts = parts_on_disk.encode_in_parts
 stage.code_fingerprint = lambda *modules: "code"
 
 def slowly(frames, encode, folder, **known):
@@ -99,7 +99,7 @@ def slowly(frames, encode, folder, **known):
         return encode(part)
     return encode_in_parts(frames, slow, folder, rows={rows}, **known)
 
-encoding.encode_in_parts = slowly
+parts_on_disk.encode_in_parts = slowly
 embed_images.embed_images("mini", "{env}")
 """.replace("{rows}", str(ROWS)).replace("{env}", ENV)
 
@@ -113,7 +113,7 @@ def pictures(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("RECOLLECT_MINE", str(folder))
     # The fingerprint of the code looks into the package's own folder only.
     monkeypatch.setattr(stage, "code_fingerprint", lambda *modules: "code")
-    monkeypatch.setattr("recollect.common.encoding.encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
+    monkeypatch.setattr("recollect.common.parts_on_disk.encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
     (workdir / "config/environments" / f"{ENV}.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
     (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
     for task in registry.tasks(ENV, {}, "train"):

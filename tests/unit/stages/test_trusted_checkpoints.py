@@ -46,7 +46,7 @@ def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def upgrade() -> None:
         reachable = stage.reachable
-        changed = {"recollect.common.replay": "f" * 64}
+        changed = {"recollect.memory_rl.replay": "f" * 64}
         monkeypatch.setattr(stage, "reachable", lambda *modules: {**reachable(*modules), **changed})
         monkeypatch.setattr(stage, "code_fingerprint", lambda *modules: "another code")
 
@@ -66,7 +66,7 @@ def test_an_upgrade_throws_no_run_away_and_its_checkpoint_can_be_trusted(
     interrupted()
     upgraded()
     interrupted()
-    assert "code of recollect.common.replay" in caplog.text and "--trust-checkpoint" in caplog.text
+    assert "code of recollect.memory_rl.replay" in caplog.text and "--trust-checkpoint" in caplog.text
     caplog.clear()
     caplog.set_level(logging.INFO)
     run(*OF, trust_checkpoint=True)
@@ -74,7 +74,7 @@ def test_an_upgrade_throws_no_run_away_and_its_checkpoint_can_be_trusted(
     assert [path.read_bytes() for path in (policy, table)] == whole
     for path in (policy, table):
         (record,) = verify(path)["provenance"]["trusted_checkpoint"]
-        assert record["step"] > 0 and "recollect.common.replay" in record["differs"]
+        assert record["step"] > 0 and "recollect.memory_rl.replay" in record["differs"]
     caplog.clear()
     run(*OF)
     assert caplog.text.count("kept, it is of today") == 2

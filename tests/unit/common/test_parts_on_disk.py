@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recollect.common.encoding import encode_in_parts, remove_parts
+from recollect.common.parts_on_disk import encode_in_parts, remove_parts
 
 FRAMES = np.random.default_rng(0).integers(256, size=(11, 3, 2, 2), dtype=np.uint8)
 KNOWN = {"settings": "these"}

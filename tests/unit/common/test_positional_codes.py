@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from recollect.common.encodings import Positions, sinusoid
+from recollect.common.positional_codes import Positions, sinusoid
 from recollect.settings.errors import UserError
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
-from recollect.common.encodings import Positions
+from recollect.common.positional_codes import Positions
 from recollect.common.sequence_models import Device, Mask, SequenceModel
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.settings.errors import UserError

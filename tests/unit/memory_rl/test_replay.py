@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recollect.common.replay import Batch, EpisodeReplay
+from recollect.memory_rl.replay import Batch, EpisodeReplay
 from recollect.settings.errors import UserError
 
 

@@ -1,0 +1,87 @@
+"""What learns: the networks of an off-policy method, their Adam and one update. A method adds its loss and how it explores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from recollect.artifacts.checkpoints import joined, part
+from recollect.common.masked_mean import Mean, masked_mean
+from recollect.common.optimiser import Adam
+from recollect.common.polyak import follow
+from recollect.memory_rl.history_policy import HistoryNetwork, reseed_dropout
+from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.replay import Batch
+from recollect.settings.seeding import seed_of
+
+
+class Learner:
+    """Networks, Adam and one update. All that changes is in `arrays`.
+
+    Args:
+        network: what acts, a part of `online` (or all of it).
+        online: what Adam trains.
+        target: follows the parts of `online` that have the names of its own.
+    """
+
+    mean: Mean = staticmethod(masked_mean)
+    """Of a loss over a batch; where the batch is that of several members (`recollect.memory_rl.ensemble`), of each."""
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the loss of several members in one batch is what `mean` and stacked networks make of `loss`."""
+        return False
+
+    def __init__(
+        self,
+        hp: OnlineHyperparameters,
+        network: HistoryNetwork,
+        online: nn.Module,
+        target: nn.Module,
+        *,
+        seed: int,
+        device: torch.device | str,
+    ) -> None:
+        self.seed = seed
+        self.network = network
+        self.gradient_clip, self.polyak = hp.gradient_clip, hp.polyak
+        self.online, self.target = online.to(device), target.to(device)
+        self.target.requires_grad_(False)
+        self.optimiser = Adam(self.online.named_parameters(), lr=hp.learning_rate)
+        self.targets: list[Tensor] = list(self.target.parameters())
+        copied = [self.online.get_submodule(name) for name, _ in self.target.named_children()]
+        self.followed: list[Tensor] = [parameter for module in copied for parameter in module.parameters()]
+
+    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss (scalar) and metrics, on the device; a function of the arrays, the batch and the counter."""
+        raise NotImplementedError
+
+    def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        """Actions [B] of the behaviour policy; `count_B`: exploratory selections made before each."""
+        raise NotImplementedError
+
+    def explore_one(self, outputs_A: np.ndarray, count: int, draws: np.random.Generator) -> int:
+        """The action that `explore` takes of one row's discrete outputs."""
+        return int(self.explore(torch.from_numpy(outputs_A)[None], np.array([count]), draws)[0])
+
+    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
+        """Update number `counter`, in place. Returns its metrics (scalars, on the device)."""
+        reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
+        reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
+        loss, metrics = self.loss(batch, counter)
+        norm = self.optimiser.backward(loss, clip=self.gradient_clip)
+        self.optimiser.step()
+        follow(self.targets, self.followed, self.polyak)
+        return {**metrics, "gradient_norm": norm}
+
+    def arrays(self) -> dict[str, Any]:
+        return joined(online=self.online.state_dict(), target=self.target.state_dict(), adam=self.optimiser.arrays())
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        for name, module in (("online", self.online), ("target", self.target)):
+            module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
+        self.optimiser.load(part(arrays, "adam"))
