@@ -1,5 +1,5 @@
 """Episodic evaluation: a policy plays n whole episodes, each from an empty memory; all side by side, or so many at once as
-the policy says (`BatchedPolicy.rows_at_once`).
+the policy says (`BatchedPolicy.rows_at_once`, see `rounds`).
 
 Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act deterministically with dropout
 off; each policy defines what deterministic means for it.
@@ -11,6 +11,7 @@ its so many equal parts is scored too, as metric `part_return`: does the policy 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +65,19 @@ def part_returns(reward_BT: np.ndarray, parts: int) -> np.ndarray:
     return reward_BT[:, : parts * steps].reshape(len(reward_BT), parts, steps).sum(2, dtype=np.float64)
 
 
+def rounds(count: int, at_once: int | None) -> list[slice]:
+    """The rows that are played side by side, round after round: `at_once` (None: all), and what is left in the last.
+
+    No row is left alone if there are others: HELMv2 standardises each row with those beside it. So the last round takes a second
+    row from the one before it, or, where that has only two, becomes one with it (three rows, one more than `at_once`).
+    """
+    at_once = at_once or count
+    starts = list(range(0, count, at_once))
+    if at_once > 1 and len(starts) > 1 and count - starts[-1] == 1:
+        starts[-1:] = [starts[-1] - 1] if at_once > 2 else []
+    return [slice(*ends) for ends in pairwise([*starts, count])]
+
+
 def play_split(
     policy: Policy,
     environment: EnvironmentSettings,
@@ -86,11 +100,10 @@ def play_split(
     keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
     seeds = np.array([seed_of(*keys, i) for i in range(len(tasks))], np.uint64)
     actions = seed_of("of run", evaluation.seed, seed)
-    at_once = getattr(policy, "rows_at_once", None) or len(tasks)
     scoring = scoring or Scoring()
     chunks = []
-    for first in range(0, len(tasks), at_once):
-        rows = slice(first, first + at_once)
+    for rows in rounds(len(tasks), getattr(policy, "rows_at_once", None)):
+        first = rows.start
         kept = scoring.part(f"{split} {first}")
         if kept.result is None:
             world = world_as_met(environment, tasks[rows], seeds[rows], policy)
@@ -99,7 +112,7 @@ def play_split(
         assert kept.result is not None
         chunks.append(EpisodeScores(**kept.result))
         if progress is not None:
-            progress(first + len(tasks[rows]))
+            progress(rows.stop)
     columns = zip(*chunks, strict=True)
     return tasks, EpisodeScores(*(np.concatenate(of_chunks) for of_chunks in columns))
 
