@@ -10,7 +10,7 @@ its so many equal parts is scored too, as metric `part_return`: does the policy 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,18 +39,36 @@ class EpisodeScores(NamedTuple):
     metric_EM: np.ndarray
 
 
+def episode_seeds(
+    environment: EnvironmentSettings, split: str, episodes: Iterable[int], seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What episodes of an evaluation are drawn by: the seeds of their worlds, and of what the policy draws, uint64 [E] each.
+
+    Whoever plays an episode again (as steps, as a film) takes them from here, and so plays the same one.
+
+    Args:
+        episodes: their numbers in the whole split, which plays task after task in turn.
+        seed: of the run.
+    """
+    evaluation = environment.evaluation
+    keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
+    numbers, run = list(episodes), seed_of("of run", evaluation.seed, seed)
+    worlds = [seed_of(*keys, number) for number in numbers]
+    actions = [seed_of("episodic evaluation actions", run, number) for number in numbers]
+    return np.array(worlds, np.uint64), np.array(actions, np.uint64)
+
+
 def play_round(
-    world: VectorWorld, policy: Policy, *, seed: int, first: int, kept: Part, watch: Watch | None = None
+    world: VectorWorld, policy: Policy, *, seeds_B: np.ndarray, kept: Part, watch: Watch | None = None
 ) -> EpisodeScores:
     """Play one episode per instance.
 
     Args:
-        seed: of what the policy draws; of a row it draws by how many episodes came before it, `first` before the first.
+        seeds_B: uint64, of what the policy draws in each row; see `episode_seeds`.
         kept: the part of a scoring that this is; it goes on where it was saved.
         watch: told of every step.
     """
-    seeds = [seed_of("episodic evaluation actions", seed, first + row) for row in range(world.num_envs)]
-    policy.start(np.array(seeds, np.uint64), world.horizon, 1)
+    policy.start(seeds_B, world.horizon, 1)
     played = score_episodes(world, policy, kept, watch)
     of_parts = part_returns(played.reward_BT, int(getattr(world, "parts", 0)))
     metric_BM = np.zeros((world.num_envs, 0))
@@ -95,20 +113,17 @@ def play_split(
         scoring: what it goes on from, see `Scoring`.
     """
     listed = registry.tasks(environment.world, environment.options, split)
-    evaluation = environment.evaluation
-    tasks = [listed[i % len(listed)] for i in range(evaluation.episodes)]
-    keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
-    seeds = np.array([seed_of(*keys, i) for i in range(len(tasks))], np.uint64)
-    actions = seed_of("of run", evaluation.seed, seed)
+    tasks = [listed[i % len(listed)] for i in range(environment.evaluation.episodes)]
+    worlds_E, actions_E = episode_seeds(environment, split, range(len(tasks)), seed)
     scoring = scoring or Scoring()
     chunks = []
     for rows in rounds(len(tasks), getattr(policy, "rows_at_once", None)):
         first = rows.start
         kept = scoring.part(f"{split} {first}")
         if kept.result is None:
-            world = world_as_met(environment, tasks[rows], seeds[rows], policy)
+            world = world_as_met(environment, tasks[rows], worlds_E[rows], policy)
             told = None if watch is None else watch(first)
-            kept.end(play_round(world, policy, seed=actions, first=first, kept=kept, watch=told)._asdict())
+            kept.end(play_round(world, policy, seeds_B=actions_E[rows], kept=kept, watch=told)._asdict())
         assert kept.result is not None
         chunks.append(EpisodeScores(**kept.result))
         if progress is not None:
