@@ -13,14 +13,15 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from recollect.common.language_models import RANDOM_VOCABULARY, vocabulary
+from recollect.common.language_models import RANDOM_VOCABULARY
 from recollect.common.precision import Precision, in_bfloat16
-from recollect.common.published_transformer_xl import load, shortened
-from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.helm.causal_memory import causal_memory
 from recollect.helm.encoder_memory import encoder_memory
+from recollect.helm.language_vocabulary import vocabulary
+from recollect.helm.published_transformer_xl import load, shortened
 from recollect.helm.ring_memory import RingMemory
 from recollect.helm.rotary_memory import rotary_memory
+from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 

@@ -9,10 +9,11 @@ from functools import partial
 
 import torch
 
-from recollect.common.frozen_products import hold_products
-from recollect.common.language_models import RANDOM_VOCABULARY, package_weights, vocabulary
-from recollect.common.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
+from recollect.common.language_models import RANDOM_VOCABULARY, package_weights
+from recollect.helm.frozen_products import hold_products
+from recollect.helm.language_vocabulary import vocabulary
 from recollect.helm.ring_memory import RingMemory
+from recollect.helm.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
 from recollect.helm.token_window import unfit
 from recollect.settings.schema import LanguageModelSettings
 
@@ -40,7 +41,7 @@ def rotary_memory(
     if settings.source == "random":
         network = RotaryTransformer(RANDOM.shortened(layers), seed=seed).eval().requires_grad_(False)
     elif settings.source == "package":
-        from recollect.common.rotary_file import load
+        from recollect.helm.rotary_file import load
 
         network = load(package_weights(settings), layers=layers)
     else:
