@@ -31,7 +31,6 @@ def rotary_memory(
     dtype: torch.dtype,
     graphed: bool,
     device: str | torch.device,
-    seed: int,
 ) -> RingMemory:
     """A model of Llama's architecture as memory; see `language_memory`. A row begins with nothing to attend to but its first input.
 
@@ -39,7 +38,7 @@ def rotary_memory(
         UserError: its package is missing or another version, or it has fewer layers.
     """
     if settings.source == "random":
-        network = RotaryTransformer(RANDOM.shortened(layers), seed=seed).eval().requires_grad_(False)
+        network = RotaryTransformer(RANDOM.shortened(layers), seed=0).eval().requires_grad_(False)
     elif settings.source == "package":
         from recollect.helm.rotary_file import load
 
