@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_iter
 from recollect.common.contract import Facts, facts_of
 from recollect.radt import dpt
 from recollect.radt.chunks import chunk_settings, memory_of
-from recollect.radt.experience import Experience
 from recollect.radt.dt import action_loss
+from recollect.radt.experience import Experience
 from recollect.radt.radt import Batch, radt_loss
 from recollect.radt.supervised import Gradients, make_optimiser
 from recollect.settings.resolve import algorithm_module, resolve
