@@ -42,6 +42,17 @@ class Side:
     cold: bool = False
 
 
+def waiting(work: Callable[[], object], device: str) -> Callable[[], None]:
+    """The work, and on a GPU the wait for its end."""
+
+    def run() -> None:
+        work()
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    return run
+
+
 @dataclass(frozen=True)
 class Goal:
     """What section 7 of the design promises: a ratio of at least so much, or (without a plain way) a time below so much."""

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.online import PlainAgent, settings_of, waiting
+from benchmarks.harness import waiting
+from benchmarks.online import PlainAgent, settings_of
 from recollect.artifacts.run import Run
 from recollect.memory_rl.dqn import make_trainer
 from recollect.memory_rl.off_policy import OnlineTrainer

@@ -10,7 +10,7 @@ On a CPU an update has an eighth of the paper's 64 windows, on both sides; rates
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.harness import Comparison, Side
+from benchmarks.harness import Comparison, Side, waiting
 from benchmarks.weights import lively
 from recollect.common.rollout import play_episodes
 from recollect.memory_rl.dqn import Hyperparameters, loss_of, make_trainer
@@ -211,17 +211,6 @@ def acting_difference() -> float:
 
     play_episodes(trainer.world, act)
     return max(float((a - b).abs().max()) for a, b in zip(plain, found, strict=True))
-
-
-def waiting(work: Callable[[], object], device: str) -> Callable[[], None]:
-    """The work, and on a GPU the wait for its end."""
-
-    def run() -> None:
-        work()
-        if device != "cpu":
-            torch.cuda.synchronize()
-
-    return run
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:

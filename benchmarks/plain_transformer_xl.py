@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.cpu.kernels import linear
-from recollect.common.transformer_xl import TransformerXL
+from recollect.helm.transformer_xl import TransformerXL
 
 
 class PlainXL:

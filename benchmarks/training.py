@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2Model
 
-from benchmarks.harness import Comparison, Goal, Side
+from benchmarks.harness import Comparison, Goal, Side, waiting
 from benchmarks.weights import lively
 from recollect.common.transformer import TransformerSettings
 from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, Experience
@@ -242,17 +242,6 @@ def difference(case: Case) -> float:
             assert other is not None
             gaps.append(float((parameter.grad - other).norm() / parameter.grad.norm()))
     return max(gaps)
-
-
-def waiting(step: Callable[[], Tensor], device: str) -> Callable[[], None]:
-    """The step, and on a GPU the wait for its end."""
-
-    def run() -> None:
-        step()
-        if device != "cpu":
-            torch.cuda.synchronize()
-
-    return run
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:

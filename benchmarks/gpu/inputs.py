@@ -23,10 +23,10 @@ from recollect.common.histories import Histories
 from recollect.common.index import FlatIndex
 from recollect.common.language_models import KIND as LANGUAGE_MODEL
 from recollect.common.language_models import WEIGHTS
-from recollect.common.published_transformer_xl import CONFIG
-from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.common.weights import arrays_of
 from recollect.environments import registry
+from recollect.helm.published_transformer_xl import CONFIG
+from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.radt.chunks import chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import embedder_name, load_embedder
 from recollect.settings.resolve import algorithm_module, language_model, resolve, source_hyperparameters

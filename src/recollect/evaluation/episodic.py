@@ -1,5 +1,5 @@
 """Episodic evaluation: a policy plays n whole episodes, each from an empty memory; all side by side, or so many at once as
-the policy says (`BatchedPolicy.rows_at_once`).
+the policy says (`BatchedPolicy.rows_at_once`, see `rounds`).
 
 Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act deterministically with dropout
 off; each policy defines what deterministic means for it.
@@ -10,7 +10,8 @@ its so many equal parts is scored too, as metric `part_return`: does the policy 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -38,18 +39,36 @@ class EpisodeScores(NamedTuple):
     metric_EM: np.ndarray
 
 
+def episode_seeds(
+    environment: EnvironmentSettings, split: str, episodes: Iterable[int], seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What episodes of an evaluation are drawn by: the seeds of their worlds, and of what the policy draws, uint64 [E] each.
+
+    Whoever plays an episode again (as steps, as a film) takes them from here, and so plays the same one.
+
+    Args:
+        episodes: their numbers in the whole split, which plays task after task in turn.
+        seed: of the run.
+    """
+    evaluation = environment.evaluation
+    keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
+    numbers, run = list(episodes), seed_of("of run", evaluation.seed, seed)
+    worlds = [seed_of(*keys, number) for number in numbers]
+    actions = [seed_of("episodic evaluation actions", run, number) for number in numbers]
+    return np.array(worlds, np.uint64), np.array(actions, np.uint64)
+
+
 def play_round(
-    world: VectorWorld, policy: Policy, *, seed: int, first: int, kept: Part, watch: Watch | None = None
+    world: VectorWorld, policy: Policy, *, seeds_B: np.ndarray, kept: Part, watch: Watch | None = None
 ) -> EpisodeScores:
     """Play one episode per instance.
 
     Args:
-        seed: of what the policy draws; of a row it draws by how many episodes came before it, `first` before the first.
+        seeds_B: uint64, of what the policy draws in each row; see `episode_seeds`.
         kept: the part of a scoring that this is; it goes on where it was saved.
         watch: told of every step.
     """
-    seeds = [seed_of("episodic evaluation actions", seed, first + row) for row in range(world.num_envs)]
-    policy.start(np.array(seeds, np.uint64), world.horizon, 1)
+    policy.start(seeds_B, world.horizon, 1)
     played = score_episodes(world, policy, kept, watch)
     of_parts = part_returns(played.reward_BT, int(getattr(world, "parts", 0)))
     metric_BM = np.zeros((world.num_envs, 0))
@@ -62,6 +81,19 @@ def part_returns(reward_BT: np.ndarray, parts: int) -> np.ndarray:
     """Return of each of so many equal parts of T steps, float64 [B, P]."""
     steps = reward_BT.shape[1] // max(1, parts)
     return reward_BT[:, : parts * steps].reshape(len(reward_BT), parts, steps).sum(2, dtype=np.float64)
+
+
+def rounds(count: int, at_once: int | None) -> list[slice]:
+    """The rows that are played side by side, round after round: `at_once` (None: all), and what is left in the last.
+
+    No row is left alone if there are others: HELMv2 standardises each row with those beside it. So the last round takes a second
+    row from the one before it, or, where that has only two, becomes one with it (three rows, one more than `at_once`).
+    """
+    at_once = at_once or count
+    starts = list(range(0, count, at_once))
+    if at_once > 1 and len(starts) > 1 and count - starts[-1] == 1:
+        starts[-1:] = [starts[-1] - 1] if at_once > 2 else []
+    return [slice(*ends) for ends in pairwise([*starts, count])]
 
 
 def play_split(
@@ -81,25 +113,21 @@ def play_split(
         scoring: what it goes on from, see `Scoring`.
     """
     listed = registry.tasks(environment.world, environment.options, split)
-    evaluation = environment.evaluation
-    tasks = [listed[i % len(listed)] for i in range(evaluation.episodes)]
-    keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, split)
-    seeds = np.array([seed_of(*keys, i) for i in range(len(tasks))], np.uint64)
-    actions = seed_of("of run", evaluation.seed, seed)
-    at_once = getattr(policy, "rows_at_once", None) or len(tasks)
+    tasks = [listed[i % len(listed)] for i in range(environment.evaluation.episodes)]
+    worlds_E, actions_E = episode_seeds(environment, split, range(len(tasks)), seed)
     scoring = scoring or Scoring()
     chunks = []
-    for first in range(0, len(tasks), at_once):
-        rows = slice(first, first + at_once)
+    for rows in rounds(len(tasks), getattr(policy, "rows_at_once", None)):
+        first = rows.start
         kept = scoring.part(f"{split} {first}")
         if kept.result is None:
-            world = world_as_met(environment, tasks[rows], seeds[rows], policy)
+            world = world_as_met(environment, tasks[rows], worlds_E[rows], policy)
             told = None if watch is None else watch(first)
-            kept.end(play_round(world, policy, seed=actions, first=first, kept=kept, watch=told)._asdict())
+            kept.end(play_round(world, policy, seeds_B=actions_E[rows], kept=kept, watch=told)._asdict())
         assert kept.result is not None
         chunks.append(EpisodeScores(**kept.result))
         if progress is not None:
-            progress(first + len(tasks[rows]))
+            progress(rows.stop)
     columns = zip(*chunks, strict=True)
     return tasks, EpisodeScores(*(np.concatenate(of_chunks) for of_chunks in columns))
 

@@ -17,11 +17,10 @@ from recollect.common.contract import Policy, world_as_met
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.environments.drawing import drawn
-from recollect.evaluation.episodic import play_round
+from recollect.evaluation.episodic import episode_seeds, play_round
 from recollect.evaluation.in_context import Moment, play_in_context, row_seeds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
-from recollect.settings.seeding import seed_of
 
 
 class Step(NamedTuple):
@@ -65,15 +64,14 @@ def play(
 
         play_in_context(policy, shorter, [listed[task]], seed=seed, progress=progress, watch=watch)
         return steps
-    actions = seed_of("of run", environment.evaluation.seed, seed)
     for episode in range(episodes):
-        tasks, row, seeds_1 = _begun(environment, split, task, episode, seed)
-        world = world_as_met(environment, tasks, seeds_1, policy)
+        tasks, worlds_1, actions_1 = _begun(environment, split, task, episode, seed)
+        world = world_as_met(environment, tasks, worlds_1, policy)
 
         def told(seen: Any, action_B: Any, reward_B: Any, done_B: Any, live: Any, *, episode: int = episode) -> None:
             note(action_B, reward_B, done_B, episode)
 
-        play_round(world, policy, seed=actions, first=row, kept=Scoring().part(""), watch=told)
+        play_round(world, policy, seeds_B=actions_1, kept=Scoring().part(""), watch=told)
         if progress is not None:
             progress(episode + 1)
     return steps
@@ -116,17 +114,17 @@ def pictures(
 
 def world_of(environment: EnvironmentSettings, split: str, task: int, episode: int = 0, *, seed: int) -> World:
     """The world in which an episode begins, not yet reset."""
-    tasks, _, seeds_1 = _begun(environment, split, task, episode, seed)
-    return registry.make_world(environment.world, environment.options, tasks, seeds_1)
+    tasks, worlds_1, _ = _begun(environment, split, task, episode, seed)
+    return registry.make_world(environment.world, environment.options, tasks, worlds_1)
 
 
 def _begun(
     environment: EnvironmentSettings, split: str, task: int, episode: int, seed: int
-) -> tuple[list[Task], int, np.ndarray]:
-    """The task as a list, the row of its evaluation that plays an episode, and the seed of that row's world, [1]."""
+) -> tuple[list[Task], np.ndarray, np.ndarray]:
+    """The task as a list, and the seeds of what its evaluation plays: of the world, and of what the policy draws, [1] each."""
     listed = registry.tasks(environment.world, environment.options, split)
+    tasks = [listed[task]]
     if environment.evaluation.protocol == "in_context":
-        return [listed[task]], task, row_seeds("evaluation world", environment, [listed[task]], seed)
-    row = task + episode * len(listed)
-    drawn_seed = seed_of("episodic evaluation world", environment.name, environment.evaluation.seed, seed, split, row)
-    return [listed[task]], row, np.array([drawn_seed], np.uint64)
+        of_task = environment, tasks, seed
+        return tasks, row_seeds("evaluation world", *of_task), row_seeds("evaluation actions", *of_task)
+    return tasks, *episode_seeds(environment, split, [task + episode * len(listed)], seed)

@@ -13,9 +13,9 @@ from recollect.artifacts.scoring import Scoring
 from recollect.common.contract import Policy, world_as_met
 from recollect.common.rollout import score_episodes
 from recollect.environments.base import Task
+from recollect.evaluation.episodic import episode_seeds, rounds
 from recollect.evaluation.in_context import Moment, play_in_context
 from recollect.settings.schema import EnvironmentSettings
-from recollect.settings.seeding import seed_of
 
 
 class _Steps:
@@ -69,23 +69,19 @@ def episodic(
         episodes: None: those that the evaluation plays, at least one of each task.
         listed: how many tasks the split has, which the evaluation plays in turn.
     """
-    evaluation = environment.evaluation
     rows: list[tuple[Task, int]] = []
     for task in tasks:
-        count = episodes or max(1, len(range(task.index, evaluation.episodes, listed)))
+        count = episodes or max(1, len(range(task.index, environment.evaluation.episodes, listed)))
         rows += [(task, place) for place in range(count)]
-    steps, at_once = _Steps(), getattr(policy, "rows_at_once", None) or len(rows)
-    for first in range(0, len(rows), at_once):
-        chosen = rows[first : first + at_once]
+    steps = _Steps()
+    for side_by_side in rounds(len(rows), getattr(policy, "rows_at_once", None)):
+        chosen = rows[side_by_side]
         number = [task.index + place * listed for task, place in chosen]  # the episode's, in the whole split
-        keys = ("episodic evaluation world", environment.name, evaluation.seed, seed, tasks[0].split)
-        seeds_B = np.array([seed_of(*keys, i) for i in number], np.uint64)
-        world = world_as_met(environment, [task for task, _ in chosen], seeds_B, policy)
-        run = seed_of("of run", evaluation.seed, seed)
-        acts_B = np.array([seed_of("episodic evaluation actions", run, i) for i in number], np.uint64)
-        policy.start(acts_B, world.horizon, 1)
+        worlds_B, actions_B = episode_seeds(environment, tasks[0].split, number, seed)
+        world = world_as_met(environment, [task for task, _ in chosen], worlds_B, policy)
+        policy.start(actions_B, world.horizon, 1)
         of_row: dict[str, np.ndarray] = {
-            "row": np.arange(first, first + len(chosen)),
+            "row": np.arange(side_by_side.start, side_by_side.stop),
             "task": np.array([task.index for task, _ in chosen], np.int32),
             "episode": np.array([place for _, place in chosen], np.int32),
         }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from recollect.artifacts.run import Run
-from recollect.common.language_models import vocabulary
 from recollect.helm import dual_encoder
 from recollect.helm.captioned_tiles import captions
+from recollect.helm.language_vocabulary import vocabulary
 from recollect.helm.sentences import SentenceEncoder
 from recollect.settings.resolve import language_model
 

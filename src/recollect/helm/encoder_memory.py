@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
-from recollect.common.language_models import ROBERTA_OFFSET, load_language_model, vocabulary
+from recollect.common.language_models import ROBERTA_OFFSET, load_language_model
 from recollect.helm.encoder import Encoder
 from recollect.helm.frame_cache import VectorCache, key_of
+from recollect.helm.language_vocabulary import vocabulary
 from recollect.helm.token_window import TokenWindow, check_inputs, check_length, right_aligned, unfit
 from recollect.settings.schema import LanguageModelSettings
 

@@ -13,14 +13,15 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from recollect.common.language_models import RANDOM_VOCABULARY, vocabulary
+from recollect.common.language_models import RANDOM_VOCABULARY
 from recollect.common.precision import Precision, in_bfloat16
-from recollect.common.published_transformer_xl import load, shortened
-from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.helm.causal_memory import causal_memory
 from recollect.helm.encoder_memory import encoder_memory
+from recollect.helm.language_vocabulary import vocabulary
+from recollect.helm.published_transformer_xl import load, shortened
 from recollect.helm.ring_memory import RingMemory
 from recollect.helm.rotary_memory import rotary_memory
+from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 
@@ -81,7 +82,6 @@ def language_memory(
     precision: Precision = "float32",
     graphed: bool = True,
     device: str | torch.device = "cpu",
-    seed: int = 0,
 ) -> LanguageMemory:
     """A language model of config/language_models.yaml as memory of M = `memory_length` inputs, at most K of them a step.
 
@@ -100,7 +100,7 @@ def language_memory(
         if model is not None:
             network = load(Path(model), layers=layers)
         elif settings.source == "random":
-            network = TransformerXL(shortened(RANDOM, layers), seed=seed).eval().requires_grad_(False)
+            network = TransformerXL(shortened(RANDOM, layers), seed=0).eval().requires_grad_(False)
         else:
             raise UserError(
                 f"The language model '{name}' must be fetched before it can be loaded.",
@@ -113,7 +113,7 @@ def language_memory(
         ring = partial(XLCache, network, length=memory_length, tokens=batch_tokens, dtype=dtype, graphed=graphed)
         return RingMemory(ring, table_VD, vocabulary(settings, model))
     if settings.kind == "llama":
-        return rotary_memory(settings, layers=layers, device=device, seed=seed, graphed=graphed, **common)
+        return rotary_memory(settings, layers=layers, device=device, graphed=graphed, **common)
     if settings.kind == "gpt2":
         return causal_memory(settings, folder=model, layers=layers, device=device, **common)
     return encoder_memory(settings, folder=model, layers=layers, pooling=pooling, device=device, **common)

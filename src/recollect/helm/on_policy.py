@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn import functional as F
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
@@ -33,7 +32,7 @@ from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.learning_curve import world_of
 from recollect.common.optimiser import Adam
-from recollect.common.ppo_loss import policy_terms, standardised
+from recollect.common.ppo_loss import ppo_loss, standardised
 from recollect.common.precision import tf32
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.helm.sampled_policy import Agent
@@ -111,25 +110,32 @@ def loss_of(
     `batch` has ``action``, ``log`` (of that action when it was taken), ``value`` (then), ``advantage`` (as the policy's loss
     takes it) and ``return``, [M] each; `log_MA` and `value_M` are of the network as it is.
     """
-    terms = policy_terms(log_MA, batch["action"], batch["log"], batch["advantage"], clip)
-    near_M = value_M
-    if hp.clip_value is not None:
-        near_M = batch["value"] + (value_M - batch["value"]).clamp(-hp.clip_value, hp.clip_value)
-    value_loss = F.mse_loss(near_M, batch["return"])
-    loss = -terms.surrogate + entropy * terms.negative_entropy + hp.value_coefficient * value_loss
+    terms = ppo_loss(
+        log_MA,
+        value_M,
+        batch["action"],
+        batch["log"],
+        batch["advantage"],
+        batch["return"],
+        clip=clip,
+        value_coefficient=hp.value_coefficient,
+        entropy=entropy,
+        old_value_M=batch["value"],
+        clip_value=hp.clip_value,
+    )
     with torch.no_grad():
         unexplained = (batch["return"] - value_M).var(correction=0)
         spread = batch["return"].var(correction=0).clamp(min=1e-12)
         metrics = {
-            "loss": loss.detach(),
+            "loss": terms.loss.detach(),
             "policy_gradient_loss": -terms.surrogate.detach(),
-            "value_loss": value_loss.detach(),
+            "value_loss": terms.value_loss.detach(),
             "entropy_loss": terms.negative_entropy.detach(),
             "approx_kl": (batch["log"] - terms.log_M).mean(),
             "clip_fraction": ((terms.ratio_M - 1).abs() > clip).float().mean(),
             "explained_variance": 1 - unexplained / spread,
         }
-    return loss, metrics
+    return terms.loss, metrics
 
 
 class OnPolicyTrainer:

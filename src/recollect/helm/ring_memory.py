@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from recollect.common.rotary_transformer import RotaryCache
-from recollect.common.token_ring import TokenRing
 from recollect.helm.frame_cache import VectorCache
 from recollect.helm.recalled_steps import RecalledSteps
+from recollect.helm.rotary_transformer import RotaryCache
+from recollect.helm.token_ring import TokenRing
 
 REMEMBERED = 5000  # steps whose results are kept
 

@@ -9,10 +9,11 @@ from functools import partial
 
 import torch
 
-from recollect.common.frozen_products import hold_products
-from recollect.common.language_models import RANDOM_VOCABULARY, package_weights, vocabulary
-from recollect.common.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
+from recollect.common.language_models import RANDOM_VOCABULARY, package_weights
+from recollect.helm.frozen_products import hold_products
+from recollect.helm.language_vocabulary import vocabulary
 from recollect.helm.ring_memory import RingMemory
+from recollect.helm.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
 from recollect.helm.token_window import unfit
 from recollect.settings.schema import LanguageModelSettings
 
@@ -30,7 +31,6 @@ def rotary_memory(
     dtype: torch.dtype,
     graphed: bool,
     device: str | torch.device,
-    seed: int,
 ) -> RingMemory:
     """A model of Llama's architecture as memory; see `language_memory`. A row begins with nothing to attend to but its first input.
 
@@ -38,9 +38,9 @@ def rotary_memory(
         UserError: its package is missing or another version, or it has fewer layers.
     """
     if settings.source == "random":
-        network = RotaryTransformer(RANDOM.shortened(layers), seed=seed).eval().requires_grad_(False)
+        network = RotaryTransformer(RANDOM.shortened(layers), seed=0).eval().requires_grad_(False)
     elif settings.source == "package":
-        from recollect.common.rotary_file import load
+        from recollect.helm.rotary_file import load
 
         network = load(package_weights(settings), layers=layers)
     else:

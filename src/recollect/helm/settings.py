@@ -9,7 +9,7 @@ from pydantic import Field
 from recollect.settings import still
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, entries_of, merge, validated
-from recollect.settings.resolve import algorithm_module, language_model, listed, scale_settings
+from recollect.settings.resolve import language_model, listed, scale_settings
 from recollect.settings.schema import Frozen, LanguageModelSettings
 
 
@@ -107,8 +107,9 @@ def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:
     prepared = still.prepared(f"{scale} model {name}")
     if prepared is not None:
         return prepared
+    from recollect.helm.dual_encoder import Hyperparameters  # imports torch, which Snakemake must not
+
     model = vision_language_model(name, scale)
     where = f"{config_folder() / 'vision_language_models.yaml'}: {name}.hyperparameters (scale {scale})"
-    module = algorithm_module("dual_encoder", where=where)
-    checked = validated(module.Hyperparameters, model.hyperparameters, where=where)
+    checked = validated(Hyperparameters, model.hyperparameters, where=where)
     return {**model.model_dump(mode="json"), "hyperparameters": checked.model_dump(mode="json")}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from recollect.common import language_models
 from recollect.common.parts_on_disk import encode_in_parts
+from recollect.helm.language_vocabulary import vocabulary
 from recollect.helm.settings import TokenVocabularySettings, prompt_templates
 from recollect.helm.token_vocabulary import embedded, usable
 from recollect.helm.vision_language import ClipModel, vision_language_model
@@ -53,7 +53,7 @@ def embedded_words(
         what = f"the vision-language model '{settings.vision_language_model}' has no vocabulary of its own"
         raise UserError(what, where=where, do="list `words`")
     lm_file = inputs.get("language_model")
-    lm_strings = language_models.vocabulary(reader, None if lm_file is None else lm_file.parent)
+    lm_strings = vocabulary(reader, None if lm_file is None else lm_file.parent)
     places, lm_ids = usable(candidates, lm_strings, settings.match)
     if not places:
         do = "choose another match, or words of the language model"

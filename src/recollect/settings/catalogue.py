@@ -57,7 +57,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "world": Kind("world", ("recollect.environments",), frozenset({"World", "tasks"})),
-    "method": Kind("algorithm", _FOLDERS, frozenset({"Hyperparameters", "train"})),
+    "method": Kind("algorithm", _FOLDERS, frozenset({"Hyperparameters", "train", "load_policy"})),
     "source": Kind("source of histories", (*_FOLDERS, "recollect.sources"), frozenset({"Hyperparameters", "generate"})),
     "network": Kind("algorithm with a network of its own", _FOLDERS, frozenset({"build_network"})),
     "figure": Kind("kind of figure", ("recollect.figures",), frozenset({"Options", "draw"})),
@@ -90,11 +90,24 @@ def known(kind: str, name: str | None = None) -> dict[str, str]:
 
 
 def module_of(kind: str, name: str, *, where: object) -> str:
-    """The module of this name: `recollect.memory_rl.dqn`, or a UserError that names the nearest one and `where`."""
+    """The module of this name: `recollect.memory_rl.dqn`, or a UserError that names the nearest one and `where`.
+
+    Where the user has a file of this name that is one of this kind but for some names, the error says which names it lacks.
+    """
     modules = known(kind, name)
     if name not in modules:
-        raise UserError(f"no {KINDS[kind].title} named '{name}'", where=where, do=nearest(name, known(kind)))
+        do = _unfinished(KINDS[kind], name) or nearest(name, known(kind))
+        raise UserError(f"no {KINDS[kind].title} named '{name}'", where=where, do=do)
     return modules[name]
+
+
+def _unfinished(kind: Kind, name: str) -> str:
+    """What to declare in the user's file of this name, if it declares some of what the kind is known by; else nothing."""
+    for module in _own_files():
+        lacking = kind.declares - declared(module.path).keys() if module.path.stem == name else kind.declares
+        if lacking < kind.declares:
+            return f"declare {' and '.join(f'`{each}`' for each in sorted(lacking))} in {module.path}"
+    return ""
 
 
 def load(kind: str, name: str, *, where: object) -> ModuleType:
@@ -170,13 +183,17 @@ def _modules(kind: Kind, name: str | None = None) -> list[Module]:
     for package in kind.packages:
         folder = source.joinpath(*package.split("."))
         candidates += _files(package, folder)
-    for package, place in own_packages().items():
-        if place.is_dir():
-            candidates += _files(package, place)
-        else:
-            candidates.append(Module(package, place))
+    candidates += _own_files()
     named = [module for module in candidates if name in (None, module.path.stem)]
     return [module for module in named if kind.declares <= declared(module.path).keys()]
+
+
+def _own_files() -> list[Module]:
+    """The modules of the user's folder and of plug-ins."""
+    modules: list[Module] = []
+    for package, place in own_packages().items():
+        modules += _files(package, place) if place.is_dir() else [Module(package, place)]
+    return modules
 
 
 def _files(package: str, folder: Path) -> list[Module]:

@@ -33,7 +33,7 @@ from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.image_encoders.registry import encoder_class
 from recollect.common.optimiser import Adam
-from recollect.common.ppo_loss import policy_terms, standardised
+from recollect.common.ppo_loss import ppo_loss, standardised
 from recollect.common.reward_scale import RewardScale
 from recollect.environments import registry
 from recollect.environments.base import Task, World
@@ -293,9 +293,17 @@ class ImagePPO:
     def _loss(self, images: Tensor, action_B: Tensor, old_B: Tensor, advantage_B: Tensor, return_B: Tensor) -> Tensor:
         settings = self.settings
         log_BA, value_B = self.network(images)
-        terms = policy_terms(log_BA, action_B, old_B, standardised(advantage_B), settings.clip)
-        value_loss = F.mse_loss(value_B, return_B)
-        return settings.value_coefficient * value_loss - terms.surrogate + settings.entropy * terms.negative_entropy
+        return ppo_loss(
+            log_BA,
+            value_B,
+            action_B,
+            old_B,
+            standardised(advantage_B),
+            return_B,
+            clip=settings.clip,
+            value_coefficient=settings.value_coefficient,
+            entropy=settings.entropy,
+        ).loss
 
     # ---- going on after a kill
 

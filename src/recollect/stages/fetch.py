@@ -22,10 +22,11 @@ def fetch(name: str) -> None:
     """
     from recollect.common import language_model_files
     from recollect.helm import vision_language
+    from recollect.helm.published_transformer_xl import CONVERTERS
 
     chosen = fetched_model(name)
     if isinstance(chosen, LanguageModelSettings):
-        language_model_files.provide(chosen, paths.model(name).parent)
+        language_model_files.provide(chosen, paths.model(name).parent, CONVERTERS)
     else:
         vision_language.provide(chosen, paths.model(name).parent)
 

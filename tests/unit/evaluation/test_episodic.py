@@ -15,7 +15,7 @@ from recollect.common.rollout import play_episodes
 from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
 from recollect.evaluation import tracing
-from recollect.evaluation.episodic import evaluate, part_returns
+from recollect.evaluation.episodic import evaluate, part_returns, rounds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
@@ -222,3 +222,17 @@ def test_each_row_plays_the_same_episode_however_many_are_played_at_once() -> No
         trace = tracing.trace(Dice(rows), environment, **about)
         for name, column in traced.played.arrays().items():
             assert np.array_equal(trace.played.arrays()[name], column), name
+
+
+def test_no_row_is_played_alone_where_there_are_others() -> None:
+    """All rows in order, and the rounds of before, unless the last one had a single row."""
+    for count in range(2, 40):
+        assert rounds(count, None) == [slice(0, count)]
+        for at_once in range(2, 42):
+            found = rounds(count, at_once)
+            assert [row for rows in found for row in range(rows.start, rows.stop)] == list(range(count))
+            sizes = [rows.stop - rows.start for rows in found]
+            assert min(sizes) > 1 and max(sizes) <= max(at_once, 3)
+            if count % at_once != 1:
+                assert found == [slice(first, min(first + at_once, count)) for first in range(0, count, at_once)]
+    assert rounds(1, 4) == [slice(0, 1)] and rounds(3, 1) == [slice(0, 1), slice(1, 2), slice(2, 3)]

@@ -14,7 +14,9 @@ import torch
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
 from recollect.common.contract import Inputs, Traced
-from recollect.evaluation.episodic import evaluate
+from recollect.environments.registry import tasks as tasks_of
+from recollect.evaluation import rollouts
+from recollect.evaluation.episodic import evaluate, play_split
 from recollect.helm import helm, helmv2, shelm
 from recollect.helm import language_memory as memories
 from recollect.helm.on_policy import OnPolicyTrainer
@@ -169,6 +171,22 @@ def test_a_helmv2_policy_is_played_as_it_was_trained_with_the_statistics_of_the_
     assert (
         helmv2.load_policy(of_paper, arrays, inputs).rows_at_once == 17
     )  # five times 17 and 15: about 16, as in training
+
+
+def test_an_evaluation_of_helmv2_never_ends_with_a_game_that_has_no_other_beside_it(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    """273 episodes are sixteen times 17 and one more, whose image alone has no spread."""
+    settings = settings_of("helmv2", actors=16, steps=128)
+    evaluation = settings.environment.evaluation.model_copy(update={"episodes": 273})
+    environment = settings.environment.model_copy(update={"evaluation": evaluation})
+    settings = settings.model_copy(update={"environment": environment})
+    policy = helmv2.load_policy(settings, helmv2.make_trainer(settings, inputs).train(run_in(tmp_path)), inputs)
+    assert 273 % policy.rows_at_once == 1
+    only = tasks_of("signal", environment.options, "eval")
+    _, scores = play_split(policy, environment, "eval", seed=0)
+    steps = rollouts.episodic(policy, environment, only, None, seed=0, listed=len(only))  # plays in the same rounds
+    assert steps["reward"].reshape(273, -1).sum(1).tolist() == scores.return_E.tolist()
 
 
 def test_rows_are_played_at_once_as_their_memories_fit_and_at_small_scales_all(

@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from recollect.artifacts.sealed import sealing, verify, write_arrays
-from recollect.common.frozen_products import hold_products
 from recollect.helm import clip, vision_language
 from recollect.helm import settings as helm_settings
 from recollect.helm.clip import SHAPES, Clip, ClipShape
 from recollect.helm.clip_vocabulary import ClipVocabulary
+from recollect.helm.frozen_products import hold_products
 from recollect.helm.settings import HubFile, VisionLanguageModelSettings
 from recollect.helm.vision_language import KIND, MEAN, STD, preprocessed, provide, vision_language_model
 from recollect.settings.errors import UserError

@@ -59,6 +59,27 @@ def test_every_kind_is_found_in_mine(kind: str, mine: Path) -> None:
     assert refused.value.do == "did you mean 'own'?"
 
 
+def test_a_file_that_lacks_a_name_of_its_kind_is_told_which(mine: Path) -> None:
+    """A method that can be trained and not played is none, and the error names its file."""
+    (mine / "own.py").write_text("class Hyperparameters: pass\ndef train(): pass\n")
+    assert "own" not in known("method")
+    with pytest.raises(UserError, match="no algorithm named 'own'") as refused:
+        module_of("method", "own", where="test")
+    assert refused.value.do == f"declare `load_policy` in {mine / 'own.py'}"
+    with pytest.raises(UserError, match="no image encoder named 'own'") as refused:
+        module_of("image encoder", "own", where="test")
+    assert "declare" not in refused.value.do
+
+
+def test_only_what_can_be_trained_and_played_is_a_method() -> None:
+    """The small vision-language model has hyperparameters and a training, and no run is made with it."""
+    methods = known("method")
+    assert "dual_encoder" not in methods
+    assert {module.split(".")[1] for module in methods.values()} >= {"radt", "memory_rl", "amago", "helm"}
+    for name, module in methods.items():
+        assert {"train", "load_policy"} <= vars(catalogue.load("method", name, where="test")).keys(), module
+
+
 def test_a_name_that_stands_in_two_places_is_refused_with_both(mine: Path, workdir: Path) -> None:
     (mine / "dark_room.py").write_text(WORLD)
     with pytest.raises(UserError, match="two of the kind 'world' named 'dark_room'") as refused:
@@ -118,7 +139,7 @@ def test_an_installed_package_with_an_entry_point_is_searched(tmp_path: Path) ->
     (tmp_path / "lab" / "__init__.py").write_text("raise SystemExit('nothing is imported to look for names')\n")
     (package / "corridor.py").write_text(WORLD)
     (package / "config/figures/my_figure.yaml").write_text("kind: bars\n")
-    (tmp_path / "single.py").write_text("Hyperparameters = 1\ndef train(): pass\n")
+    (tmp_path / "single.py").write_text("Hyperparameters = 1\ndef train(): pass\ndef load_policy(): pass\n")
     about = tmp_path / "lab-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1\n")

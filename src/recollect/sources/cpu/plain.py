@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.common.ppo_loss import policy_terms, standardised
+from recollect.common.ppo_loss import ppo_loss, standardised
 from recollect.sources.cpu.actor_critics import ActorCritics
 from recollect.sources.cpu.recurrent_actor_critics import RecurrentActorCritics
 
@@ -71,6 +71,14 @@ def loss_of(
 ) -> Tensor:
     """PPO's loss of one task's minibatch; arguments as in `output_gradients`."""
     log_BA = F.log_softmax(logits_BA, dim=1)
-    terms = policy_terms(log_BA, action_B, old_log_B, standardised(advantage_B), clip)
-    value_loss = F.mse_loss(value_B, return_B)
-    return value_coefficient * value_loss - terms.surrogate + entropy * terms.negative_entropy
+    return ppo_loss(
+        log_BA,
+        value_B,
+        action_B,
+        old_log_B,
+        standardised(advantage_B),
+        return_B,
+        clip=clip,
+        value_coefficient=value_coefficient,
+        entropy=entropy,
+    ).loss

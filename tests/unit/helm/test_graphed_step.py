@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.common import graphed_step
 from recollect.common.cuda_graphs import WARM_UP
-from recollect.common.graphed_step import GraphedStep
 from recollect.common.transfer import sent
+from recollect.helm import graphed_step
+from recollect.helm.graphed_step import GraphedStep
 from recollect.settings.errors import UserError
 
 

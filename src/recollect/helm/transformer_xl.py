@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
-from recollect.common.frozen_products import product
-from recollect.common.graphed_step import Read
-from recollect.common.token_ring import TokenRing
 from recollect.common.transfer import sent
+from recollect.helm.frozen_products import product
+from recollect.helm.graphed_step import Read
+from recollect.helm.token_ring import TokenRing
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 

@@ -14,11 +14,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from recollect.common import published_transformer_xl
 from recollect.common.language_model_files import provide
-from recollect.common.language_models import vocabulary
-from recollect.common.published_transformer_xl import FILES, convert, convert_apart, load, read_words
-from recollect.common.transformer_xl import TransformerXL, TransformerXLSettings
+from recollect.helm import published_transformer_xl
+from recollect.helm.language_vocabulary import vocabulary
+from recollect.helm.published_transformer_xl import CONVERTERS, FILES, convert, convert_apart, load, read_words
+from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 from recollect.settings.schema import LanguageModelSettings
@@ -108,7 +108,7 @@ def entry(**sha256s: str) -> LanguageModelSettings:
 def test_a_fetched_model_is_converted_whole_and_only_the_first_layers_are_read_where_so_asked(tmp_path, published, hub):
     target = tmp_path / "model"
     settings = entry(**hashes(published))
-    provide(settings, target)
+    provide(settings, target, CONVERTERS)
     assert sorted(hub) == sorted(FILES)
     sealed = ("config.json", "model.safetensors", "vocab.txt")
     assert {path.name for path in target.iterdir()} == {*sealed, *(f"{name}.manifest.json" for name in sealed)}
@@ -136,7 +136,7 @@ def test_files_without_a_pinned_hash_are_refused_with_the_hashes_they_have(tmp_p
     pinned = hashes(published)
     found = [f"{file}: {pinned.pop(file)}" for file in FILES[1:]]
     with pytest.raises(UserError, match=", ".join(found)):
-        provide(entry(**pinned), tmp_path / "model")
+        provide(entry(**pinned), tmp_path / "model", CONVERTERS)
     assert not (tmp_path / "model").exists()
 
 
@@ -153,7 +153,7 @@ def test_hashes_are_checked_before_anything_is_opened(tmp_path, published, hub):
     pinned, trace = hashes(published), tmp_path / "ran"
     (published / "vocab.bin").write_bytes(pickle.dumps(Runs(trace)))
     with pytest.raises(UserError, match="is expected"):
-        provide(entry(**pinned), tmp_path / "model")
+        provide(entry(**pinned), tmp_path / "model", CONVERTERS)
     with pytest.raises(
         UserError, match=r"was not converted: vocab\.bin has sha256"
     ):  # also by the process that would open it

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
-from recollect.common.frozen_products import product
-from recollect.common.graphed_step import GraphedStep, Read
 from recollect.common.rotary import turned
-from recollect.common.token_ring import TokenRing
 from recollect.common.transfer import sent
+from recollect.helm.frozen_products import product
+from recollect.helm.graphed_step import GraphedStep, Read
+from recollect.helm.token_ring import TokenRing
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
