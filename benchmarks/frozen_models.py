@@ -13,8 +13,8 @@ import torch
 
 from benchmarks.harness import Comparison, Side
 from recollect.common.frozen_hopfield import FrozenHopfield
-from recollect.helm.clip import SHAPES, ClipShape, VisionTransformer
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
+from recollect.helm.vision.clip import SHAPES, ClipShape, VisionTransformer
 
 SMALL = ClipShape(width=16, image_width=16, image_layers=1, image_size=32, head=8)
 

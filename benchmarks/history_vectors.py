@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.harness import Comparison, Goal, Side
 from benchmarks.plain_transformer_xl import PlainXL
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.cpu.kernels import linear
-from recollect.helm.transformer_xl import TransformerXL
+from recollect.helm.language.transformer_xl import TransformerXL
 
 
 class PlainXL:

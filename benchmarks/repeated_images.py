@@ -20,7 +20,7 @@ from recollect.common.distinct_images import DistinctImages, RolloutFeatures
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.rollout import play_episodes
 from recollect.environments.registry import make_world, tasks
-from recollect.helm.language_memory import language_memory
+from recollect.helm.language.language_memory import language_memory
 from recollect.helm.small_impala import SmallImpala
 from recollect.settings.resolve import environment_settings
 

@@ -25,8 +25,8 @@ from recollect.common.language_models import KIND as LANGUAGE_MODEL
 from recollect.common.language_models import WEIGHTS
 from recollect.common.weights import arrays_of
 from recollect.environments import registry
-from recollect.helm.published_transformer_xl import CONFIG
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings
+from recollect.helm.language.published_transformer_xl import CONFIG
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.radt.chunks import chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import embedder_name, load_embedder
 from recollect.settings.resolve import algorithm_module, language_model, resolve, source_hyperparameters

@@ -17,8 +17,9 @@ from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.weights import arrays_of
 from recollect.common.work import FLOAT, known_of
 from recollect.evaluation.speed import Clock
-from recollect.helm import clip, vision_language, work
 from recollect.helm import settings as helm_settings
+from recollect.helm import work
+from recollect.helm.vision import clip, vision_language
 from recollect.settings.resolve import algorithm_module
 
 FEW = WARM_UP + 3  # steps on random inputs on which two devices are compared; a graph is replayed in the last

@@ -50,7 +50,7 @@ _PRELOADED = (
     "recollect.radt.radt",
     "recollect.radt.ad",
     "recollect.figures.writing",
-    "recollect.helm.rotary_file",
+    "recollect.helm.language.rotary_file",
     "recollect.environments.mini_grid",
     "torch.fx.experimental.symbolic_shapes",  # of the first tensor without storage
 )

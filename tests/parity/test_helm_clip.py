@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recollect.helm.clip import Clip, ClipShape
+from recollect.helm.vision.clip import Clip, ClipShape
 
 TEXT = {"text_width": 8, "text_layers": 1, "vocabulary": 30, "context": 10}
 SHAPES = {

@@ -27,7 +27,7 @@ from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.small_impala import ActorCritic
 from recollect.helm.token_retrieval import TokenRetrieval
-from recollect.helm.token_vocabulary import TokenVocabulary
+from recollect.helm.vision.token_vocabulary import TokenVocabulary
 
 NAMES = {
     "query_encoder.block1.0": "encoder.first",

@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from recollect.helm.published_transformer_xl import renamed
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
+from recollect.helm.language.published_transformer_xl import renamed
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 
 RECORDED = Path(__file__).with_name("transfo_xl.safetensors")
 

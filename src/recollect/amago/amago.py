@@ -25,7 +25,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from recollect.amago import agent, loop, terms
+from recollect.amago import agent, terms, training
 from recollect.amago.agent import critic_options, distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics, DiscreteCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
@@ -115,5 +115,5 @@ class Agent(agent.Agent):
     loss = staticmethod(loss_of)
 
 
-train = partial(loop.train, Agent)
+train = partial(training.train, Agent)
 load_policy = partial(policy_of, Agent)

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from recollect.amago import agent, loop, terms
+from recollect.amago import agent, terms, training
 from recollect.amago.agent import critic_options, distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
@@ -157,5 +157,5 @@ class Agent(agent.Agent):
     loss = staticmethod(loss_of)
 
 
-train = partial(loop.train, Agent)
+train = partial(training.train, Agent)
 load_policy = partial(policy_of, Agent)

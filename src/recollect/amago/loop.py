@@ -38,7 +38,6 @@ from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
-from recollect.common.contract import Inputs
 from recollect.common.learning_curve import log_learning, make_worlds, metrics_of
 from recollect.common.rollout import score_episodes
 from recollect.settings.schema import Settings
@@ -363,12 +362,3 @@ class Trainer:
             self.agent.network.load_policy_arrays(self.best)
         self.agent.network.eval()
         return self.agent.policy()
-
-
-def train(agent: type[Agent], settings: Settings, inputs: Inputs, run: Run) -> AmagoPolicy:
-    """Train an agent of this class by acting, with one process or with several."""
-    from recollect.amago.processes import TrainerWithCollectors
-
-    hp: AmagoHyperparameters = settings.method.hyperparameters
-    trainer = TrainerWithCollectors if hp.processes > 1 else Trainer
-    return trainer(agent, settings, inputs.device, run).train()

@@ -27,7 +27,7 @@ from recollect.helm import language_history as history
 from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.method import method_with_history
-from recollect.helm.vision_language import VisionLanguageModel, vision_language_model
+from recollect.helm.vision.vision_language import VisionLanguageModel, vision_language_model
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 

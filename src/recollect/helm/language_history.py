@@ -20,7 +20,7 @@ from recollect.common.contract import Inputs
 from recollect.common.precision import Precision
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.frame_cache import FrameCache
-from recollect.helm.language_memory import LanguageMemory, language_memory
+from recollect.helm.language.language_memory import LanguageMemory, language_memory
 from recollect.helm.on_policy import OnPolicyHyperparameters
 from recollect.settings.schema import Settings
 

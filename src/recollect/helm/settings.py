@@ -26,7 +26,7 @@ class VisionLanguageModelSettings(Frozen):
     """Where a frozen model of images and texts comes from (config/vision_language_models.yaml)."""
 
     source: Literal["hub", "trained", "random"]
-    network: str = Field("", description="source: hub. One of recollect.helm.clip.SHAPES.")
+    network: str = Field("", description="source: hub. One of recollect.helm.vision.clip.SHAPES.")
     files: dict[str, HubFile] = Field({}, description="source: hub. Name in the model's folder -> file.")
     fit: Literal["crop", "squash"] = Field(
         "crop", description="source: hub. How a frame that is not square becomes one; CLIP crops."
@@ -107,7 +107,7 @@ def resolved_vision_language_model(scale: str, name: str) -> dict[str, Any]:
     prepared = still.prepared(f"{scale} model {name}")
     if prepared is not None:
         return prepared
-    from recollect.helm.dual_encoder import Hyperparameters  # imports torch, which Snakemake must not
+    from recollect.helm.vision.dual_encoder import Hyperparameters  # imports torch, which Snakemake must not
 
     model = vision_language_model(name, scale)
     where = f"{config_folder() / 'vision_language_models.yaml'}: {name}.hyperparameters (scale {scale})"

@@ -22,8 +22,8 @@ from recollect.helm import language_history as history
 from recollect.helm.method import method_with_history
 from recollect.helm.settings import token_vocabulary
 from recollect.helm.token_retrieval import TokenRetrieval, Tokens
-from recollect.helm.token_vocabulary import TokenVocabulary
-from recollect.helm.vision_language import vision_language_model
+from recollect.helm.vision.token_vocabulary import TokenVocabulary
+from recollect.helm.vision.vision_language import vision_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 

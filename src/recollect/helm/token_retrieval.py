@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from recollect.helm.frame_cache import FrameCache
-from recollect.helm.token_vocabulary import TokenVocabulary
-from recollect.helm.vision_language import VisionLanguageModel
+from recollect.helm.vision.token_vocabulary import TokenVocabulary
+from recollect.helm.vision.vision_language import VisionLanguageModel
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def embed_vocabulary(scale: str, name: str, *, device: str = "cpu") -> None:
     from recollect.artifacts.lock import run_lock
     from recollect.artifacts.sealed import write_arrays
     from recollect.common.parts_on_disk import remove_parts
-    from recollect.helm.token_vocabulary import KIND
-    from recollect.helm.vocabulary_embedding import embedded_words
+    from recollect.helm.vision.token_vocabulary import KIND
+    from recollect.helm.vision.vocabulary_embedding import embedded_words
 
     settings = token_vocabulary(name)
     inputs = vocabulary_inputs(scale, name)
@@ -51,7 +51,7 @@ STAGE = Stage(
     reads=vocabulary_inputs,
     writes={"vocabulary": paths.token_vocabulary},
     settings=provenance.vocabulary_settings,
-    modules=lambda scale, name: ["recollect.helm.vocabulary_embedding"],
+    modules=lambda scale, name: ["recollect.helm.vision.vocabulary_embedding"],
     # CLIP in float32, as it is read and as it is run, and a batch of texts; it reads several for each of ten thousand words.
     asks=Resources((1500, 4000), (60, 480), threads=(1, 4), gpu=True),
     priority=57,

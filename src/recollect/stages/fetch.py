@@ -21,8 +21,8 @@ def fetch(name: str) -> None:
         UserError: the model comes from no hub, there is no network, or a hash differs.
     """
     from recollect.common import language_model_files
-    from recollect.helm import vision_language
-    from recollect.helm.published_transformer_xl import CONVERTERS
+    from recollect.helm.language.published_transformer_xl import CONVERTERS
+    from recollect.helm.vision import vision_language
 
     chosen = fetched_model(name)
     if isinstance(chosen, LanguageModelSettings):

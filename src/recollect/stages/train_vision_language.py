@@ -20,8 +20,8 @@ def train_vision_language(scale: str, name: str, *, trust_checkpoint: Trust = Fa
     """Train a small model of images and texts, or go on with it."""
     from recollect.artifacts.finite import check_arrays
     from recollect.artifacts.sealed import write_arrays, write_json
-    from recollect.helm.dual_encoder import KIND, Hyperparameters
-    from recollect.helm.dual_encoder_training import trained_encoder
+    from recollect.helm.vision.dual_encoder import KIND, Hyperparameters
+    from recollect.helm.vision.dual_encoder_training import trained_encoder
 
     model = trained_model(name, scale)
     where = f"config/vision_language_models.yaml: {name}: hyperparameters"
@@ -56,7 +56,7 @@ STAGE = Stage(
     over=("scale", "model"),
     writes={"model": paths.trained_model, "accuracy": paths.model_accuracy},
     settings=settings,
-    modules=lambda scale, name: ["recollect.helm.dual_encoder_training"],
+    modules=lambda scale, name: ["recollect.helm.vision.dual_encoder_training"],
     asks=Resources((2000, 2000), (60, 60)),
     priority=58,
     run=train_vision_language,

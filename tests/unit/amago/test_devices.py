@@ -19,7 +19,7 @@ import torch
 from test_processes import rows_of
 from tiny_amago import GOALS, MAZE, goes_on_to_the_bit, run_in, settings_of
 
-from recollect.amago import amago, devices, loop
+from recollect.amago import amago, devices, training
 from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
 from recollect.amago.devices import Followers
@@ -47,7 +47,7 @@ def result_in(folder: Path) -> dict[str, bytes]:
 def learn_in(folder: Path, agent: type[Agent] = Agent) -> None:
     run = run_in(folder)
     with run_lock(run.checkpoint_folder):
-        loop.train(agent, settings_of(**LONG), Inputs(), run)
+        training.train(agent, settings_of(**LONG), Inputs(), run)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tiny_amago import GOALS, MAZE, collector_of, run_in, settings_of
 
-from recollect.amago import amago, loop
+from recollect.amago import amago, training
 from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
 from recollect.amago.trajectory_files import TrajectoryFiles
@@ -211,7 +211,7 @@ def learn_slowly(folder: Path) -> None:
     settings = settings_of(processes=2, epochs=100, updates_per_epoch=1, steps_per_epoch=20, evaluate_every=1000)
     run = run_in(folder)
     with run_lock(run.checkpoint_folder):
-        loop.train(SlowAgent, settings, Inputs(), run)
+        training.train(SlowAgent, settings, Inputs(), run)
 
 
 def collector_of_process(pid: int) -> int:

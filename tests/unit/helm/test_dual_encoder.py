@@ -7,9 +7,9 @@ from odd_clock import ends_the_same
 from torch.nn import functional as F
 
 from recollect.artifacts.run import Run
-from recollect.helm import captioned_tiles, dual_encoder
-from recollect.helm.captioned_tiles import AGENT, TILE, VIEW, Thing, captions, draw_scenes
-from recollect.helm.dual_encoder import DualEncoder, Hyperparameters, Network, contrastive_loss, train
+from recollect.helm.vision import captioned_tiles, dual_encoder
+from recollect.helm.vision.captioned_tiles import AGENT, TILE, VIEW, Thing, captions, draw_scenes
+from recollect.helm.vision.dual_encoder import DualEncoder, Hyperparameters, Network, contrastive_loss, train
 from recollect.settings.seeding import seed_of
 
 TINY = Hyperparameters(width=8, channels=8, pictures=64, steps=12, batch_size=8, negatives=4, checkpoint_every=4)
@@ -166,7 +166,7 @@ def test_frames_of_any_size_and_type_are_seen():
 
 @pytest.mark.slow
 def test_after_a_short_training_the_nearest_word_names_what_is_seen(tmp_path):
-    from recollect.helm.sentences import SentenceEncoder
+    from recollect.helm.vision.sentences import SentenceEncoder
 
     settings = Hyperparameters(pictures=4096, steps=400, held_out=200)
     others = ["horse", "music", "river", "window", "money", "flower", "paper", "garden", "bread", "bird"]

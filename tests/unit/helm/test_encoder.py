@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recollect.helm.encoder import Encoder
+from recollect.helm.language.encoder import Encoder
 
 SHAPE = {
     "vocab_size": 40,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.transfer import sent
-from recollect.helm import graphed_step
-from recollect.helm.graphed_step import GraphedStep
+from recollect.helm.language import graphed_step
+from recollect.helm.language.graphed_step import GraphedStep
 from recollect.settings.errors import UserError
 
 

@@ -18,10 +18,10 @@ from recollect.environments.registry import tasks as tasks_of
 from recollect.evaluation import rollouts
 from recollect.evaluation.episodic import evaluate, play_split
 from recollect.helm import helm, helmv2, shelm
-from recollect.helm import language_memory as memories
+from recollect.helm.language import language_memory as memories
 from recollect.helm.on_policy import OnPolicyTrainer
-from recollect.helm.token_vocabulary import KIND
-from recollect.helm.vision_language import RandomModel
+from recollect.helm.vision.token_vocabulary import KIND
+from recollect.helm.vision.vision_language import RandomModel
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.language_models import load_language_model
-from recollect.helm.language_memory import language_memory
+from recollect.helm.language.language_memory import language_memory
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 

@@ -15,10 +15,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from recollect.common.language_model_files import provide
-from recollect.helm import published_transformer_xl
-from recollect.helm.language_vocabulary import vocabulary
-from recollect.helm.published_transformer_xl import CONVERTERS, FILES, convert, convert_apart, load, read_words
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings
+from recollect.helm.language import published_transformer_xl
+from recollect.helm.language.language_vocabulary import vocabulary
+from recollect.helm.language.published_transformer_xl import CONVERTERS, FILES, convert, convert_apart, load, read_words
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 from recollect.settings.schema import LanguageModelSettings

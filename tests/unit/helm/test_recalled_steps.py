@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from recollect.helm.frame_cache import VectorCache
-from recollect.helm.recalled_steps import LONGEST, RecalledSteps, inputs_that_count
-from recollect.helm.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
+from recollect.helm.language.recalled_steps import LONGEST, RecalledSteps, inputs_that_count
+from recollect.helm.language.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
 
 SMALL = RotaryTransformerSettings(vocabulary=5, width=32, layers=2, heads=4, shared_heads=2, head_width=8, inner=48)
 ROWS, STEPS = 7, 60

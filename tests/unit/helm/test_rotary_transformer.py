@@ -10,9 +10,9 @@ from transformers import LlamaConfig, LlamaModel
 from transformers.models.llama import modeling_llama
 
 from recollect.common.language_models import package_weights
-from recollect.helm import rotary_file
-from recollect.helm.frozen_products import hold_products
-from recollect.helm.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
+from recollect.helm.language import rotary_file
+from recollect.helm.language.frozen_products import hold_products
+from recollect.helm.language.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 

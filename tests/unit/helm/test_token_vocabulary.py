@@ -11,8 +11,8 @@ from recollect.artifacts.sealed import write_arrays
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.token_retrieval import TokenRetrieval
-from recollect.helm.token_vocabulary import KIND, TokenVocabulary, embedded, usable
-from recollect.helm.vision_language import RandomModel
+from recollect.helm.vision.token_vocabulary import KIND, TokenVocabulary, embedded, usable
+from recollect.helm.vision.vision_language import RandomModel
 from recollect.settings.errors import UserError
 
 WORDS = ("key", "ball", "box", "door", "wall", "red", "blue")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.settings.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package

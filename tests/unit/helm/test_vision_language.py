@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional as F
 
 from recollect.artifacts.sealed import sealing, verify, write_arrays
-from recollect.helm import clip, vision_language
 from recollect.helm import settings as helm_settings
-from recollect.helm.clip import SHAPES, Clip, ClipShape
-from recollect.helm.clip_vocabulary import ClipVocabulary
-from recollect.helm.frozen_products import hold_products
+from recollect.helm.language.frozen_products import hold_products
 from recollect.helm.settings import HubFile, VisionLanguageModelSettings
-from recollect.helm.vision_language import KIND, MEAN, STD, preprocessed, provide, vision_language_model
+from recollect.helm.vision import clip, vision_language
+from recollect.helm.vision.clip import SHAPES, Clip, ClipShape
+from recollect.helm.vision.clip_vocabulary import ClipVocabulary
+from recollect.helm.vision.vision_language import KIND, MEAN, STD, preprocessed, provide, vision_language_model
 from recollect.settings.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from recollect.artifacts.sealed import manifest_path, read_json
-from recollect.helm import dual_encoder, vision_language, vocabulary_embedding
 from recollect.helm.settings import token_vocabulary
 from recollect.helm.settings import vision_language_model as model_settings
-from recollect.helm.token_vocabulary import TokenVocabulary
-from recollect.helm.vision_language import RandomModel, vision_language_model
+from recollect.helm.vision import dual_encoder, vision_language, vocabulary_embedding
+from recollect.helm.vision.token_vocabulary import TokenVocabulary
+from recollect.helm.vision.vision_language import RandomModel, vision_language_model
 from recollect.settings.errors import UserError
 from recollect.stages import embed_vocabulary, fetch, inputs, paths, provenance
 from recollect.stages.plan import plan
@@ -110,7 +110,7 @@ def test_settings_of_a_vocabulary_hold_its_templates_and_both_models(workdir):
 
 
 def test_a_model_is_trained_at_a_scale_and_read_back(workdir, monkeypatch):
-    monkeypatch.setattr("recollect.helm.dual_encoder_training.COMMON", 1500)  # fewer other words, for the time
+    monkeypatch.setattr("recollect.helm.vision.dual_encoder_training.COMMON", 1500)  # fewer other words, for the time
     train_vision_language("smoke", "tiles")
     path, accuracy = paths.trained_model("smoke", "tiles"), paths.model_accuracy("smoke", "tiles")
     judged = read_json(accuracy, kind="accuracy")

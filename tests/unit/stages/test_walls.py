@@ -134,8 +134,8 @@ def test_how_helm_reads_a_language_model_is_nothing_to_other_papers(
     """RA-DT reads windows with such a model; the ones that read step by step, and their words, are no part of it."""
     helms = of_algorithm(modules, "helm", "helmv2", "shelm")
     for name in ("rotary_transformer", "transformer_xl", "token_ring", "graphed_step"):
-        assert stale(f"helm/{name}.py", "import torch\n", "import torch\nMORE = 1\n") == helms, name
-    assert stale("helm/language_vocabulary.py", "import json\n", "import json\n\nMORE = 1\n") == helms
+        assert stale(f"helm/language/{name}.py", "import torch\n", "import torch\nMORE = 1\n") == helms, name
+    assert stale("helm/language/language_vocabulary.py", "import json\n", "import json\n\nMORE = 1\n") == helms
     reached = fingerprint.reachable("recollect.radt.radt", "recollect.radt.embedding")
     assert "recollect.common.language_models" in reached
     assert not [name for name in reached if "rotary" in name or name.endswith((".token_ring", ".vocabulary"))]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from recollect.helm.graphed_step import GraphedStep, Read
+from recollect.helm.language.graphed_step import GraphedStep, Read
 from recollect.settings.errors import UserError
 
 

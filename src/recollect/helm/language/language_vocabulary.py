@@ -24,7 +24,7 @@ def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> t
         UserError: the model came without them.
     """
     if settings.kind == "llama" and settings.source == "package":
-        from recollect.helm.rotary_file import words  # imports gguf, which only SmolLM2 needs
+        from recollect.helm.language.rotary_file import words  # imports gguf, which only SmolLM2 needs
 
         return words(package_weights(settings))
     if folder is not None:

@@ -17,7 +17,7 @@ import torch
 from tokenizers.decoders import ByteLevel
 from torch import Tensor
 
-from recollect.helm.rotary_transformer import RotaryTransformer, RotaryTransformerSettings
+from recollect.helm.language.rotary_transformer import RotaryTransformer, RotaryTransformerSettings
 from recollect.settings.errors import UserError
 
 SIZES = {  # our settings -> the file's keys

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from recollect.common.attention import join_heads, split_heads
 from recollect.common.cpu.kernels import Linear
-from recollect.helm.frozen_products import product
+from recollect.helm.language.frozen_products import product
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from recollect.artifacts.run import Run
-from recollect.helm import dual_encoder
-from recollect.helm.captioned_tiles import captions
-from recollect.helm.language_vocabulary import vocabulary
-from recollect.helm.sentences import SentenceEncoder
+from recollect.helm.language.language_vocabulary import vocabulary
+from recollect.helm.vision import dual_encoder
+from recollect.helm.vision.captioned_tiles import captions
+from recollect.helm.vision.sentences import SentenceEncoder
 from recollect.settings.resolve import language_model
 
 COMMON, EVERY = 8000, 8  # of the first so many tokens of the language model, every so manieth word

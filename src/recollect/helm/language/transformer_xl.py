@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
 from recollect.common.transfer import sent
-from recollect.helm.frozen_products import product
-from recollect.helm.graphed_step import Read
-from recollect.helm.token_ring import TokenRing
+from recollect.helm.language.frozen_products import product
+from recollect.helm.language.graphed_step import Read
+from recollect.helm.language.token_ring import TokenRing
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
 

@@ -25,11 +25,11 @@ from recollect.artifacts.sealed import read_arrays, verify
 from recollect.common.language_model_files import fetch_sealed
 from recollect.common.weights import load_arrays
 from recollect.helm import settings as helm_settings
-from recollect.helm.clip import SHAPES, Clip
-from recollect.helm.clip_vocabulary import ClipVocabulary
-from recollect.helm.dual_encoder import DualEncoder
-from recollect.helm.frozen_products import hold_products
-from recollect.helm.sentences import padded_batches
+from recollect.helm.language.frozen_products import hold_products
+from recollect.helm.vision.clip import SHAPES, Clip
+from recollect.helm.vision.clip_vocabulary import ClipVocabulary
+from recollect.helm.vision.dual_encoder import DualEncoder
+from recollect.helm.vision.sentences import padded_batches
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.seeding import seed_of
 

@@ -4,7 +4,7 @@ A pickle can run code when it is read. So these two are fetched at a pinned comm
 read in a process of their own that does nothing else: the weights by torch's reader of plain tensors, the vocabulary by
 one that knows no class but two kinds of dictionary. Nothing else in the project opens a pickle.
 
-Run as ``python -I -m recollect.helm.published_transformer_xl``; ``fetch_and_convert`` does.
+Run as ``python -I -m recollect.helm.language.published_transformer_xl``; ``fetch_and_convert`` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 from recollect.artifacts.hub import check_request, download
 from recollect.artifacts.sealed import read_arrays, read_json, sealing, sha256_of, write_arrays, write_json
 from recollect.common.language_models import KIND, OFFLINE, WEIGHTS
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings
 from recollect.settings.errors import UserError
 from recollect.settings.schema import LanguageModelSettings
 

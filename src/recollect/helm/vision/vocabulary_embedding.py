@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from recollect.common.parts_on_disk import encode_in_parts
-from recollect.helm.language_vocabulary import vocabulary
+from recollect.helm.language.language_vocabulary import vocabulary
 from recollect.helm.settings import TokenVocabularySettings, prompt_templates
-from recollect.helm.token_vocabulary import embedded, usable
-from recollect.helm.vision_language import ClipModel, vision_language_model
+from recollect.helm.vision.token_vocabulary import embedded, usable
+from recollect.helm.vision.vision_language import ClipModel, vision_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 

@@ -20,8 +20,8 @@ from recollect.common.cache import KeyValueCache
 from recollect.common.language_models import load_language_model
 from recollect.common.transfer import sent
 from recollect.common.transformer import Transformer, TransformerSettings
-from recollect.helm.language_vocabulary import vocabulary
-from recollect.helm.token_window import TokenWindow, check_inputs, check_length, right_aligned, unfit
+from recollect.helm.language.language_vocabulary import vocabulary
+from recollect.helm.language.token_window import TokenWindow, check_inputs, check_length, right_aligned, unfit
 from recollect.settings.schema import LanguageModelSettings
 
 GPT2_PARTS = {

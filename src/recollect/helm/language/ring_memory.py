@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from recollect.helm.frame_cache import VectorCache
-from recollect.helm.recalled_steps import RecalledSteps
-from recollect.helm.rotary_transformer import RotaryCache
-from recollect.helm.token_ring import TokenRing
+from recollect.helm.language.recalled_steps import RecalledSteps
+from recollect.helm.language.rotary_transformer import RotaryCache
+from recollect.helm.language.token_ring import TokenRing
 
 REMEMBERED = 5000  # steps whose results are kept
 

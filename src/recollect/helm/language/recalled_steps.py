@@ -19,7 +19,7 @@ from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.helm.frame_cache import KEY_BYTES, VectorCache, keys_of
-from recollect.helm.rotary_transformer import RotaryCache
+from recollect.helm.language.rotary_transformer import RotaryCache
 
 LONGEST = 200  # inputs that a key may be made of: beyond, hardly any sequence comes twice
 

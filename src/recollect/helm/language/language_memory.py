@@ -15,13 +15,13 @@ from torch import Tensor
 
 from recollect.common.language_models import RANDOM_VOCABULARY
 from recollect.common.precision import Precision, in_bfloat16
-from recollect.helm.causal_memory import causal_memory
-from recollect.helm.encoder_memory import encoder_memory
-from recollect.helm.language_vocabulary import vocabulary
-from recollect.helm.published_transformer_xl import load, shortened
-from recollect.helm.ring_memory import RingMemory
-from recollect.helm.rotary_memory import rotary_memory
-from recollect.helm.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
+from recollect.helm.language.causal_memory import causal_memory
+from recollect.helm.language.encoder_memory import encoder_memory
+from recollect.helm.language.language_vocabulary import vocabulary
+from recollect.helm.language.published_transformer_xl import load, shortened
+from recollect.helm.language.ring_memory import RingMemory
+from recollect.helm.language.rotary_memory import rotary_memory
+from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 

@@ -10,11 +10,11 @@ from functools import partial
 import torch
 
 from recollect.common.language_models import RANDOM_VOCABULARY, package_weights
-from recollect.helm.frozen_products import hold_products
-from recollect.helm.language_vocabulary import vocabulary
-from recollect.helm.ring_memory import RingMemory
-from recollect.helm.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
-from recollect.helm.token_window import unfit
+from recollect.helm.language.frozen_products import hold_products
+from recollect.helm.language.language_vocabulary import vocabulary
+from recollect.helm.language.ring_memory import RingMemory
+from recollect.helm.language.rotary_transformer import RotaryCache, RotaryTransformer, RotaryTransformerSettings
+from recollect.helm.language.token_window import unfit
 from recollect.settings.schema import LanguageModelSettings
 
 RANDOM = RotaryTransformerSettings(
@@ -40,7 +40,7 @@ def rotary_memory(
     if settings.source == "random":
         network = RotaryTransformer(RANDOM.shortened(layers), seed=0).eval().requires_grad_(False)
     elif settings.source == "package":
-        from recollect.helm.rotary_file import load
+        from recollect.helm.language.rotary_file import load
 
         network = load(package_weights(settings), layers=layers)
     else:

@@ -30,8 +30,8 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, read_metadata
 from recollect.common.optimiser import Adam
 from recollect.common.weights import load_arrays
-from recollect.helm import captioned_tiles
-from recollect.helm.sentences import SentenceEncoder
+from recollect.helm.vision import captioned_tiles
+from recollect.helm.vision.sentences import SentenceEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator, seed_of

@@ -25,9 +25,9 @@ from torch.nn import functional as F
 from recollect.common.cpu.kernels import Linear
 from recollect.common.rotary import turned
 from recollect.common.transfer import sent
-from recollect.helm.frozen_products import product
-from recollect.helm.graphed_step import GraphedStep, Read
-from recollect.helm.token_ring import TokenRing
+from recollect.helm.language.frozen_products import product
+from recollect.helm.language.graphed_step import GraphedStep, Read
+from recollect.helm.language.token_ring import TokenRing
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import seed_of
@@ -168,7 +168,7 @@ class RotaryCache(TokenRing):
         """Of angles and scores: float32 for narrower numbers."""
         return torch.promote_types(self.layers[0].dtype, torch.float32)
 
-    # ---- steps that were taken before (recollect.helm.recalled_steps)
+    # ---- steps that were taken before (recollect.helm.language.recalled_steps)
 
     def of_rows(self, rows: Sequence[int]) -> Self:
         """Some rows as a ring of their own; what it reads this one does not know. Not for CUDA graphs."""

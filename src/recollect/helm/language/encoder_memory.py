@@ -18,10 +18,10 @@ from torch import Tensor
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.language_models import ROBERTA_OFFSET, load_language_model
-from recollect.helm.encoder import Encoder
 from recollect.helm.frame_cache import VectorCache, key_of
-from recollect.helm.language_vocabulary import vocabulary
-from recollect.helm.token_window import TokenWindow, check_inputs, check_length, right_aligned, unfit
+from recollect.helm.language.encoder import Encoder
+from recollect.helm.language.language_vocabulary import vocabulary
+from recollect.helm.language.token_window import TokenWindow, check_inputs, check_length, right_aligned, unfit
 from recollect.settings.schema import LanguageModelSettings
 
 REMEMBERED = 5000  # windows whose history vectors are kept

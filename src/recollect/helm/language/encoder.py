@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recollect.common.cpu.packing import gathered_rows, spread_rows
-from recollect.helm.frozen_products import product
+from recollect.helm.language.frozen_products import product
 
 Affine = tuple[Tensor, Tensor]
 
