@@ -99,10 +99,10 @@ def test_an_update_of_amago_never_waits(tmp_path: Path) -> None:
             trainer = amago._trainer(case("amago_tmaze_10", "amago_transformer", tmp_path), updates)
             del gpu.waits[:]
             trainer.learn({})
-            # That nothing is negative a CPU asks before it makes one-hot vectors, and a GPU does not.
-            waits[updates] = sum(
-                where != "amago/amago.py:judge" and "rl2_vector" not in where for _, where in gpu.waits
-            )
+            # Least and largest action a CPU asks for before it makes one-hot vectors, and a GPU does not.
+            one_hot = [where for _, where in gpu.waits if where == "amago/amago.py:loss_of"]
+            assert len(one_hot) == 2 * updates
+            waits[updates] = sum("rl2_vector" not in where for _, where in gpu.waits) - len(one_hot)
     assert waits[4] == waits[10] > 0  # an epoch's row is read
 
 
