@@ -112,5 +112,12 @@ def main(words: list[str]) -> None:
         sys.exit(f"the stand-in for conda does not know {words}")
 
 
+def end() -> None:
+    """End well at once: py-rattler's threads may outlive the interpreter, which then aborts after all has been done."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     main(sys.argv[1:])
+    end()

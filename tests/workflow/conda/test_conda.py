@@ -43,7 +43,8 @@ def conda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = (
         f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(packages)!r}]; from pathlib import Path; import stand_in; "
         f"stand_in.make_channel(Path({str(channel)!r})); "
-        f"stand_in.make_commands(Path({str(commands)!r}), Path({str(packages)!r}), Path({str(channel)!r}))"
+        f"stand_in.make_commands(Path({str(commands)!r}), Path({str(packages)!r}), Path({str(channel)!r})); "
+        "stand_in.end()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
