@@ -6,6 +6,7 @@ use it as a module (docs/workflow.md).
 
 import os
 import sys
+from pathlib import Path
 
 from snakemake.utils import min_version
 
@@ -55,6 +56,9 @@ include: "rules/figure.smk"
 include: "rules/claims.smk"
 include: "rules/report.smk"
 include: "rules/targets.smk"
+
+
+snakemake_internals.make_anew_what_was_made_by_hand(lambda path: plan.is_of_today(Path(path), SELECTED.scale))
 
 
 onstart:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -20,6 +20,39 @@ def lock_files(workflow: Any) -> Iterable[str]:
 def first_outputs(workflow: Any) -> list[str]:
     """A file of each job that is going to run: `onstart` is told nothing of the jobs."""
     return [str(job.output[0]) for job in workflow.dag.needrun_jobs() if job.output]
+
+
+def make_anew_what_was_made_by_hand(is_of_today: Callable[[str], bool]) -> None:
+    """Let Snakemake run a job whose files it has no record of, where these are not of today.
+
+    `recollect run` and `recollect.train` leave no record of Snakemake, and it then compares nothing but times.
+
+    Args:
+        is_of_today: a job's output -> whether it is what today's settings, code and inputs make.
+    """
+    from snakemake import persistence
+
+    kind: Any = getattr(persistence, "PersistenceBase", None) or persistence.Persistence
+    if hasattr(kind.has_metadata, "asks"):
+        return
+    has_metadata, params_changed = kind.has_metadata, kind.params_changed
+    old: dict[int, Any] = {}  # of each job that must run: what Snakemake is told
+
+    def asks(self: Any, job: Any) -> bool:
+        if has_metadata(self, job):
+            return True
+        files = list(map(str, job.output))
+        if not files or all(map(is_of_today, files)):
+            return False
+        known = {"what was made by hand is not of today's settings, code or inputs"}
+        old[id(job)] = persistence.ParamsChange(only_new=known, files=set(files))
+        return True
+
+    def changed(self: Any, job: Any, file: Any = None) -> Any:
+        return old.get(id(job)) or params_changed(self, job, file)
+
+    asks.asks = True  # type: ignore[attr-defined]
+    kind.has_metadata, kind.params_changed = asks, changed
 
 
 def look_at_ready_jobs_when_one_ends() -> None:

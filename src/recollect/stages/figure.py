@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from recollect.settings.catalogue import module_of
 from recollect.settings.claims import ClaimSettings, claims_of
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
@@ -72,6 +73,22 @@ def figure(scale: str, name: str) -> None:
     if LOCK.is_file():
         drawn_with["environment_lock"] = sha256_of(LOCK)
     render(drawn, files, paths.figure(scale, name), drawn_with)
+
+
+def is_drawn(scale: str, name: str) -> bool:
+    """Whether a figure's files are there, whole, and drawn of what is here today."""
+    from recollect.artifacts.sealed import read_json, verify
+
+    try:
+        known = STAGE.provenance(Job("figure", scale, name))
+        for suffix in paths.FIGURE_FILES:
+            verify(paths.figure(scale, name, f".{suffix}"))
+        about = read_json(paths.figure(scale, name, ".json"), kind="figure.json")
+    except UserError:
+        return False
+    inputs = {item["path"]: item["sha256"] for item in about["inputs"]}
+    drawn = (about["code_fingerprint"], about["provenance"].get("settings"), inputs)
+    return drawn == (known["code"], known["settings"], known["inputs"])
 
 
 def shown_claims(scale: str, name: str) -> list[ClaimSettings]:

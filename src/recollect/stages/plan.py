@@ -13,6 +13,7 @@ from typing import NamedTuple
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.resolve import figure_settings, names, scale_settings
 from recollect.stages import paths
+from recollect.stages.figure import is_drawn
 from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
 from recollect.stages.stage import Job, job_of
@@ -32,6 +33,32 @@ def maker(path: Path, scale: str) -> Job | None:
             if stage.only(*job.names(stage.shared).values()):
                 return job
     return None
+
+
+#: Stages whose artifacts say in their manifests what they were made of. Files that are fetched are checked by hashes of their own.
+_MANIFESTED = (
+    "generate",
+    "embed",
+    "index",
+    "run",
+    "train",
+    "evaluate",
+    "inspect",
+    "page",
+    "measure",
+    "figure",
+    "claims",
+)
+
+
+def is_of_today(path: Path, scale: str) -> bool:
+    """Whether a file is what its job would make today; also where no stage says what it is made of, or the file is not there."""
+    job = maker(path, scale)
+    if job is None or job.stage not in _MANIFESTED or not path.is_file():
+        return True
+    if job.stage == "figure":
+        return is_drawn(job.scale, job.env)
+    return all(stage.is_made(step) for stage, step in STAGES[job.stage].steps(job))
 
 
 class Plan(NamedTuple):
