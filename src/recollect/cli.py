@@ -52,7 +52,8 @@ def add_command(stage: Stage) -> None:
 
     def command(**given: Any) -> None:
         own = {name: given.pop(name) for name in options}
-        _do(stage, {name: value for name, value in own.items() if value and value != options[name][1]}, **given)
+        said = {name: value for name, value in own.items() if value or type(value) is int}  # 0 was said, False was not
+        _do(stage, {name: value for name, value in said.items() if value != options[name][1]}, **given)
 
     command.__doc__ = f"{(stage.run.__doc__ or '').splitlines()[0]}\n\n{example(stage)}"
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

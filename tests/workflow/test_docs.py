@@ -221,7 +221,7 @@ def test_every_image_is_there_and_the_readme_shows_one_figure_and_one_inspection
 
 def test_the_first_screen_of_the_readme_has_a_command_and_what_it_takes() -> None:
     screen = "\n".join(text_of("README.md").splitlines()[:20])
-    assert "```sh\nmake demo " in screen
+    assert "```sh\nmake setup FAMILY=cpu " in screen and "\nmake demo " in screen
     for taken in ("minutes on two CPU", "GB of memory", "GB of disk"):
         assert taken in " ".join(screen.split()), taken
 

@@ -24,7 +24,7 @@ from recollect.settings.catalogue import roots
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError
 from recollect.settings.layers import method_file
-from recollect.settings.loading import config_folders, entries_of, read_yaml
+from recollect.settings.loading import config_folders, entries_of, nothing_here, read_yaml
 from recollect.settings.resolve import (
     base_method,
     dumped,
@@ -49,6 +49,8 @@ KEPT = Path(".snakemake") / "recollect-settings.json"
 @held_still()
 def check() -> str:
     """Resolve every figure and its runs at every scale; the first thing that is wrong is a UserError."""
+    if not names("scales"):
+        raise nothing_here()
     resolve_all()
     for scale in names("scales"):
         for figure in names("figures"):

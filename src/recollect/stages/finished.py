@@ -8,6 +8,7 @@ from typing import Any
 from recollect.artifacts.sealed import read_json
 from recollect.figures.claim_rows import counted
 from recollect.settings.claims import MARKS, claims_of
+from recollect.settings.resolve import figure_settings
 from recollect.stages import paths
 
 MARK_COLUMN = 4  # spaces from a path to the marks behind it
@@ -15,6 +16,8 @@ MARK_COLUMN = 4  # spaces from a path to the marks behind it
 
 def finished(scale: str, figures: Sequence[str]) -> str:
     """The figures of a scale, each with the marks of its claims, and how many claims hold."""
+    for name in figures:
+        figure_settings(scale, name)  # an unknown one is refused
     judged = _judged(scale, figures)
     listed = [paths.figure(scale, name, ".pdf") for name in figures]
     width = max((len(str(path)) for path in listed), default=0) + MARK_COLUMN
