@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from recollect.settings import loading, resolve
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.seeding import generator, seed_of
+from recollect.stages import check
 from recollect.stages.listing import listing
 from recollect.stages.selection import default_selection
 
@@ -221,7 +222,7 @@ def test_outside_of_a_clone_every_command_says_where_to_run_it(tmp_path: Path, m
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
-    for command in (listing, default_selection, partial(resolve.scale_settings, "demo")):
+    for command in (listing, check.check, default_selection, partial(resolve.scale_settings, "demo")):
         with pytest.raises(UserError, match="there is no configuration here") as refused:
             command()
         assert refused.value.do.startswith("run it in a clone")

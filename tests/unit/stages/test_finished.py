@@ -57,3 +57,24 @@ def test_verdicts_stand_beside_the_figures_and_end_what_is_said(
     lines = said(capsys, monkeypatch, "finished").splitlines()
     assert " ".join(lines[1].split()) == f"results/demo/figures/{few}.pdf ✓ rises it does (not there yet)"
     assert lines[-1] == "Claims: 1 holds (results/demo/claims.json)"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["finished", "--scale", "demo", "nofig"], "no configuration named 'nofig'"),
+        (
+            ["play", "--scale", "smoke", "--env", "tmaze_passive_5", "--method", "dqn_ff", "--seed", "0",
+             "--video", "a.gif", "--episodes", "0"],
+            "0 episodes cannot be played",
+        ),
+    ],
+)  # fmt: skip
+def test_a_figure_that_there_is_not_and_zero_episodes_are_refused(
+    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["recollect", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code
+    assert why in capsys.readouterr().err
