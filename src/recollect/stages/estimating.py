@@ -20,6 +20,8 @@ from recollect.stages.workload import family_of, kind_of, work_of
 
 Source = Literal["measured", "scaled", "recorded", "assumed"]
 SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
+FARTHER = 3.0
+"""A job of this machine tells of others; but not where a recorded one is nearer in size by more than this factor."""
 
 
 class Known(NamedTuple):
@@ -126,14 +128,21 @@ class Estimator:
             return Estimate(median(self._same[job, on, seeds]), "measured", gpu, work.disk, work.scratch)
         machine = self.machines[on]
         by_rule = machine.works(job, work, seeds)
-        like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on))
+        like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on)) or []
         recorded = [] if gpu else self._recorded.get(kind_of(job)) or self._recorded.get(family_of(job)) or []
-        near = _nearest(like or recorded, by_rule, as_one=seeds > 1)
+        near, other = (_nearest(known, by_rule, as_one=seeds > 1) for known in (like, recorded))
+        source: Source = "scaled"
+        if near is None or (other is not None and _times(near, by_rule) > FARTHER * _times(other, by_rule)):
+            near, source = other, "recorded"
         if near is None:
             return Estimate(machine.takes(job, work, seeds), machine.basis, gpu, work.disk, work.scratch)
         start = machine.startup / seeds if near.starts else 0.0
-        source: Source = "scaled" if like else "recorded"
         return Estimate(start + near.seconds * by_rule / near.by_rule, source, gpu, work.disk, work.scratch)
+
+
+def _times(known: Known, by_rule: float) -> float:
+    """How many times as large the larger of two jobs is."""
+    return max(known.by_rule / by_rule, by_rule / known.by_rule)
 
 
 def _nearest(known: Sequence[Known], by_rule: float, *, as_one: bool) -> Known | None:

@@ -12,7 +12,7 @@ from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError
 from recollect.stages import check, recorded_jobs, records
 from recollect.stages.estimating import Estimator
-from recollect.stages.forecast import forecast
+from recollect.stages.forecast import forecast, measurements
 from recollect.stages.provenance import digest
 from recollect.stages.recorded_jobs import RecordedJob
 from recollect.stages.records import Record
@@ -68,6 +68,18 @@ def test_a_forecast_says_recorded_and_takes_the_seconds_or_carries_them_to_anoth
     (finished / "config/scales/demo.yaml").write_text(yaml.safe_dump(smoke))  # the same but for twice the updates
     more = forecast("demo", ["one"], measured={}).estimates[run._replace(scale="demo")]
     assert more.source == "recorded" and more.seconds == pytest.approx(2 * 12.0 + 1.2, rel=0.02)
+
+
+def test_a_toy_run_of_this_machine_does_not_tell_what_a_large_one_takes(finished: Path) -> None:
+    """Where recorded jobs are much nearer in size: whoever tries scale `smoke` first is told the same price of the demo."""
+    figure = yaml.safe_load((finished / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    small = {**figure, "environments": ["dark_room_7x7"], "methods": ["dt"], "seeds": [0], "references": []}
+    (finished / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    measured = measurements()
+    assert {job.scale for job in measured} == {"smoke"}
+    own, none = (forecast("demo", ["one"], measured=known).estimates for known in (measured, {}))
+    run = Job("run", "demo", "dark_room_7x7", "dt", "0")
+    assert own[run].source == "recorded" and own[run].seconds == none[run].seconds
 
 
 def test_scales_without_finished_jobs_and_files_that_are_none_are_refused(
