@@ -169,3 +169,11 @@ def test_a_circle_of_variants_is_refused(workdir: Path) -> None:
     add(workdir / "config/methods/ad.yaml", {"variants": {"odd": {"base": "even"}, "even": {"base": "odd"}}})
     with pytest.raises(UserError, match="leads back to 'odd'"):
         method_mapping("paper", ROOM, "ad.odd")
+
+
+def test_variants_of_unlike_agents_of_amago_have_unlike_names(workdir: Path) -> None:
+    """GRU and no memory have the variants of the Transformer, and may stand beside it in one figure."""
+    agents = ("amago_transformer", "amago_gru", "amago_ff")
+    for variant in ("greedy", "no_multigamma", "context_8"):
+        titles = {method_mapping("paper", "amago_tmaze_10", f"{agent}.{variant}")["title"] for agent in agents}
+        assert len(titles) == len(agents), titles
