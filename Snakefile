@@ -58,7 +58,9 @@ include: "rules/report.smk"
 include: "rules/targets.smk"
 
 
-snakemake_internals.make_anew_what_was_made_by_hand(lambda path: plan.is_of_today(Path(path), SELECTED.scale))
+snakemake_internals.make_anew_what_was_made_by_hand(
+    lambda path: plan.is_of_today(Path(path), SELECTED.scale)
+)
 
 
 onstart:

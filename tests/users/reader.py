@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PART = re.compile(r"^```(\w*)\n(.*?)^```$|^#+ ([^\n]+)$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 LEFT_OUT = {
-    "make setup FAMILY=cpu": "680 MB more; a set-up is tried by `make setup`",
+    "make setup FAMILY=cpu": "680 MB more; tests/workflow/test_setup.py knows the families",
     "make demo": "a quarter of an hour; its figures are recorded in docs/recorded/demo",
     "make demo-all": "half an hour",
     "make test": "minutes; .ci/run does it in a fresh clone",
