@@ -59,7 +59,7 @@ include: "rules/targets.smk"
 
 
 snakemake_internals.make_anew_what_was_made_by_hand(
-    lambda path: plan.is_of_today(Path(path), SELECTED.scale)
+    lambda files: plan.are_of_today(map(Path, files), SELECTED.scale)
 )
 
 

@@ -22,13 +22,13 @@ def first_outputs(workflow: Any) -> list[str]:
     return [str(job.output[0]) for job in workflow.dag.needrun_jobs() if job.output]
 
 
-def make_anew_what_was_made_by_hand(is_of_today: Callable[[str], bool]) -> None:
+def make_anew_what_was_made_by_hand(are_of_today: Callable[[list[str]], bool]) -> None:
     """Let Snakemake run a job whose files it has no record of, where these are not of today.
 
     `recollect run` and `recollect.train` leave no record of Snakemake, and it then compares nothing but times.
 
     Args:
-        is_of_today: a job's output -> whether it is what today's settings, code and inputs make.
+        are_of_today: outputs of a job -> whether they are what today's settings, code and inputs make.
     """
     from snakemake import persistence
 
@@ -36,20 +36,16 @@ def make_anew_what_was_made_by_hand(is_of_today: Callable[[str], bool]) -> None:
     if hasattr(kind.has_metadata, "asks"):
         return
     has_metadata, params_changed = kind.has_metadata, kind.params_changed
-    old: dict[int, Any] = {}  # of each job that must run: what Snakemake is told
 
     def asks(self: Any, job: Any) -> bool:
-        if has_metadata(self, job):
-            return True
-        files = list(map(str, job.output))
-        if not files or all(map(is_of_today, files)):
-            return False
-        known = {"what was made by hand is not of today's settings, code or inputs"}
-        old[id(job)] = persistence.ParamsChange(only_new=known, files=set(files))
-        return True
+        return bool(has_metadata(self, job)) or not are_of_today(list(map(str, job.output)))
 
     def changed(self: Any, job: Any, file: Any = None) -> Any:
-        return old.get(id(job)) or params_changed(self, job, file)
+        if file is not None or has_metadata(self, job):
+            return params_changed(self, job, file)
+        # Snakemake compares a job's parameters only where `asks` has said yes: without a record, its files are not of today.
+        known = {"what was made by hand is not of today's settings, code or inputs"}
+        return persistence.ParamsChange(only_new=known, files=set(map(str, job.output)))
 
     asks.asks = True  # type: ignore[attr-defined]
     kind.has_metadata, kind.params_changed = asks, changed

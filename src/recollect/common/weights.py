@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from recollect.artifacts.checkpoints import joined, part
+from recollect.common.optimiser import Adam
 from recollect.settings.errors import UserError
 
 
@@ -42,3 +45,15 @@ def load_arrays(network: nn.Module, arrays: Mapping[str, np.ndarray], *, what: s
             shapes = f"shape {given.get(name)}, expected {expected.get(name)}"
             raise UserError(f"{what}: '{name}' has {shapes}", where=where, do=do)
     network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+
+
+def trained_arrays(adam: Adam, **modules: nn.Module) -> dict[str, Any]:
+    """All that an update changes, for a checkpoint: the arrays of each module under its name, and Adam's."""
+    return joined(**{name: module.state_dict() for name, module in modules.items()}, adam=adam.arrays())
+
+
+def load_trained(arrays: Mapping[str, Any], adam: Adam, **modules: nn.Module) -> None:
+    """Go on from `trained_arrays`."""
+    for name, module in modules.items():
+        module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
+    adam.load(part(arrays, "adam"))

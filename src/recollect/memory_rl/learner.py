@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recollect.artifacts.checkpoints import joined, part
 from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.optimiser import Adam
 from recollect.common.polyak import follow
+from recollect.common.weights import load_trained, trained_arrays
 from recollect.memory_rl.history_policy import HistoryNetwork, reseed_dropout
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
 from recollect.memory_rl.replay import Batch
@@ -79,9 +79,7 @@ class Learner:
         return {**metrics, "gradient_norm": norm}
 
     def arrays(self) -> dict[str, Any]:
-        return joined(online=self.online.state_dict(), target=self.target.state_dict(), adam=self.optimiser.arrays())
+        return trained_arrays(self.optimiser, online=self.online, target=self.target)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        for name, module in (("online", self.online), ("target", self.target)):
-            module.load_state_dict({key: torch.as_tensor(value) for key, value in part(arrays, name).items()})
-        self.optimiser.load(part(arrays, "adam"))
+        load_trained(arrays, self.optimiser, online=self.online, target=self.target)

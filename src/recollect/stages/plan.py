@@ -51,11 +51,13 @@ _MANIFESTED = (
 )
 
 
-def is_of_today(path: Path, scale: str) -> bool:
-    """Whether a file is what its job would make today; also where no stage says what it is made of, or the file is not there."""
-    job = maker(path, scale)
-    if job is None or job.stage not in _MANIFESTED or not path.is_file():
-        return True
+def are_of_today(files: Iterable[Path], scale: str) -> bool:
+    """Whether files are what their jobs would make today. What is not there, or says nothing of how it was made, counts as such."""
+    made = {maker(path, scale) for path in files if path.is_file()}
+    return all(_is_of_today(job) for job in made if job is not None and job.stage in _MANIFESTED)
+
+
+def _is_of_today(job: Job) -> bool:
     if job.stage == "figure":
         return is_drawn(job.scale, job.env)
     return all(stage.is_made(step) for stage, step in STAGES[job.stage].steps(job))

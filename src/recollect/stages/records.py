@@ -75,14 +75,16 @@ def timed(stage: Stage, job: Job, device: str, work: Callable[[], object]) -> ob
     """
     for path in (*stage.makes(job), place(job)):
         check_writable(path)
-    made_with(device)  # now: files may be edited while it works
+    known = made_with(device)  # now: files may be edited while it works
     settings, begun = digest(stage.settings_text(job)), time.perf_counter()
     returned = work()
-    note(job, device, settings, seconds=(time.perf_counter() - begun) / beside, resumed=returned is True)
+    note(job, device, settings, known, seconds=(time.perf_counter() - begun) / beside, resumed=returned is True)
     return returned
 
 
-def note(job: Job, device: str, settings: str, *, seconds: float, resumed: bool, seeds: int = 1) -> None:
+def note(
+    job: Job, device: str, settings: str, made_with: dict[str, str], *, seconds: float, resumed: bool, seeds: int = 1
+) -> None:
     """Write down what a job took."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     known = Record(
@@ -93,7 +95,7 @@ def note(job: Job, device: str, settings: str, *, seconds: float, resumed: bool,
         device=device,
         settings=settings,
         seeds=seeds,
-        made_with=made_with(device),
+        made_with=made_with,
     )
     write_json(place(job), known._asdict(), kind=KIND)
 

@@ -46,7 +46,7 @@ def ahead(
     wanted = [seed for seed, job in jobs.items() if not train.STAGE.is_made(job)]
     if len(wanted) < 2:
         return
-    made_with(device)  # now: files may be edited while it works
+    known = made_with(device)  # now: files may be edited while it works
     settings, begun = digest(train.STAGE.settings_text(jobs[wanted[0]])), time.perf_counter()
     try:
         trained = train.train_together(scale, env, method, wanted, trust_checkpoint=trust_checkpoint, device=device)
@@ -56,7 +56,7 @@ def ahead(
         return
     share = (time.perf_counter() - begun) / len(wanted)  # of the device, that each of them had
     for seed, resumed in trained.items():
-        note(jobs[seed], device, settings, seconds=share, resumed=resumed, seeds=len(wanted))
+        note(jobs[seed], device, settings, known, seconds=share, resumed=resumed, seeds=len(wanted))
 
 
 def ended(scale: str, env: str, method: str, seed: int) -> None:
