@@ -30,7 +30,7 @@ def test_a_newcomer_draws_a_figure_changes_one_thing_and_sees_what_changes(user:
     you.does(WORKFLOW, "Videos")
     assert (you.folder / "radt.gif").read_bytes().startswith(b"GIF8")
     you.does(WORKFLOW, "Inspection pages")
-    assert (you.folder / "results/demo/inspect/dark_room_7x7/radt/seed_0.html").is_file()
+    assert (you.folder / "results/smoke/inspect/dark_room_7x7/radt/seed_0.html").is_file()
 
     you.does(TUTORIAL, "1. Set up")
     you.does(TUTORIAL, "2. Look at the price")
