@@ -109,8 +109,10 @@ class OnlineTrainer:
         if self.played < self.unit * hp.warmup_episodes:
             return self.planned_updates
         left = max(0, self.unit * (hp.warmup_episodes + hp.train_episodes) - self.played)
-        steps = left * at.env_steps / at.episodes if hp.budget == "episodes" else left
-        return at.updates + at.updates_due + math.ceil(hp.updates_per_step * steps)
+        length = at.env_steps / at.episodes
+        rounds, rest = divmod(left if hp.budget == "episodes" else left / length, hp.actors)
+        per_round = math.ceil(hp.updates_per_step * hp.actors * length)
+        return at.updates + at.updates_due + int(rounds) * per_round + math.ceil(hp.updates_per_step * rest * length)
 
     def advance(self, run: Run) -> None:
         began = time.perf_counter()
