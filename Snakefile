@@ -74,8 +74,9 @@ onstart:
     # So that `recollect why` can name the modules that changed since.
     why.remember(jobs)
     # Not while parsing: only what is really going to run needs them.
+    here = not workflow.deployment_settings.deployment_method
     try:
-        worlds.check_worlds(jobs)
+        worlds.check_worlds(jobs, here=here)
     except UserError as error:
         raise WorkflowError(str(error))
 
