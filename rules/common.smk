@@ -6,7 +6,7 @@ from functools import cache, partial
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, names
 from recollect.settings.still import hold_still
-from recollect.stages import packs, paths, plan, selection
+from recollect.stages import packs, pairs, paths, plan, selection
 from recollect.stages.check import check_once
 from recollect.stages.rules import StageRule, find_commands
 
@@ -33,6 +33,8 @@ try:
     SELECTED = selection.selection({**selection.default_config(), **config})
     if MAIN:
         selection.check_targets(sys.argv[1:])
+        for figure in SELECTED.figures:
+            pairs.check_figure(SELECTED.scale, figure)
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()
 except UserError as error:

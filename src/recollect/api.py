@@ -29,6 +29,7 @@ from recollect.settings.resolve import algorithm_module, environment_settings, m
 from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.still import held_still
 from recollect.stages import inputs, paths
+from recollect.stages.pairs import check_pair
 from recollect.stages.plan import maker
 from recollect.stages.records import kept, timed
 from recollect.stages.stage import Job
@@ -91,6 +92,7 @@ def train(
     """
     made = run(scale, env, method, seed, changes=changes, folder=folder)
     with made.inside():
+        check_pair(scale, env, made.method)
         _make(made._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
     return made
 

@@ -16,10 +16,10 @@ from recollect.helm.settings import prompt_templates, token_vocabulary, vision_l
 from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
 from recollect.settings.claims import claims_of
 from recollect.settings.layers import environment_stem
-from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
+    environment_path,
     environment_settings,
     figure_settings,
     language_model,
@@ -203,7 +203,7 @@ def generate_modules(scale: str, env: str) -> list[str]:
     """What makes histories: the source of them, and the world that it plays."""
     content = environment_mapping(scale, env)
     algorithm = section(content, "source").get("algorithm", "ppo")
-    where = f"{config_folder()}/environments/{env}.yaml: source.algorithm"
+    where = f"{environment_path(env)}: source.algorithm"
     return [*world_of(scale, env), module_of("source", algorithm, where=where)]
 
 

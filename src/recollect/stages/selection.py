@@ -16,13 +16,13 @@ from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
     environment_mapping,
     figure_settings,
-    method_mapping,
     names,
     published_data,
     scale_settings,
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths
+from recollect.stages.pairs import check_figure, check_pair
 from recollect.stages.paths import Place
 
 JOB_HOURS = 28  # of a run at a large scale: 24 of training and four for its scores
@@ -162,8 +162,8 @@ def _check_names(found: Mapping[str, str]) -> None:
     if "dataset" in found:
         published_data(found["dataset"])
     if scale is not None and "figure" in found:
-        figure_settings(scale, found["figure"])
+        check_figure(scale, found["figure"])
     if scale is not None and "env" in found:
         environment_mapping(scale, found["env"])
         if "method" in found:
-            method_mapping(scale, found["env"], found["method"])
+            check_pair(scale, found["env"], found["method"])
