@@ -9,7 +9,8 @@ included: what manifests hold and what is hashed. Snakemake, which must not impo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,13 @@ def played_method(scale: str, env: str, method: str) -> str:
     if not method_mapping(scale, env, method).get("evaluation_only"):
         return method
     return played_method(scale, env, variant_base(scale, env, method))
+
+
+def titles(scale: str, env: str, methods: Sequence[str]) -> dict[str, str]:
+    """What methods are called where they stand beside each other: their titles, with the name behind one that several have."""
+    found = {method: str(method_mapping(scale, env, method).get("title") or method) for method in methods}
+    shared = {title for title, count in Counter(found.values()).items() if count > 1}
+    return {method: f"{title} ({method})" if title in shared else title for method, title in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- checked

@@ -29,6 +29,7 @@ from recollect.settings.resolve import (
     resolved_environment,
     scale_settings,
     section,
+    titles,
 )
 from recollect.stages import identity
 
@@ -145,8 +146,8 @@ def page_text(scale: str, env: str, method: str) -> str:
 
 def figure_text(scale: str, figure: str) -> str:
     chosen = figure_settings(scale, figure)
-    titles = {
-        "methods": {m: method_mapping(scale, chosen.environments[0], m).get("title", m) for m in chosen.methods},
+    called = {
+        "methods": titles(scale, chosen.environments[0], chosen.methods),
         "environments": {e: environment_mapping(scale, e).get("title", e) for e in chosen.environments},
     }
     at_scale = scale_settings(scale)
@@ -155,7 +156,7 @@ def figure_text(scale: str, figure: str) -> str:
         "wiring_test": at_scale.wiring_test,
         "remarks": remarks(scale, chosen.environments),
     }
-    return canonical({"figure": chosen.model_dump(mode="json", exclude={"pages"}), "titles": titles, "scale": said})
+    return canonical({"figure": chosen.model_dump(mode="json", exclude={"pages"}), "titles": called, "scale": said})
 
 
 def remarks(scale: str, environments: Sequence[str]) -> list[str]:
