@@ -3,6 +3,7 @@
 import sys
 from functools import cache, partial
 
+from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, names
 from recollect.settings.still import hold_still
@@ -28,6 +29,7 @@ try:
     find_commands()
     # A killed Snakemake's lock goes; the flock is held for as long as this variable lives.
     ALIVE = stale_lock.clear()
+    check_mine_folder()
     check_once()
     # The configuration that a module is given may be a part.
     SELECTED = selection.selection({**selection.default_config(), **config})

@@ -190,6 +190,14 @@ def mine_folder() -> Path:
     return folder
 
 
+def check_mine_folder() -> None:
+    """Raise a UserError where ``$RECOLLECT_MINE`` is a path that leads to no folder; a name alone may be there or not."""
+    named = os.environ.get("RECOLLECT_MINE", "")
+    if os.sep in named and not Path(named).is_dir():
+        do = "correct it, make the folder, or unset the variable"
+        raise UserError("RECOLLECT_MINE names no folder", where=f"RECOLLECT_MINE={named}", do=do)
+
+
 @remembered
 def own_packages() -> dict[str, Path]:
     """Packages besides ours that are searched: name -> folder (of a plug-in that is a single module: its file)."""

@@ -186,12 +186,23 @@ def environment_file(env: str) -> tuple[Path, str, int | str | None]:
     """The file of an environment, and what `environment_stem` says. Raises UserError: there is no such environment."""
     stem, value = environment_stem(env)
     path = config_path("environments", stem)
-    if value is not None and not path.is_file():
-        do = f"{nearest(env, names('environments'))} (or add a file)"
-        raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
+    if not path.is_file() and names("environments") and not plugin_that_has("environments", stem):
+        do = f"{nearest(env, _named_like(env))} (or add a file)"
+        raise UserError(f"no configuration named '{env}'", where=path, do=do)
     if value is not None and "parameter" not in read_yaml(path):
         raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")
     return path, stem, value
+
+
+def _named_like(env: str) -> list[str]:
+    """All names of environments, also those that end in a size or word, with that of a name: `tmaze_passive_50`."""
+    known = names("environments")
+    words = env.split("_")
+    for name in names("environments"):
+        rest = words[name.count("_") + 1 :]
+        if rest and "parameter" in read_yaml(config_path("environments", name)):
+            known = [*known, "_".join((name, *rest))]
+    return known
 
 
 def check_environment_names(layer: Layer) -> None:

@@ -137,7 +137,7 @@ def test_wrong_type_names_key_and_value(config: Path) -> None:
     [
         (("dema", "room", "dt"), r"(?s)no configuration named 'dema'.*did you mean 'demo'"),
         (("demo", "rom", "dt"), r"(?s)no configuration named 'rom'.*did you mean 'room'"),
-        (("demo", "rooms_5", "dt"), r"(?s)no environment named 'rooms_5'.*room"),
+        (("demo", "rooms_5", "dt"), r"(?s)no configuration named 'rooms_5'.*room_5"),
         (("demo", "room", "d"), r"(?s)no configuration named 'd'.*did you mean 'dt'"),
     ],
 )
