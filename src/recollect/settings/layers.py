@@ -200,7 +200,8 @@ def _named_like(env: str) -> list[str]:
     words = env.split("_")
     for name in names("environments"):
         rest = words[name.count("_") + 1 :]
-        if rest and "parameter" in read_yaml(config_path("environments", name)):
+        content = read_yaml(config_path("environments", name))
+        if rest and "parameter" in content and content.get("world") != "gymnasium":
             known = [*known, "_".join((name, *rest))]
     return known
 
